@@ -1,0 +1,75 @@
+"""What can go wrong, by name: each problem says what, where, what was expected, and the fix.
+
+A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
+instead of one per attempt. `LauncherError` carries them to the one place that prints and exits
+(`launcher.__main__`). Exit statuses are those of docs/exit-status.md (sysexits.h where it has one).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+EXIT_USAGE = 64
+EXIT_HARDWARE = 69
+EXIT_BUG = 70
+EXIT_NOT_READY = 75
+EXIT_UNTRUSTED = 78
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        code: Short stable reason, e.g. ``"malformed-variable"``; tools may match on it.
+        what: Variables and values with what was expected, e.g. ``"RANK='x': expected ..."``.
+        where: Where the values came from, e.g. ``"environment, source open_mpi"``.
+        fix: What the user should type or set.
+    """
+
+    code: str
+    what: str
+    where: str
+    fix: str
+
+
+class LauncherError(Exception):
+    """A stop with reasons. Subclasses fix the exit status; instances carry the problems."""
+
+    exit_status = EXIT_BUG
+
+    def __init__(self, *problems: Problem) -> None:
+        super().__init__("; ".join(f"[{p.code}] {p.what}" for p in problems))
+        self.problems = tuple(sorted(set(problems)))
+
+
+class UsageError(LauncherError):
+    """The command line (or a LAUNCHER_* variable) is wrong: status 64."""
+
+    exit_status = EXIT_USAGE
+
+
+class EnvironmentUntrusted(LauncherError):
+    """The environment is contradictory, incomplete or malformed: status 78."""
+
+    exit_status = EXIT_UNTRUSTED
+
+
+class NotReady(LauncherError):
+    """Something is not there yet, a retry can help: status 75."""
+
+    exit_status = EXIT_NOT_READY
+
+
+class CommandNotFound(LauncherError):
+    """The command to start does not exist: status 127, as in a shell."""
+
+    exit_status = EXIT_NOT_FOUND
+
+
+class CommandNotExecutable(LauncherError):
+    """The command to start exists but cannot be executed: status 126, as in a shell."""
+
+    exit_status = EXIT_NOT_EXECUTABLE
