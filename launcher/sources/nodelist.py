@@ -1,0 +1,180 @@
+"""Slurm's two compressed lists: host names, and task counts per node.
+
+The grammar is that of ``scontrol show hostnames``, which the tests compare with. Two rules are
+stricter than Slurm's parser: what it silently repairs (``n[1-``, ``n[1-]``, ``n1,,n2``, spaces)
+is refused, because these lists are written by Slurm itself and a repaired one is a wrong guess.
+
+Input is untrusted: everything is counted before it is built, so that a short text cannot ask for
+a lot of memory or time.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    # first number, last number, digits at least
+    _Range = tuple[int, int, int]
+
+# Slurm's own limit for one range (MAX_RANGE, 64K); it has no larger clusters either.
+MAX_NAMES = 65_536
+# What the resolver takes; it also bounds the memory that MAX_NAMES names can need.
+MAX_NAME_LENGTH = 253
+
+_SHOWN_LENGTH = 60
+# A group cannot hold a bracket: so matching takes linear time, also in ``[[[[``.
+_PART = re.compile(r"\[[^\[\]]*\]|[^,\[\]]+|[,\[\]]")
+_NAME_PART = re.compile(r"[A-Za-z0-9_.:-]+")
+# 18 digits: beyond them Slurm's own arithmetic (64 bits) saturates and invents names.
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_TASKS = re.compile(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?")
+
+
+def parse_nodelist(text: str) -> tuple[str, ...]:
+    """Return the names in a Slurm host list, in the order in which Slurm expands it.
+
+    Args:
+        text: A host list, e.g. ``"gpu[08-10],login1"`` or ``"rack[1-2]node[1,3]"``.
+
+    Returns:
+        At least one name; a name that is listed twice is there twice.
+
+    Raises:
+        ValueError: Brackets do not pair, a range is not a range of numbers or is reversed, text
+            follows the last bracket of a name, an item is empty, a name has characters that no
+            host name has, or there are more than ``MAX_NAMES`` names.
+
+    Source:
+        SLURM_JOB_NODELIST, SLURM_STEP_NODELIST; "Node names", Slurm's slurm.conf(5).
+    """
+    names: list[str] = []
+    for item in _split_items(text):
+        try:
+            names.extend(_expand_item(item, MAX_NAMES - len(names)))
+        except ValueError as error:
+            raise ValueError(f"host list {_shown(text)}: {error}") from None
+    return tuple(names)
+
+
+def parse_tasks_per_node(text: str) -> tuple[int, ...]:
+    """Return one task count for each node.
+
+    Args:
+        text: Counts with repetitions, e.g. ``"2(x2),1"`` for 2, 2 and 1 tasks on three nodes.
+
+    Returns:
+        At least one count; each is positive.
+
+    Raises:
+        ValueError: An item is not a positive count with an optional positive repetition, or
+            there are more than ``MAX_NAMES`` nodes.
+
+    Source:
+        SLURM_TASKS_PER_NODE, SLURM_STEP_TASKS_PER_NODE, SLURM_JOB_CPUS_PER_NODE.
+    """
+    counts: list[int] = []
+    for item in text.split(","):
+        match = _TASKS.fullmatch(item)
+        count, times = (int(match[1]), int(match[2] or 1)) if match else (0, 0)
+        if count < 1 or times < 1:
+            raise ValueError(
+                f"task counts {_shown(text)}: expected COUNT or COUNT(xNODES), not {_shown(item)}"
+            )
+        if times > MAX_NAMES - len(counts):
+            raise ValueError(f"task counts {_shown(text)}: more than {MAX_NAMES} nodes")
+        counts.extend([count] * times)
+    return tuple(counts)
+
+
+def _split_items(text: str) -> Iterator[list[str]]:
+    """Yield the parts of each item: literal text, or a whole bracket group."""
+    item: list[str] = []
+    for part in _PART.findall(text):
+        if part == ",":
+            yield item
+            item = []
+        else:
+            item.append(part)
+    yield item
+
+
+def _expand_item(parts: Sequence[str], room: int) -> list[str]:
+    """Return the names of one item, at most `room`."""
+    _check_shape(parts)
+    groups = [_parse_group(part) for part in parts if part[0] == "["]
+    _check_count(groups, room)
+    # Slurm expands the last group fastest, but the ones before it slowest from right to left.
+    order = list(reversed(range(len(groups))))
+    order = order[1:] + order[:1]
+    fields = iter([f"{{{order.index(group)}}}" for group in range(len(groups))])
+    template = "".join(next(fields) if part[0] == "[" else part for part in parts)
+    numbers = product(*(_spell(groups[group]) for group in order))
+    return [template.format(*chosen) for chosen in numbers]
+
+
+def _check_shape(parts: Sequence[str]) -> None:
+    """Raise ValueError unless the parts are text and groups, with no text after the last group."""
+    if not parts:
+        raise ValueError("an item is empty")
+    for part in parts:
+        if part in ("[", "]"):
+            raise ValueError("brackets do not pair")
+        if part[0] != "[" and not _NAME_PART.fullmatch(part):
+            raise ValueError(f"{_shown(part)} has characters that no host name has")
+    if parts[0][0] == "-":
+        # No host name does, and programs that get it as an argument would take it for an option.
+        raise ValueError(f"{_shown(parts[0])} starts with a hyphen")
+    if parts[-1][0] != "[" and len(parts) > 1:
+        raise ValueError(f"text follows the last bracket: {_shown(parts[-1])}")
+    # Every group is at least as long as each number that it stands for: an upper bound.
+    if sum(_longest(part) for part in parts) > MAX_NAME_LENGTH:
+        raise ValueError(f"a name has more than {MAX_NAME_LENGTH} characters")
+
+
+def _longest(part: str) -> int:
+    """Return the length of the longest text that a part can stand for."""
+    if part[0] != "[":
+        return len(part)
+    return max(len(number) for item in part[1:-1].split(",") for number in item.split("-"))
+
+
+def _parse_group(part: str) -> list[_Range]:
+    """Return the ranges of a bracket group such as ``[08-10,12]``."""
+    return [_parse_range(item) for item in part[1:-1].split(",")]
+
+
+def _parse_range(text: str) -> _Range:
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"expected a number or a range, of up to 18 digits, not {_shown(text)}")
+    first, last = match[1], match[2] or match[1]
+    if int(last) < int(first):
+        raise ValueError(f"the range {text} is reversed")
+    return int(first), int(last), len(first)
+
+
+def _check_count(groups: Sequence[Sequence[_Range]], room: int) -> None:
+    """Raise ValueError if the groups' product is more than `room` names."""
+    count = 1
+    for group in groups:
+        count *= sum(last - first + 1 for first, last, _ in group)
+        if count > room:
+            break
+    if count > room:
+        raise ValueError(f"more than {MAX_NAMES} names")
+
+
+def _spell(group: Sequence[_Range]) -> Iterator[str]:
+    """Yield a group's numbers as text, each as wide as the left bound of its range."""
+    for first, last, width in group:
+        for number in range(first, last + 1):
+            yield f"{number:0{width}}"
+
+
+def _shown(text: str) -> str:
+    """Return text for a message: quoted, control characters escaped, not longer than a line."""
+    return repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "...")
