@@ -1,0 +1,85 @@
+"""Nodes as loopback addresses, for people who are not root: one machine, one hostname, no walls."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+from collections.abc import Sequence
+
+from launcher.errors import Problem, UsageError
+from launcher.rehearse.node_agent import WITH_VALUE
+from launcher.rehearse.node_init import ENVIRON
+from launcher.rehearse.nodes import Node, in_folder
+
+ADDRESS = "127.0.77.{}"
+FIRST = 10
+
+AGENT = """\
+#!/bin/sh
+# Stands in for ssh between simulated nodes that are loopback addresses.
+while :; do case "$1" in
+    -[{with_value}]) shift 2 ;;
+    -*) shift ;;
+    *) break ;;
+esac; done
+case "${{1##*@}}" in
+    {hosts}) shift ;;
+    *) echo "agent: $1: not a node of this cluster" >&2; exit 255 ;;
+esac
+cd ~ && exec env -i PATH={path} HOME="$HOME" /bin/sh -c "$*"
+"""
+
+
+class Loopback:
+    """See `launcher.rehearse.nodes.Backend`. Commands are plain processes of this machine."""
+
+    def __init__(self, node_count: int) -> None:
+        self.nodes = tuple(_node(index) for index in range(node_count))
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self.agent = ""
+
+    def start(self) -> None:
+        """Write the agent; the addresses are there already, as 127.0.0.0/8 is all loopback."""
+        self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-")
+        self.agent = os.path.join(self._folder.name, "agent")
+        hosts = "|".join(f"{node.name}|{node.address}" for node in self.nodes)
+        path = shlex.quote(ENVIRON["PATH"])
+        with open(self.agent, "w", encoding="ascii") as file:
+            file.write(AGENT.format(with_value=WITH_VALUE, hosts=hosts, path=path))
+        os.chmod(self.agent, 0o700)
+
+    def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
+        """Return the command itself: every node is this machine."""
+        return in_folder(cwd, argv)
+
+    def process_on_node(self, pid: int) -> int:
+        """Return the process itself: nothing stands in between."""
+        return pid
+
+    def crash(self, node: Node) -> None:
+        """Refuse: nothing knows which processes belong to a node."""
+        raise UsageError(_needs_root(f"a crash of {node.name}"))
+
+    def set_link(self, node: Node, *, up: bool) -> None:
+        """Refuse: all nodes share one loopback interface."""
+        raise UsageError(_needs_root(f"a link of {node.name} that goes {'up' if up else 'down'}"))
+
+    def close(self) -> None:
+        """Remove the agent."""
+        if self._folder is not None:
+            self._folder.cleanup()
+
+
+def _node(index: int) -> Node:
+    address = ADDRESS.format(FIRST + index)
+    return Node(index, f"node{index}", address, address)
+
+
+def _needs_root(what: str) -> Problem:
+    return Problem(
+        "loopback-cluster",
+        f"{what} cannot be simulated on loopback addresses",
+        "rehearsal",
+        "run as root, which gives each node namespaces of its own",
+    )

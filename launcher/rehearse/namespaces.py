@@ -1,0 +1,231 @@
+"""Nodes as Linux namespaces: own network, hostname, mounts, process ids and shared memory.
+
+Nothing has a name outside of the cluster: no ``ip netns add``, no bridge or file on the machine. A
+holder process keeps each set of namespaces open and reads from a pipe that only we hold; when we
+end, even by SIGKILL, the pipes end, the holders end, and the kernel takes apart the rest. So there
+is nothing to clean up, and clusters can run side by side with the same host names and addresses.
+
+The switch holder owns the bridge, so that no frame reaches the machine's own interfaces, and a
+tmpfs on /run that its nodes share: sockets of the agent, the agent itself, /etc/hosts.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+from launcher.errors import NotReady, Problem
+from launcher.rehearse import node_agent, node_init
+from launcher.rehearse.nodes import Node, in_folder
+
+ADDRESS = "10.77.0.{}"
+FIRST = 10
+NODE_COUNT_LIMIT = 200
+"""Addresses 10..209 of the one /24."""
+START_TIMEOUT_S = 20.0
+FOLDER = "/run/cluster"
+
+SWITCH = f"""\
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir -p {FOLDER}/nodes
+$links
+cat > {FOLDER}/hosts <<'END'
+$hosts
+END
+cat > {FOLDER}/agent <<'END'
+#!/bin/sh
+# Stands in for ssh between simulated nodes.
+exec '{sys.executable}' -I -S '{node_agent.__file__}' {FOLDER}/nodes "$@"
+END
+chmod 755 {FOLDER}/agent
+ip link add br0 type bridge forward_delay 0
+ip link set br0 up
+echo ready
+read -r _
+"""
+
+# A fresh /sys, as an old one goes on listing the interfaces of the machine in /sys/class/net; the
+# cgroup mounts below it are carried over. Not everybody may mount one: then the old one stays.
+# Process ids start at a number of the cluster's own, because Open MPI names its folders in /tmp,
+# which nodes share with the machine, after host name and process id.
+NODE = """\
+set -e
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount --bind "$1/hosts" /etc/hosts
+mkdir "$1/cgroup.$2"
+mount --rbind /sys/fs/cgroup "$1/cgroup.$2"
+if mount -t sysfs sysfs /sys 2>/dev/null; then mount --rbind "$1/cgroup.$2" /sys/fs/cgroup; fi
+umount -l "$1/cgroup.$2"
+echo "$3" 2>/dev/null > /proc/sys/kernel/ns_last_pid || :
+shift 3
+exec "$@"
+"""
+
+
+def available() -> bool:
+    """Whether we may make namespaces: root in a container often may not."""
+    if os.geteuid() != 0:
+        return False
+    trial = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "true"]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
+class Holder:
+    """A process that keeps namespaces open until its standard input ends, or we do."""
+
+    def __init__(self, argv: Sequence[str], *, forks: bool) -> None:
+        self._forks = forks
+        self.process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={"PATH": node_init.ENVIRON["PATH"]},
+            cwd="/",
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to act on, in our order
+        )
+        self.pid = self.process.pid
+
+    def await_ready(self, deadline: float) -> None:
+        """Return when the holder says so.
+
+        Raises:
+            NotReady: It ended, or said nothing until the deadline.
+        """
+        assert self.process.stdout is not None  # noqa: S101 - it is a pipe, see __init__
+        waiting, _, _ = select.select([self.process.stdout], [], [], deadline - time.monotonic())
+        line = self.process.stdout.readline() if waiting else b"no answer in time"
+        if line != b"ready\n":
+            self.process.kill()
+            raise NotReady(_no_namespaces((line + self.process.stdout.read()).decode()))
+        if self._forks:
+            (self.pid,) = children(self.process.pid)
+
+    def kill(self) -> None:
+        """End the namespaces and what runs in them; return when nothing is left.
+
+        PID 1 is killed rather than its parent: the parent's end then says that PID 1 is gone, and
+        the kernel lets PID 1 go only after all other processes of its namespace.
+        """
+        if self.process.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class Namespaces:
+    """See `launcher.rehearse.nodes.Backend`."""
+
+    def __init__(self, node_count: int) -> None:
+        self.nodes = tuple(_node(index) for index in range(node_count))
+        self.agent = f"{FOLDER}/agent"
+        self._switch: Holder | None = None
+        self._holders: list[Holder] = []
+
+    def start(self) -> None:
+        """Start switch and nodes, all nodes at once, and join them."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self._switch = _start_switch(self.nodes)
+        self._switch.await_ready(deadline)
+        for node in self.nodes:
+            self._holders.append(_start_node(node, self._switch.pid))
+        for holder in self._holders:
+            holder.await_ready(deadline)
+        self._join()
+
+    def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
+        """Return an nsenter line; it passes on the exit status, and dies of the same signal."""
+        pid = str(self._holders[node.index].pid)
+        enter = ["nsenter", "--target", pid, "--net", "--uts", "--mount", "--pid", "--ipc", "--"]
+        return enter + in_folder(cwd, argv)
+
+    def process_on_node(self, pid: int) -> int:
+        """Return the child of nsenter, which stays outside of the node and only waits."""
+        return next(iter(children(pid)), pid)
+
+    def crash(self, node: Node) -> None:
+        """Kill the node's PID 1, and with it all of the node."""
+        self._holders[node.index].kill()
+
+    def set_link(self, node: Node, *, up: bool) -> None:
+        """Set the switch's port of a node; the node itself goes on seeing a carrier-less eth0."""
+        assert self._switch is not None, "the cluster has not been started"  # noqa: S101
+        _ip(self._switch.pid, [f"link set p{node.index} {'up' if up else 'down'}"])
+
+    def close(self) -> None:
+        """End all nodes and the switch."""
+        for holder in (*self._holders, *([self._switch] if self._switch else [])):
+            holder.kill()
+
+    def _join(self) -> None:
+        assert self._switch is not None  # noqa: S101 - called by start only
+        ports = []
+        for node, holder in zip(self.nodes, self._holders, strict=True):
+            port = f"p{node.index}"
+            ports += [f"link add {port} type veth peer name eth0 netns {holder.pid}"]
+            ports += [f"link set {port} master br0 up"]
+        _ip(self._switch.pid, ports)
+        for node, holder in zip(self.nodes, self._holders, strict=True):
+            up = ["link set lo up", f"addr add {node.address}/24 dev eth0", "link set eth0 up"]
+            _ip(holder.pid, up)
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process, oldest first; empty if it is gone."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []
+
+
+def _start_switch(nodes: Sequence[Node]) -> Holder:
+    lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
+    links = (f"ln -s {node.name} {FOLDER}/nodes/{node.address}" for node in nodes)
+    script = SWITCH.replace("$hosts", "\n".join(lines)).replace("$links", "\n".join(links))
+    return Holder(["unshare", "--net", "--mount", "/bin/sh", "-c", script], forks=False)
+
+
+def _start_node(node: Node, switch_pid: int) -> Holder:
+    in_switch = ["nsenter", "--target", str(switch_pid), "--mount", "--"]
+    own = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--mount-proc"]
+    own += ["--fork", "--kill-child=KILL", "--"]
+    setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name, str(_first_pid(switch_pid))]
+    socket_path = f"{FOLDER}/nodes/{node.name}"
+    init = [sys.executable, "-I", "-S", node_init.__file__, node.name, socket_path]
+    return Holder([*in_switch, *own, *setup, *init], forks=True)
+
+
+def _first_pid(switch_pid: int) -> int:
+    """Return a number that differs between clusters, far enough apart for a job to fit between."""
+    return 300 + switch_pid * 61 % 30_000
+
+
+def _ip(pid: int, commands: Sequence[str]) -> None:
+    argv = ["nsenter", "--target", str(pid), "--net", "--", "ip", "-batch", "-"]
+    text = "\n".join(commands).encode()
+    done = subprocess.run(argv, input=text, capture_output=True, check=False)
+    if done.returncode:
+        raise NotReady(_no_namespaces(done.stderr.decode()))
+
+
+def _node(index: int) -> Node:
+    name = f"node{index}"
+    return Node(index, name, ADDRESS.format(FIRST + index), name)
+
+
+def _no_namespaces(output: str) -> Problem:
+    return Problem(
+        "no-namespaces",
+        f"a simulated node did not start: {output.strip() or 'it ended without a word'}",
+        "rehearsal, as root with network namespaces",
+        "apt-get install iproute2 util-linux, or use loopback addresses (--loopback)",
+    )

@@ -1,0 +1,116 @@
+"""PID 1 of a simulated node: reaps orphans, and starts commands for the agent as sshd would.
+
+Runs as ``python -I -S node_init.py HOSTNAME SOCKET`` inside the namespaces of its node, standard
+library only. Standard input is the lifeline: it reads as ended when the owner of the cluster is
+gone, however it went, and when PID 1 then leaves, the kernel ends every process of the node.
+
+A pipe, not PR_SET_PDEATHSIG: that signal is sent when the *thread* that forked ends.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import sys
+
+ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+"""What sshd gives a command when nobody configured anything, with HOME."""
+READ_TIMEOUT_S = 5.0
+
+
+def main(hostname: str, path: str) -> None:
+    """Become the node: take its name, listen for the agent, say ``ready``, serve."""
+    socket.sethostname(hostname)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(128)
+    wake = _wake_on_child()
+    os.write(1, b"ready\n")
+    silent = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silent, 1)
+    os.dup2(silent, 2)
+    serve(listener, wake)
+
+
+def serve(listener: socket.socket, wake: int) -> None:
+    """Start what is asked for and report how it ended, until the lifeline ends."""
+    sessions: dict[int, socket.socket] = {}
+    while True:
+        ready, _, _ = select.select([0, listener, wake], [], [])
+        if 0 in ready and not os.read(0, 1):
+            return
+        if wake in ready:
+            os.read(wake, 4096)
+            reap(sessions)
+        if listener in ready:
+            answer(listener.accept()[0], sessions)
+
+
+def reap(sessions: dict[int, socket.socket]) -> None:
+    """Collect every process that ended, ours or orphaned; tell the agent about ours."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        connection = sessions.pop(pid, None)
+        if connection is not None:
+            code = os.waitstatus_to_exitcode(status)
+            _send_status(connection, code if code >= 0 else 128 - code)
+
+
+def answer(connection: socket.socket, sessions: dict[int, socket.socket]) -> None:
+    """Take one request (three descriptors, then the command) and start it."""
+    connection.settimeout(READ_TIMEOUT_S)
+    try:
+        _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
+        command = b"".join(iter(lambda: connection.recv(65536), b""))
+    except OSError:
+        connection.close()
+        return
+    if len(descriptors) == 3:
+        sessions[start(command, descriptors)] = connection
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def start(command: bytes, descriptors: list[int]) -> int:
+    """Start a command through a shell in a session and an environment of its own."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        home = os.path.expanduser("~")  # from the user database: nothing is inherited
+        os.chdir(home)
+        for target, descriptor in enumerate(descriptors):
+            os.dup2(descriptor, target)
+        os.execve("/bin/sh", [b"sh", b"-c", command], {**ENVIRON, "HOME": home})
+    finally:
+        os._exit(255)
+
+
+def _wake_on_child() -> int:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda signum, frame: None)
+    return read
+
+
+def _send_status(connection: socket.socket, status: int) -> None:
+    try:
+        connection.sendall(bytes([status]))
+    except OSError:
+        pass  # the agent was killed; as with ssh, its command ran on
+    connection.close()
+
+
+if __name__ == "__main__":
+    os.environ.clear()
+    main(sys.argv[1], sys.argv[2])
