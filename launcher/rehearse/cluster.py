@@ -5,11 +5,12 @@
     with Cluster(2) as cluster:
         first, second = cluster.nodes
         subprocess.run(cluster.argv(first, ["hostname"]), check=True)          # prints node0
-        line = ["mpirun", "--mca", "plm_rsh_agent", cluster.agent, "--host", "node0:2,node1:2", "id"]
+        line = ["mpirun", "--mca", "plm_rsh_agent", cluster.agent, "--host", "node0,node1", "id"]
         subprocess.run(cluster.argv(first, line), check=True)                  # on both nodes
 
-As root a node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname, mounts,
-process ids, /dev/shm and /etc/hosts; files are the machine's own. A node starts in well under 0.1 s.
+As root a node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname,
+mounts, process ids, /dev/shm, /run and /etc/hosts; other files are the machine's own. Four nodes
+start in 0.1 s.
 Everything ends with the ``with`` block, and with our process, even when that gets SIGKILL: see
 `launcher.rehearse.namespaces`. Clusters can run side by side.
 
@@ -19,6 +20,7 @@ same hostname, same processes, no crash; see `launcher.rehearse.loopback`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from types import TracebackType
@@ -79,10 +81,8 @@ class Cluster:
 
     def kill(self, pid: int, signum: int) -> None:
         """Send a signal to the command behind a process started from `argv`, if it still runs."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(self._backend.process_on_node(pid), signum)
-        except ProcessLookupError:
-            pass
 
     def crash(self, node: Node) -> None:
         """End a node at once with all that runs on it, as a power cut would; it does not return."""

@@ -27,7 +27,7 @@ case "${{1##*@}}" in
     {hosts}) shift ;;
     *) echo "agent: $1: not a node of this cluster" >&2; exit 255 ;;
 esac
-cd ~ && exec env -i PATH={path} HOME="$HOME" /bin/sh -c "$*"
+cd {home} && exec env -i PATH={path} HOME={home} /bin/sh -c "$*"
 """
 
 
@@ -44,9 +44,9 @@ class Loopback:
         self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-")
         self.agent = os.path.join(self._folder.name, "agent")
         hosts = "|".join(f"{node.name}|{node.address}" for node in self.nodes)
-        path = shlex.quote(ENVIRON["PATH"])
-        with open(self.agent, "w", encoding="ascii") as file:
-            file.write(AGENT.format(with_value=WITH_VALUE, hosts=hosts, path=path))
+        path, home = shlex.quote(ENVIRON["PATH"]), shlex.quote(os.path.expanduser("~"))
+        with open(self.agent, "w", encoding="utf-8") as file:
+            file.write(AGENT.format(with_value=WITH_VALUE, hosts=hosts, path=path, home=home))
         os.chmod(self.agent, 0o700)
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The stand-in for ssh between simulated nodes: ``python -I -S node_agent.py FOLDER HOST WORDS...``.
+"""The stand-in for ssh between nodes: ``python -I -S node_agent.py FOLDER HOST WORDS...``.
 
 FOLDER holds one socket per host name and address, on which the PID 1 of that node listens (see
 `launcher.rehearse.node_init`). The command gets our own standard input, output and error; its exit

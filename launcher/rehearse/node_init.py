@@ -9,6 +9,7 @@ A pipe, not PR_SET_PDEATHSIG: that signal is sent when the *thread* that forked 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -38,13 +39,13 @@ def serve(listener: socket.socket, wake: int) -> None:
     """Start what is asked for and report how it ended, until the lifeline ends."""
     sessions: dict[int, socket.socket] = {}
     while True:
-        ready, _, _ = select.select([0, listener, wake], [], [])
+        ready, _, _ = select.select([0, listener.fileno(), wake], [], [])
         if 0 in ready and not os.read(0, 1):
             return
         if wake in ready:
             os.read(wake, 4096)
             reap(sessions)
-        if listener in ready:
+        if listener.fileno() in ready:
             answer(listener.accept()[0], sessions)
 
 
@@ -104,10 +105,8 @@ def _wake_on_child() -> int:
 
 
 def _send_status(connection: socket.socket, status: int) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the agent was killed; as with ssh, its command ran on
         connection.sendall(bytes([status]))
-    except OSError:
-        pass  # the agent was killed; as with ssh, its command ran on
     connection.close()
 
 

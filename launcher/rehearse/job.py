@@ -1,0 +1,220 @@
+"""Runs a rehearsal: builds the cluster, starts the job as a platform would, waits, ends it all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+
+from launcher.rehearse.cluster import Cluster
+from launcher.rehearse.mpirun import find_mpirun
+from launcher.rehearse.platforms import Job, Start, find_platform
+
+GRACE_S = 10.0
+KEPT = ("HOME", "LANG", "NO_COLOR", "PYTHONPATH", "TERM", "VIRTUAL_ENV")
+"""What a job keeps of the caller's environment, with PATH and LAUNCHER_*: a job in a container has
+nothing else of it either, and a leftover RANK or SLURM_JOB_ID would spoil what is rehearsed."""
+STOPS = (signal.SIGINT, signal.SIGTERM)
+
+
+def run_rehearsal(
+    like: str,
+    node_count: int,
+    processes: int,
+    command: Sequence[str],
+    *,
+    scope: str | None = None,
+    bare: bool = False,
+    env: Mapping[str, str] | None = None,
+    loopback: bool = False,
+) -> int:
+    """Run a job of several simulated nodes on this machine and return its exit status.
+
+    Args:
+        like: The platform, a key of `launcher.rehearse.platforms.PLATFORMS`.
+        node_count: How many nodes.
+        processes: How many processes end up on each node.
+        command: What to run. As in an image with ``ENTRYPOINT ["launcher", "run", "--"]`` it is
+            run by the launcher, unless it is the launcher itself.
+        scope: ``"process"`` or ``"node"``; None for the platform's default.
+        bare: Run the command without the launcher, to see what the platform gives.
+        env: Variables to set in the job; they win over the platform's.
+        loopback: Use loopback addresses even where namespaces can be had.
+
+    Returns:
+        The status of the process that failed first (128+n if signal n ended it), else 0.
+
+    Raises:
+        UsageError: The platform cannot start such a job.
+        NotReady: A program that the platform uses is not installed, or no node could be started.
+    """
+    platform, chosen = find_platform(like, processes, scope)
+    base = base_environ(os.environ)
+    mpirun = find_mpirun(base["PATH"]) if platform.uses == "mpirun" else None
+    argv = tuple(command if bare else with_launcher(command))
+    with Cluster(node_count, loopback=loopback) as cluster:
+        nodes, agent = cluster.nodes, cluster.agent
+        job = Job(nodes, agent, processes, chosen, argv, base, env or {}, mpirun)
+        starts = platform.starts(job)
+        _announce(like, job, isolated=cluster.isolated)
+        return run_all(cluster, starts)
+
+
+def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment that every process of a rehearsal starts from."""
+    own = os.path.dirname(os.path.abspath(sys.executable))
+    path = environ.get("PATH", os.defpath)
+    kept = {name: environ[name] for name in KEPT if name in environ}
+    flags = {name: value for name, value in environ.items() if name.startswith("LAUNCHER_")}
+    kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without
+    return {"PATH": f"{own}:{path}", "PYTHONUNBUFFERED": "1", **kept, **flags}
+
+
+def with_launcher(command: Sequence[str]) -> list[str]:
+    """Return the command as the entry point of an image with the launcher would run it."""
+    launcher = [sys.executable, "-m", "launcher"]
+    words = list(command)
+    if words and os.path.basename(words[0]) == "launcher":
+        return launcher + words[1:]
+    if words[1:3] == ["-m", "launcher"]:
+        return words
+    return [*launcher, "run", "--", *words]
+
+
+def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S) -> int:
+    """Start processes on a cluster, wait for all, and return the first failing status or 0.
+
+    At the first failure, and at SIGINT or SIGTERM, the others get SIGTERM, and SIGKILL when the
+    grace is over; a signal during the grace ends it.
+    """
+    with _signals_as_bytes() as wakeup:
+        children: list[subprocess.Popen[bytes]] = []
+        try:
+            for start in starts:
+                children.append(_start(cluster, start))
+            return _Watch(cluster, children, wakeup, grace_s).run()
+        finally:
+            for child in children:
+                if child.returncode is None:
+                    cluster.kill(child.pid, signal.SIGKILL)
+                    _reap(child)
+
+
+class _Watch:
+    """Waits for processes; every wait has an end once something failed."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        children: Sequence[subprocess.Popen[bytes]],
+        wakeup: int,
+        grace_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._wakeup = wakeup
+        self._grace_s = grace_s
+        self._running = {os.pidfd_open(child.pid): child for child in children}
+        self._deadline: float | None = None
+        self._status = 0
+
+    def run(self) -> int:
+        """Return when no process is left, or when the grace of those left is over."""
+        poll = select.poll()
+        for descriptor in (self._wakeup, *self._running):
+            poll.register(descriptor, select.POLLIN)
+        while self._running and not self._expired():
+            for descriptor, _ in poll.poll(self._timeout_ms()):
+                if descriptor == self._wakeup:
+                    self._signalled(os.read(self._wakeup, 64))
+                else:
+                    poll.unregister(descriptor)
+                    self._ended(descriptor)
+        for descriptor in self._running:
+            os.close(descriptor)
+        return self._status
+
+    def _ended(self, descriptor: int) -> None:
+        os.close(descriptor)
+        code = _reap(self._running.pop(descriptor))
+        if code:
+            self._stop(128 - code if code < 0 else code)
+
+    def _signalled(self, signals: bytes) -> None:
+        for signum in signals:
+            if signum not in STOPS:
+                continue
+            if self._deadline is not None:
+                self._deadline = time.monotonic()
+            self._stop(128 + signum)
+
+    def _stop(self, status: int) -> None:
+        """Ask the rest to end, once; the status of the first reason stands."""
+        if self._deadline is not None:
+            return
+        self._status, self._deadline = status, time.monotonic() + self._grace_s
+        for child in self._running.values():
+            self._cluster.kill(child.pid, signal.SIGTERM)
+
+    def _expired(self) -> bool:
+        return self._deadline is not None and time.monotonic() >= self._deadline
+
+    def _timeout_ms(self) -> float | None:
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - time.monotonic()) * 1000
+
+
+def _start(cluster: Cluster, start: Start) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        cluster.argv(start.node, start.argv),
+        env=dict(start.environ),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,  # a Ctrl-C at the terminal is ours to act on, in our order
+    )
+
+
+def _reap(child: subprocess.Popen[bytes]) -> int:
+    """Collect a process that ended, and with it whatever it left behind in its session.
+
+    As at the end of a container. The group is safe to name: the id is ours until `wait` returns.
+    """
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    return child.wait()
+
+
+@contextlib.contextmanager
+def _signals_as_bytes() -> Iterator[int]:
+    """Turn `STOPS` into bytes on a pipe for the length of a block; yield the end to read from."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def ignore(signum: int, frame: FrameType | None) -> None:
+        """Be there: a signal without a Python handler writes nothing."""
+
+    before = {signum: signal.signal(signum, ignore) for signum in STOPS}
+    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    try:
+        yield read
+    finally:
+        signal.set_wakeup_fd(wakeup)
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        os.close(read)
+        os.close(write)
+
+
+def _announce(like: str, job: Job, *, isolated: bool) -> None:
+    """Say on one line of standard error what is about to happen."""
+    nodes, processes = len(job.nodes), job.processes
+    how = [str(job.mpirun)] if job.mpirun else []
+    how += [f"started once per {job.scope}"]
+    how += ["network namespaces" if isolated else "loopback addresses"]
+    shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
+    print(f"launcher: rehearsal: {shape} as {like} ({', '.join(how)})", file=sys.stderr, flush=True)

@@ -1,0 +1,204 @@
+"""What each platform starts on each node, with exactly the environment that it gives.
+
+One function per platform, from a `Job` to the processes that the platform itself would start. Where
+the platform uses mpirun or torchrun, that one process is the real program.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from launcher.errors import NotReady, Problem, UsageError
+from launcher.rehearse import azure, slurm
+from launcher.rehearse.mpirun import Mpirun, command_line
+from launcher.rehearse.nodes import Node
+
+MASTER_PORT = str(azure.MASTER_PORT)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be rehearsed.
+
+    Attributes:
+        nodes: The nodes of the cluster.
+        agent: What stands in for ssh between them.
+        processes: How many processes end up on each node.
+        scope: ``"process"`` if the platform starts all of them, ``"node"`` if it starts the command
+            once per node and the launcher does the rest.
+        command: What the platform runs.
+        base: The environment before the platform adds to it.
+        extra: Variables of the user, which win over the platform's.
+        mpirun: The MPI launcher, for platforms that use one.
+    """
+
+    nodes: tuple[Node, ...]
+    agent: str
+    processes: int
+    scope: str
+    command: tuple[str, ...]
+    base: Mapping[str, str]
+    extra: Mapping[str, str]
+    mpirun: Mpirun | None = None
+
+    @property
+    def per_node(self) -> int:
+        """How many processes the platform starts on each node."""
+        return self.processes if self.scope == "process" else 1
+
+    def environ(self, platform: Mapping[str, str]) -> dict[str, str]:
+        """Return the full environment of a process, given what the platform adds.
+
+        At node scope LAUNCHER_NPROC_PER_NODE stands in for the GPUs that a real node would have.
+        """
+        fan_out = {"LAUNCHER_NPROC_PER_NODE": str(self.processes)} if self.scope == "node" else {}
+        return {**self.base, **fan_out, **platform, **self.extra}
+
+
+@dataclass(frozen=True)
+class Start:
+    """One process that a platform starts: where, what, and its whole environment."""
+
+    node: Node
+    argv: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A row of `PLATFORMS`; the first of ``scopes`` is the default."""
+
+    starts: Callable[[Job], list[Start]]
+    scopes: tuple[str, ...]
+    uses: str = ""
+
+
+def azureml_pytorch(job: Job) -> list[Start]:
+    """Azure ML, PyTorch distribution; its default is one process per node."""
+    return _each(job, lambda node, local: azure.pytorch(job.nodes, node, local, job.per_node))
+
+
+def azureml_tensorflow(job: Job) -> list[Start]:
+    """Azure ML, TensorFlow distribution: TF_CONFIG, one worker per node."""
+    return _each(job, lambda node, local: azure.tensorflow(job.nodes, node))
+
+
+def azureml_mpi(job: Job) -> list[Start]:
+    """Azure ML, MPI distribution: it runs mpirun on the first node, with its own variables."""
+    return _by_mpirun(job, azure.machine_learning(job.nodes))
+
+
+def azure_batch(job: Job) -> list[Start]:
+    """Azure Batch multi-instance task whose coordination and application commands are the same."""
+    return _each(job, lambda node, local: azure.batch(job.nodes, node))
+
+
+def openmpi(job: Job) -> list[Start]:
+    """mpirun by hand, on the first node."""
+    return _by_mpirun(job, {})
+
+
+def slurm_step(job: Job) -> list[Start]:
+    """srun; the tasks are simulated, see `launcher.rehearse.slurm`."""
+    return _each(job, lambda node, local: slurm.task(job.nodes, node, local, job.per_node))
+
+
+def torchrun(job: Job) -> list[Start]:
+    """One real torchrun per node, static rendezvous; it starts the command once per process.
+
+    Raises:
+        NotReady: torch is not installed beside the launcher.
+    """
+    if importlib.util.find_spec("torch") is None:
+        raise NotReady(_no_torch())
+    return [_torchrun(job, node) for node in job.nodes]
+
+
+def plain(job: Job) -> list[Start]:
+    """A person at each node, who gives the launcher's flags (in their LAUNCHER_* form)."""
+    return _each(job, lambda node, local: _flags(job, node))
+
+
+PLATFORMS: dict[str, Platform] = {
+    "azureml-pytorch": Platform(azureml_pytorch, ("node", "process")),
+    "azureml-mpi": Platform(azureml_mpi, ("process", "node"), uses="mpirun"),
+    "azureml-tensorflow": Platform(azureml_tensorflow, ("process",)),
+    "azure-batch": Platform(azure_batch, ("node",)),
+    "openmpi": Platform(openmpi, ("process", "node"), uses="mpirun"),
+    "slurm": Platform(slurm_step, ("process", "node")),
+    "torchrun": Platform(torchrun, ("process",)),
+    "plain": Platform(plain, ("node",)),
+}
+
+
+def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platform, str]:
+    """Return a platform and the scope it is rehearsed at.
+
+    Raises:
+        UsageError: No such platform, or one that cannot start processes in that way.
+    """
+    platform = PLATFORMS.get(like)
+    if platform is None:
+        known = ", ".join(sorted(PLATFORMS))
+        raise UsageError(_usage(f"--like {like}: expected one of {known}", "name a platform"))
+    problems = []
+    if processes < 1:
+        problems.append(_usage(f"--processes {processes}: expected 1 or more", "ask for some"))
+    if like == "azureml-tensorflow" and processes > 1:
+        problems.append(_usage(f"--processes {processes}: {like} has one per node", "pass 1"))
+    if scope is not None and scope not in platform.scopes:
+        expected = " or ".join(platform.scopes)
+        problems.append(_usage(f"--scope {scope}: expected {expected} with {like}", "leave it out"))
+    if problems:
+        raise UsageError(*problems)
+    return platform, scope or platform.scopes[0]
+
+
+def _each(job: Job, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
+    """Return one start per process that the platform itself starts, in rank order."""
+    return [
+        Start(node, job.command, job.environ(variables(node, local)))
+        for node in job.nodes
+        for local in range(job.per_node)
+    ]
+
+
+def _by_mpirun(job: Job, platform: Mapping[str, str]) -> list[Start]:
+    if job.mpirun is None:
+        raise ValueError("this platform needs an mpirun, see Platform.uses")
+    environ = job.environ(platform)
+    line = command_line(job.mpirun, job.agent, job.nodes, job.per_node, environ)
+    return [Start(job.nodes[0], (*line, *job.command), environ)]
+
+
+def _torchrun(job: Job, node: Node) -> Start:
+    flags = {
+        "--nnodes": str(len(job.nodes)),
+        "--nproc-per-node": str(job.processes),
+        "--node-rank": str(node.index),
+        "--master-addr": job.nodes[0].address,
+        "--master-port": MASTER_PORT,
+    }
+    line = [sys.executable, "-m", "torch.distributed.run"]
+    line += [word for flag in flags.items() for word in flag]
+    return Start(node, (*line, "--no-python", *job.command), job.environ({}))
+
+
+def _flags(job: Job, node: Node) -> Mapping[str, str]:
+    return {
+        "LAUNCHER_NNODES": str(len(job.nodes)),
+        "LAUNCHER_NODE_RANK": str(node.index),
+        "LAUNCHER_MASTER_ADDR": job.nodes[0].address,
+    }
+
+
+def _usage(what: str, fix: str) -> Problem:
+    return Problem("rehearsal", what, "command line", fix)
+
+
+def _no_torch() -> Problem:
+    what = f"torch is not installed for {sys.executable}"
+    return Problem("no-torch", what, "rehearsal", "pip install 'cluster-launcher[torch]'")
