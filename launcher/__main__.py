@@ -1,0 +1,61 @@
+"""Entry point: ``launcher`` and ``python -m launcher``. The only place that maps errors to statuses."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from launcher.errors import EXIT_BUG, LauncherError
+
+BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell says it
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run one command of the launcher and return its exit status.
+
+    Args:
+        argv: Words after the program's name; those of this process if None.
+        environ: The environment to work from; that of this process if None.
+    """
+    from launcher.cli import dispatch
+
+    try:
+        return dispatch(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
+    except LauncherError as error:
+        _print_problems(error)
+        return error.exit_status
+    except BrokenPipeError:
+        # Whoever read our output has gone (launcher plan | head); nothing is left to be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        _print_bug()
+        return EXIT_BUG
+
+
+def _print_problems(error: LauncherError) -> None:
+    from launcher.redact import printable, redact
+
+    for problem in error.problems:
+        sys.stderr.write(
+            f"launcher: error: [{problem.code}] {printable(redact(problem.what))}\n"
+            f"launcher:   from: {printable(redact(problem.where))}\n"
+            f"launcher:   fix:  {printable(redact(problem.fix))}\n"
+        )
+
+
+def _print_bug() -> None:
+    import traceback
+
+    traceback.print_exc()
+    sys.stderr.write(
+        "launcher: error: [bug] the launcher itself failed; nothing was started\n"
+        "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,251 @@
+"""Evidence -> Allocation: what the platform gave us, or everything that is wrong with it.
+
+All problems are reported together: never one per attempt, and never a guess in place of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.environ import is_loopback
+from launcher.errors import EnvironmentUntrusted, Problem
+from launcher.ledger import IDENTITY, STARTED, Ledger
+from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
+from launcher.options import Options
+from launcher.scope import add_local_size, decide_scope
+
+DEFAULT_PORT = 6105
+LOOPBACK = "127.0.0.1"
+
+
+def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> tuple[Allocation, Ledger]:
+    """Decide what the platform gave us.
+
+    Args:
+        evidence: What the sources know, inside first.
+        options: What the user asked for.
+        machine: This node; only its GPU count matters here.
+
+    Returns:
+        The allocation, and the ledger with provenance and notes.
+
+    Raises:
+        EnvironmentUntrusted: Anything malformed, missing or contradictory, all at once.
+    """
+    ledger = Ledger(evidence, options)
+    _add_single_machine(ledger)
+    scope = decide_scope(ledger, machine)
+    settled = _settle_process(ledger) if scope is Scope.PROCESS else _settle_node(ledger)
+    master_addr, master_port = _settle_master(ledger, scope)
+    _check_hosts(ledger)
+    if ledger.problems:
+        raise EnvironmentUntrusted(*ledger.problems)
+    hosts = ledger.settle(Fact.HOSTS)
+    allocation = Allocation(
+        source=_name_sources(ledger),
+        scope=scope,
+        master_addr=master_addr,
+        master_port=master_port,
+        hosts=hosts if isinstance(hosts, tuple) else (),
+        **settled,
+    )
+    return allocation, ledger
+
+
+def _add_single_machine(ledger: Ledger) -> None:
+    # Only where there is no sign of anything: a sign without an identity is an error, not node 0
+    known = any(ledger.about(fact) for fact in (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT))
+    signs = [sign for item in ledger.evidence for sign in item.signs]
+    if known and not signs:
+        return
+    if not signs:
+        nothing = "nothing in the environment speaks of other nodes"
+        ledger.add(Fact.NODE_COUNT, 1, nothing)
+        ledger.add(Fact.NODE_RANK, 0, nothing)
+        return
+    if ledger.about(Fact.NODE_COUNT) and ledger.about(Fact.NODE_RANK):
+        return
+    for origin, fix in signs:
+        ledger.problems.append(
+            Problem(
+                "no-identity",
+                f"{origin} but nothing says which node or rank this is",
+                "environment",
+                fix,
+            )
+        )
+
+
+def _settle_node(ledger: Ledger) -> dict[str, int | None]:
+    """Settle a launcher started once per node: ranks of what was started are ranks of nodes."""
+    ledger.settle(Fact.RANK)  # for the contradictions among what the starters themselves say
+    ledger.settle(Fact.WORLD_SIZE)
+    for claim in [*ledger.about(Fact.RANK), *ledger.about(Fact.WORLD_SIZE)]:
+        if claim.fact is Fact.RANK:
+            fact, trust = Fact.NODE_RANK, Trust.DERIVED  # starters may order the nodes differently
+        else:
+            fact, trust = Fact.NODE_COUNT, claim.trust
+        origin = f"{claim.origin}, one per node"
+        ledger.claims.append(Claim(fact, claim.value, origin, claim.source, max(trust, claim.trust)))
+    for fact in STARTED:
+        ledger.findings.pop(fact, None)
+    count, rank = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.NODE_RANK)
+    if count == 1 and rank is None:
+        ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
+        rank = ledger.number(Fact.NODE_RANK)
+    _require(ledger, Fact.NODE_COUNT, count, "--nnodes N")
+    _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
+    _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
+    return {"node_rank": rank, "node_count": count}
+
+
+def _settle_process(ledger: Ledger) -> dict[str, int | None]:
+    """Settle a launcher started once per process: nothing that is not stated or proven is added."""
+    add_local_size(ledger)
+    local_size, world = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.WORLD_SIZE)
+    rank = ledger.number(Fact.RANK)
+    if local_size == 1 and not ledger.about(Fact.LOCAL_RANK):
+        ledger.add(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
+    local_rank = ledger.number(Fact.LOCAL_RANK)
+    _require(ledger, Fact.RANK, rank, "RANK, or start with mpirun, srun or torchrun")
+    _require(ledger, Fact.WORLD_SIZE, world, "WORLD_SIZE, or start with mpirun, srun or torchrun")
+    _require(
+        ledger,
+        Fact.LOCAL_RANK,
+        local_rank,
+        "LOCAL_RANK, or pass --scope node if started once per node",
+    )
+    _add_nodes(ledger)
+    _check_process(ledger)
+    return {
+        "rank": rank,
+        "world_size": world,
+        "local_rank": local_rank,
+        "local_size": local_size,
+        "node_rank": ledger.number(Fact.NODE_RANK),
+        "node_count": ledger.number(Fact.NODE_COUNT),
+    }
+
+
+def _add_nodes(ledger: Ledger) -> None:
+    """Add what the sizes prove about the nodes; a quotient alone proves nothing.
+
+    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see
+    either. It is taken where the number of nodes is known from elsewhere, fills the world evenly,
+    and the local rank fits.
+    """
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
+    rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
+    if world is not None and world == size:
+        ledger.add(Fact.NODE_COUNT, 1, f"{ledger.origin(Fact.WORLD_SIZE)}, all on this node")
+    nodes = ledger.number(Fact.NODE_COUNT)
+    if nodes == 1:
+        ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
+    elif rank is not None and size and nodes and world == nodes * size and rank % size == local:
+        origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
+        ledger.add(Fact.NODE_RANK, rank // size, origin)
+    if not ledger.about(Fact.NODE_RANK):
+        ledger.notes.append(
+            "nothing states or proves the index of this node: NODE_RANK and GROUP_RANK are "
+            "not set (fix: --node-rank R)"
+        )
+    if not ledger.about(Fact.LOCAL_SIZE):
+        ledger.notes.append(
+            "nothing states or proves how many processes this node runs: LOCAL_WORLD_SIZE is "
+            "not set (fix: --nnodes N, or set LOCAL_WORLD_SIZE)"
+        )
+
+
+def _check_process(ledger: Ledger) -> None:
+    _check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
+    _check_below(ledger, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
+    _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
+    nodes = ledger.number(Fact.NODE_COUNT)
+    if world and size and size > world:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.LOCAL_SIZE)} on this node but {ledger.origin(Fact.WORLD_SIZE)} in all",
+            "WORLD_SIZE is the number of processes on all nodes together: correct or unset it",
+        )
+    elif world and nodes and world == nodes and (size or 1) > 1:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.WORLD_SIZE)} counts nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
+            f"this node runs {size} processes ({ledger.origin(Fact.LOCAL_SIZE)})",
+            "set WORLD_SIZE to the number of processes, or unset it",
+        )
+    elif world and nodes and nodes > world:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.NODE_COUNT)} nodes but {ledger.origin(Fact.WORLD_SIZE)} processes",
+            "every node runs at least one process: correct or unset one of them",
+        )
+
+
+def _check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
+    number, limit = ledger.number(index), ledger.number(count)
+    if number is not None and limit is not None and number >= limit:
+        ledger.contradiction(
+            f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
+            f"correct the {index.value} or the {count.value}, or unset the wrong one",
+        )
+
+
+def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
+    broken = any(p.code in ("malformed-variable", "no-identity", "ambiguous-scope") for p in ledger.problems)
+    if value is None and not broken:
+        others = sorted(claim.origin for claim in ledger.claims if claim.fact in IDENTITY)
+        ledger.missing(
+            f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
+            f"set {fix}" if fix[0].isupper() else f"pass {fix}",
+        )
+
+
+def _settle_master(ledger: Ledger, scope: Scope) -> tuple[str, int]:
+    single = _is_single_node(ledger)
+    if single:
+        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.INDIRECT)
+    ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    address = ledger.settle(Fact.MASTER_ADDR)
+    port = ledger.number(Fact.MASTER_PORT) or DEFAULT_PORT
+    if address is None:
+        if not any(p.code == "malformed-variable" for p in ledger.problems):
+            sizes = ", ".join(
+                f"{ledger.origin(f)}" for f in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if f in ledger.findings
+            )
+            ledger.missing(
+                f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
+                "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
+            )
+        return "", port
+    if not single and is_loopback(str(address)):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
+            "set MASTER_ADDR to the address of node 0, or unset it",
+        )
+    return str(address), port
+
+
+def _is_single_node(ledger: Ledger) -> bool:
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
+    nodes = ledger.number(Fact.NODE_COUNT)
+    return nodes == 1 or (nodes is None and world is not None and world in (1, size))
+
+
+def _check_hosts(ledger: Ledger) -> None:
+    # A list is also a claim on the node count, so two lists of different length have met already;
+    # this is for a count that was derived or asked
+    hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
+    stated = ledger.findings.get(Fact.NODE_COUNT)
+    if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
+        return
+    if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
+        ledger.contradiction(
+            f"{stated.claim.origin} nodes but {len(hosts)} hosts in {ledger.origin(Fact.HOSTS)}",
+            "correct the number of nodes or the host list",
+        )
+
+
+def _name_sources(ledger: Ledger) -> str:
+    """Name the sources whose claims won, e.g. ``"open_mpi + azure_batch"``."""
+    winners = {finding.claim.source for finding in ledger.findings.values()}
+    named = [item.source for item in ledger.evidence if item.source in winners]
+    return " + ".join(dict.fromkeys(named)) or "local"

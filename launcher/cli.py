@@ -1,0 +1,304 @@
+"""The command line: words to options, one function per command.
+
+Parsers are built for the one command that was asked for, and what a command needs is imported in it:
+``launcher run`` must be on its way in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher import __version__
+from launcher.errors import Problem, UsageError
+from launcher.host import Host
+from launcher.model import Mode, Plan, Process
+from launcher.options import FLAGS, Options, read_options
+
+DESCRIPTION = {
+    "run": "start COMMAND with everything a distributed process must see",
+    "env": "print the variables that a process would get",
+    "plan": "print every fact, where it came from, what lost and why, and the exact commands",
+    "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
+    "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
+}
+STYLES = ("table", "sh", "json", "dotenv")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with our exit status and our form of message."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise instead of exiting with status 2, which a training script may use itself."""
+        raise UsageError(Problem("usage", message, "command line", f"{self.prog} --help"))
+
+
+def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Find the command and run it; return the exit status."""
+    name = argv[0] if argv else ""
+    if name in COMMANDS:
+        return COMMANDS[name](argv[1:], environ)
+    if name in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if name == "--version":
+        print(f"launcher {__version__}")
+        return 0
+    what = f"{name!r} is no command" if name else "no command given"
+    fix = f"launcher {{{','.join(COMMANDS)}}} --help"
+    raise UsageError(Problem("usage", f"{what}: expected one of {', '.join(COMMANDS)}", "command line", fix))
+
+
+def _overview() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in DESCRIPTION.items()]
+    return "\n".join(
+        [
+            "usage: launcher COMMAND [options] [--] ...",
+            "",
+            "Starts distributed training right, whatever platform started the container.",
+            "",
+            *lines,
+            "",
+            "launcher COMMAND --help lists the options. Documentation: docs/ and README.md",
+        ]
+    )
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher run``: exec the command, or start one process per GPU and wait."""
+    parser = _parser("run", "[options] [--] COMMAND ...")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    _add_replay(parser)
+    _add_flags(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    words = parser.parse_args(argv)
+    command = _strip_dashes(words.command)
+    if words.replay and not words.dry_run:
+        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
+    plan, inherited = _plan(words, environ, command)
+    if words.dry_run:
+        return _print_plan(plan, inherited, "text")
+    from launcher.engines.process import plan_argv
+    from launcher.plan import render_environ
+
+    plan_argv(command, Options(), environ)  # says so if there is no command
+    environments = [render_environ(plan, process, inherited) for process in plan.processes]
+    if plan.mode is Mode.EXEC:
+        from launcher.run.execute import execute
+
+        execute(plan.processes[0].argv, environments[0])
+    from launcher.run.supervise import Child, supervise
+
+    children = [
+        Child(f"rank {process.rank}", process.argv, environment)
+        for process, environment in zip(plan.processes, environments, strict=True)
+    ]
+    return supervise(children, plan.grace_s, widen_cpus=plan.widen_cpus)
+
+
+def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher env``: the variables of one process, for people, shells and tools."""
+    parser = _parser("env", "[options]")
+    parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
+    parser.add_argument(
+        "--local-rank", type=int, metavar="N", default=0, help="which process of this node (0)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="the whole environment of the process, not only what the launcher sets",
+    )
+    _add_replay(parser)
+    _add_flags(parser)
+    words = parser.parse_args(argv)
+    plan, inherited = _plan(words, environ, ())
+    from launcher.plan import render_environ
+    from launcher.views.environment import render_environment
+
+    process = _choose(parser, plan, words.local_rank)
+    result = render_environ(plan, process, inherited)
+    if not words.all:
+        chosen = {setting.name for setting in (*plan.settings, *process.settings)}
+        result = {name: value for name, value in result.items() if name in chosen}
+    text, notes = render_environment(result, plan.unset, words.format)
+    _write(text)
+    for note in notes:
+        sys.stderr.write(f"launcher: note: {note}\n")
+    return 0
+
+
+def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process:
+    """Return the process with a local rank; at PROCESS scope there is only this one."""
+    if plan.mode is Mode.EXEC:
+        return plan.processes[0]
+    if not 0 <= local_rank < len(plan.processes):
+        parser.error(f"--local-rank {local_rank}: this node runs {len(plan.processes)} processes")
+    return plan.processes[local_rank]
+
+
+def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher plan``: everything the launcher knows and would do."""
+    parser = _parser("plan", "[options] [--] [COMMAND ...]")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
+    )
+    _add_replay(parser)
+    _add_flags(parser)
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    words = parser.parse_args(argv)
+    job, inherited = _plan(words, environ, _strip_dashes(words.command))
+    return _print_plan(job, inherited, words.format)
+
+
+def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher snapshot``: one file that replays this node anywhere."""
+    parser = _parser("snapshot", "[-o FILE]")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
+    )
+    words = parser.parse_args(argv)
+    from launcher.snapshot import render_snapshot, take_snapshot, write_snapshot
+
+    text = render_snapshot(take_snapshot(Host(), environ))
+    if words.output == "-":
+        _write(text)
+    else:
+        write_snapshot(text, words.output)
+    return 0
+
+
+def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher rehearse``: a job of simulated nodes."""
+    from launcher.rehearse.job import PLATFORMS, run_rehearsal
+
+    parser = _parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...")
+    parser.add_argument("--like", choices=PLATFORMS, required=True, help="the platform to imitate")
+    parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
+    parser.add_argument(
+        "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("node", "process"),
+        help="how often the platform starts the command (as it does by default)",
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="start COMMAND itself, without launcher run in front"
+    )
+    parser.add_argument(
+        "--loopback",
+        action="store_true",
+        help="nodes as loopback addresses even where namespaces are possible",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="pass a variable to every node",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    words = parser.parse_args(argv)
+    command = _strip_dashes(words.command)
+    if not command:
+        parser.error("no COMMAND to rehearse")
+    return run_rehearsal(
+        words.like,
+        words.nodes,
+        words.processes,
+        command,
+        scope=words.scope,
+        bare=words.bare,
+        env=_read_pairs(words.env, environ),
+        loopback=words.loopback,
+    )
+
+
+def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        pairs[name] = value if equals else environ.get(name, "")
+    return pairs
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 200:
+        raise argparse.ArgumentTypeError("expected a number in 1..200")
+    return number
+
+
+def _parser(name: str, usage: str) -> Parser:
+    return Parser(
+        prog=f"launcher {name}",
+        usage=f"launcher {name} {usage}",
+        description=DESCRIPTION[name],
+        allow_abbrev=False,
+    )
+
+
+def _add_replay(parser: Parser) -> None:
+    parser.add_argument("--replay", metavar="FILE", help="work from a snapshot file instead of this machine")
+
+
+def _add_flags(parser: Parser) -> None:
+    for flag in FLAGS:
+        names = [*([flag.short] if flag.short else []), flag.name]
+        if "_" in flag.dest:
+            names.append("--" + flag.dest)  # torchrun takes both spellings
+        text = f"{flag.help} [{flag.variable}]"
+        if flag.parse is None:
+            parser.add_argument(*names, dest=flag.dest, action="store_true", help=text)
+        else:
+            parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
+
+
+def _strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
+    """Drop the ``--`` that separates options from the command; argparse keeps it in a remainder."""
+    return tuple(command[1:] if command and command[0] == "--" else command)
+
+
+def _plan(
+    words: argparse.Namespace, environ: Mapping[str, str], command: Sequence[str]
+) -> tuple[Plan, Mapping[str, str]]:
+    """Return the plan, and the environment that it starts from: ours, or the recorded one."""
+    from launcher.plan import plan_job
+
+    typed = vars(words)
+    host = Host()
+    if words.replay:
+        from launcher.snapshot import read_snapshot
+
+        recorded = read_snapshot(words.replay)
+        host, environ = recorded, recorded.environ
+    return plan_job(environ, host, read_options(typed, environ), command), environ
+
+
+def _print_plan(job: Plan, environ: Mapping[str, str], style: str) -> int:
+    from launcher.views.plan import print_text, render_json
+
+    if style == "json":
+        _write(render_json(job, environ))
+    else:
+        print_text(job, environ)
+    return 0
+
+
+def _write(text: str) -> None:
+    """Write to standard output byte for byte: values may hold bytes that are not UTF-8."""
+    sys.stdout.flush()
+    data = text.encode("utf-8", "surrogateescape")
+    while data:
+        data = data[os.write(1, data) :]
+
+
+COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
+    "run": run,
+    "env": env,
+    "plan": plan,
+    "snapshot": snapshot,
+    "rehearse": rehearse,
+}

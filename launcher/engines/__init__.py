@@ -1,0 +1,1 @@
+"""How do processes start? One file per way."""

@@ -1,0 +1,214 @@
+"""Reading variables: one `Reader` per source, which remembers what it read, claimed and refused.
+
+A source says what a variable *means*; parsing, checking and remembering happen here, once.
+An empty variable counts as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and
+no fact of a job is an empty text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from launcher.errors import Problem
+from launcher.host import Host
+from launcher.model import Claim, Evidence, Fact, Scope, Trust, Value
+
+COUNT_LIMIT = 1 << 24
+"""More nodes or processes than this is a malformed number, not a job."""
+PORT_LIMIT = 65536
+_DIGITS = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
+# Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
+# IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,251}[A-Za-z0-9_])?\Z|::[A-Fa-f0-9.:]*\Z", re.ASCII)
+
+
+class Malformed(ValueError):
+    """A text that is not what it should be; the message says what was expected."""
+
+
+def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
+    """Return a decimal integer in ``minimum..limit-1``; surrounding blanks are allowed.
+
+    Raises:
+        Malformed: Anything else: signs, underscores, other digits, too large.
+    """
+    digits = text.strip(" \t\r\n")
+    if not _DIGITS.match(digits) or not minimum <= int(digits) < limit:
+        raise Malformed(f"an integer in {minimum}..{limit - 1}")
+    return int(digits)
+
+
+def parse_host(text: str) -> str:
+    """Return a host name or address; brackets around an IPv6 address are taken off.
+
+    Raises:
+        Malformed: Blank, longer than 253, or a character that no name or address has.
+    """
+    host = text.strip(" \t\r\n")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not _HOST.match(host):
+        raise Malformed("a host name or an IP address")
+    return host
+
+
+def parse_host_port(text: str) -> tuple[str, int | None]:
+    """Split ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
+
+    Raises:
+        Malformed: The host or the port is not one.
+    """
+    head, colon, tail = text.strip().rpartition(":")
+    if not colon or (head.count(":") and not head.endswith("]")):
+        return parse_host(text), None
+    return parse_host(head), parse_int(tail, 1, PORT_LIMIT)
+
+
+def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
+    """Return the hosts of a list, in order, ports dropped.
+
+    Raises:
+        Malformed: Empty list, an item that is not a host, or one that occurs twice.
+    """
+    hosts = tuple(parse_host_port(item)[0] for item in text.split(separator))
+    if len(set(hosts)) != len(hosts):
+        twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) < 64 else []
+        raise Malformed("hosts that occur once each" + "".join(f", not {h!r} twice" for h in twice))
+    return hosts
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host means "this node" wherever it is read."""
+    return host in ("localhost", "::1", "0.0.0.0") or host.startswith(("127.", "localhost."))  # noqa: S104
+
+
+class Reader:
+    """What one source reads, claims and complains about."""
+
+    def __init__(self, source: str, environ: Mapping[str, str], host: Host) -> None:
+        self.source = source
+        self.host = host
+        self.names: set[str] = set()
+        self._environ = environ
+        self._claims: list[Claim] = []
+        self._problems: list[Problem] = []
+        self._notes: list[str] = []
+        self._signs: list[tuple[str, str]] = []
+        self.starts: Scope | None = None
+        self.seals = False
+
+    def text(self, name: str) -> str | None:
+        """Return a variable, or None if it is unset or empty."""
+        value = self._environ.get(name)
+        if not value:
+            return None
+        self.names.add(name)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether a variable is set and not empty."""
+        return self.text(name) is not None
+
+    def environ_names(self) -> tuple[str, ...]:
+        """All names in the environment, for sources that look for a family of variables."""
+        return tuple(self._environ)
+
+    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+        """Return a variable as an integer; None if unset, None and a problem if malformed."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse_int(text, minimum, limit)
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return None
+
+    def claim(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.STATED) -> None:
+        """State a fact; ``origin`` is a variable's name (its value is added) or a sentence."""
+        self._claims.append(Claim(fact, value, self.origin(origin), self.source, trust))
+
+    def claim_int(self, fact: Fact, name: str, minimum: int = 0, trust: Trust = Trust.STATED) -> int | None:
+        """State a fact that a variable holds as a number, and return it."""
+        limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
+        value = self.integer(name, minimum, limit)
+        if value is not None:
+            self.claim(fact, value, name, trust)
+        return value
+
+    def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
+        """State a fact that a variable holds as a host (a port after it is dropped)."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            host = parse_host_port(text)[0]
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return None
+        self.claim(fact, host, name, trust)
+        return host
+
+    def hosts(self, name: str, separator: str = ",") -> tuple[str, ...]:
+        """Return a variable as a list of hosts; empty if unset, or malformed (with a problem)."""
+        text = self.text(name)
+        if text is None:
+            return ()
+        try:
+            return parse_hosts(text, separator)
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return ()
+
+    def claim_hosts(self, hosts: tuple[str, ...], origin: str, trust: Trust = Trust.STATED) -> None:
+        """State a host list in node order, and the number of nodes that follows from it."""
+        if hosts:
+            self.claim(Fact.HOSTS, hosts, origin, trust)
+            self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
+
+    def sign(self, name: str, fix: str) -> None:
+        """Name a variable that hints at several nodes without saying which one this is."""
+        self._signs.append((self.origin(name), fix))
+
+    def note(self, sentence: str) -> None:
+        """Say something to whoever reads ``launcher plan``."""
+        self._notes.append(sentence)
+
+    def malformed(self, name: str, expected: str) -> None:
+        """Report a variable whose value is not what it should be."""
+        self.problem(
+            "malformed-variable",
+            f"{self.origin(name)}: expected {expected}",
+            f"correct {name}, or pass the value as a flag (launcher run --help)",
+        )
+
+    def missing(self, names: str, why: str, fix: str) -> None:
+        """Report variables that should be there."""
+        self.problem("missing-variable", f"{names} not set: {why}", fix)
+
+    def problem(self, code: str, what: str, fix: str) -> None:
+        """Report anything else."""
+        self._problems.append(Problem(code, what, f"environment, source {self.source}", fix))
+
+    def origin(self, name: str) -> str:
+        """Return ``NAME='value'`` for a variable that is set, else the text as it is."""
+        value = self._environ.get(name)
+        return name if value is None else f"{name}={shorten(value)!r}"
+
+    def evidence(self) -> Evidence:
+        """Return what has been gathered."""
+        return Evidence(
+            self.source,
+            tuple(self._claims),
+            self.starts,
+            self.seals,
+            tuple(self._signs),
+            tuple(self._problems),
+            tuple(self._notes),
+        )
+
+
+def shorten(value: str, limit: int = 120) -> str:
+    """Return a value fit for a message: a list of 1,000 hosts must not fill the screen."""
+    return value if len(value) <= limit else f"{value[:limit]}... ({len(value)} characters)"

@@ -1,0 +1,74 @@
+"""The PyTorch contract: what DDP, DeepSpeed, Lightning, Accelerate and their like read.
+
+Source: pytorch.org "torchrun (Elastic Launch)", Environment Variables; MASTER_ADDRESS is Lightning's
+name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by torchrun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.model import Machine, Place, Policy, Setting, Topology
+
+DEFAULT_ROLE = "default"
+
+
+def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFAULT_ROLE) -> list[Setting]:
+    """Return what is the same for all processes of this node.
+
+    Args:
+        topology: The shape of the job; what it does not know is not set.
+        origins: Where each fact came from, by the name of the fact (``"world_size"``).
+        role: torchrun's role name; there is one role.
+    """
+    values: list[tuple[str, object, str]] = [
+        ("WORLD_SIZE", topology.world_size, "world_size"),
+        ("LOCAL_WORLD_SIZE", topology.local_size, "local_size"),
+        ("NODE_RANK", topology.node_rank, "node_rank"),
+        ("GROUP_RANK", topology.node_rank, "node_rank"),
+        ("GROUP_WORLD_SIZE", topology.node_count, "node_count"),
+        ("MASTER_ADDR", topology.master_addr, "master_addr"),
+        ("MASTER_ADDRESS", topology.master_addr, "master_addr"),
+        ("MASTER_PORT", topology.master_port, "master_port"),
+        ("ROLE_NAME", role, "role"),
+        ("ROLE_WORLD_SIZE", topology.world_size, "world_size"),
+    ]
+    return [
+        Setting(name, str(value), origins.get(fact, "default"))
+        for name, value, fact in values
+        if value is not None
+    ]
+
+
+def plan_unknown(topology: Topology) -> list[str]:
+    """Return the names that must not keep an inherited value, because the true one is unknown."""
+    unknown = [] if topology.node_rank is not None else ["NODE_RANK", "GROUP_RANK"]
+    unknown += [] if topology.local_size is not None else ["LOCAL_WORLD_SIZE"]
+    return unknown + ([] if topology.node_count is not None else ["GROUP_WORLD_SIZE"])
+
+
+def plan_process(place: Place, origins: Mapping[str, str]) -> list[Setting]:
+    """Return what differs from process to process."""
+    return [
+        Setting("RANK", str(place.rank), origins.get("rank", "")),
+        Setting("LOCAL_RANK", str(place.local_rank), origins.get("local_rank", "")),
+        Setting("ROLE_RANK", str(place.rank), origins.get("rank", "")),
+    ]
+
+
+def plan_threads(topology: Topology, machine: Machine, forks: bool) -> list[Setting]:
+    """Return OMP_NUM_THREADS where several processes share a node, unless the user set it.
+
+    torchrun sets 1, which starves data loading and CPU operators on a 96-core node; without any
+    setting each process would start a thread per core. The cores divided by the processes is what
+    each can really have. A process that mpirun has bound keeps to its own cores.
+    """
+    size = topology.local_size
+    cpus = machine.cpu_count
+    if not cpus or size is None or size < 2:
+        return []
+    bound = machine.bound_cpu_count
+    if not forks and bound is not None and bound < cpus:
+        return [Setting("OMP_NUM_THREADS", str(max(1, bound)), f"{bound} CPUs bound", Policy.IF_UNSET)]
+    why = f"{cpus} CPUs for {size} processes"
+    return [Setting("OMP_NUM_THREADS", str(max(1, cpus // size)), why, Policy.IF_UNSET)]

@@ -1,0 +1,100 @@
+"""Which claim wins: one rule for every fact.
+
+The claim with the most direct trust wins, and within one level the inner source; what the user asked
+for beats all. Two variables that *state* different values for a fact of identity are a contradiction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.errors import Problem
+from launcher.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
+from launcher.options import Options
+
+IDENTITY = (
+    Fact.RANK,
+    Fact.WORLD_SIZE,
+    Fact.LOCAL_RANK,
+    Fact.LOCAL_SIZE,
+    Fact.NODE_RANK,
+    Fact.NODE_COUNT,
+)
+STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
+"""Facts that count whatever a platform started: processes, or launchers one per node."""
+RULE = "rule"
+"""Source name of claims that follow from other facts alone."""
+
+
+class Ledger:
+    """The claims of all sources, and what has been settled, found wrong and noted so far."""
+
+    def __init__(self, evidence: Sequence[Evidence], options: Options) -> None:
+        self.options = options
+        self.evidence = (options.evidence(), *evidence)
+        self.claims = [claim for item in self.evidence for claim in item.claims]
+        self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
+        self.notes: list[str] = [note for item in self.evidence for note in item.notes]
+        self.findings: dict[Fact, Finding] = {}
+
+    def about(self, fact: Fact) -> list[Claim]:
+        """Return the claims on a fact, best first (sorting keeps the order of the sources)."""
+        return sorted((c for c in self.claims if c.fact is fact), key=lambda claim: claim.trust)
+
+    def add(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> None:
+        """Add a claim that follows from other facts."""
+        self.claims.append(Claim(fact, value, origin, RULE, trust))
+
+    def settle(self, fact: Fact) -> Value | None:
+        """Let the best claim on a fact win, remember why the others lost, return the value."""
+        claims = self.about(fact)
+        if not claims:
+            return None
+        winner, *others = claims
+        lost = tuple(Lost(claim, self._why(winner, claim)) for claim in others)
+        self.findings[fact] = Finding(winner, lost)
+        return winner.value
+
+    def number(self, fact: Fact) -> int | None:
+        """Settle a fact that is a number."""
+        value = self.settle(fact)
+        return value if isinstance(value, int) else None
+
+    def origin(self, fact: Fact) -> str:
+        """Return where a settled fact came from, for messages."""
+        finding = self.findings.get(fact)
+        return finding.claim.origin if finding else f"no {fact.value}"
+
+    def contradiction(self, what: str, fix: str, where: str = "environment") -> None:
+        """Report values that cannot all be true."""
+        self.problems.append(Problem("contradiction", what, where, fix))
+
+    def missing(self, what: str, fix: str) -> None:
+        """Report what nothing states."""
+        self.problems.append(Problem("missing-variable", what, "environment", fix))
+
+    def _why(self, winner: Claim, loser: Claim) -> str:
+        if winner.value == loser.value:
+            return "agrees"
+        if winner.trust is Trust.ASKED:
+            return f"overruled by {winner.origin}"
+        if winner.trust < loser.trust:
+            return f"less direct than {winner.origin} ({loser.trust.name.lower()})"
+        if winner.fact in IDENTITY and winner.trust is Trust.STATED:
+            self._contradict(winner, loser)
+            return f"contradicts {winner.origin}"
+        return f"{winner.source} is nearer to the process than {loser.source}"
+
+    def _contradict(self, one: Claim, other: Claim) -> None:
+        hint = ""
+        if one.fact is Fact.WORLD_SIZE and other.value in _values(self.about(Fact.NODE_COUNT)):
+            hint = f" ({other.origin} counts nodes, not processes)"
+        self.contradiction(
+            f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}",
+            f"unset the wrong one, or name the one to believe: --source {one.source}",
+            f"environment, sources {one.source} and {other.source}",
+        )
+
+
+def _values(claims: Sequence[Claim]) -> set[Value]:
+    return {claim.value for claim in claims}

@@ -1,0 +1,279 @@
+"""The vocabulary: what the launcher knows about a job, as frozen values.
+
+The life of a job is a chain of these types, one function per arrow (see `launcher.plan`)::
+
+    environment -> Evidence (one per source) -> Allocation -> Topology -> Plan
+
+Nothing here reads the machine or the environment. Invariants are held by ``__post_init__``; what a
+*user* can get wrong is reported as a `Problem` before such a value is made, so a `ValueError` from
+this module is a bug in the launcher.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from launcher.errors import Problem
+
+
+class Scope(enum.Enum):
+    """How often the launcher was started: once per node, or once per process of the job."""
+
+    NODE = "node"
+    PROCESS = "process"
+
+
+class Mode(enum.Enum):
+    """How the plan is carried out: become the one process, or start several and wait."""
+
+    EXEC = "exec"
+    SUPERVISE = "supervise"
+
+
+class Policy(enum.Enum):
+    """Whether a setting replaces a value that is there already."""
+
+    ALWAYS = "always"
+    IF_UNSET = "if-unset"
+
+
+class Fact(enum.Enum):
+    """What a source can know about a job."""
+
+    RANK = "rank"
+    WORLD_SIZE = "world_size"
+    LOCAL_RANK = "local_rank"
+    LOCAL_SIZE = "local_size"
+    NODE_RANK = "node_rank"
+    NODE_COUNT = "node_count"
+    PROCESSES_PER_NODE = "processes_per_node"
+    HOSTS = "hosts"
+    MASTER_ADDR = "master_addr"
+    MASTER_PORT = "master_port"
+
+
+class Trust(enum.IntEnum):
+    """How a claim came about; of several claims the one with the lowest number wins.
+
+    Within one level the inner source (nearer to the process) goes first. Two `STATED` claims that
+    differ on a fact of identity are a contradiction, not a contest.
+    """
+
+    ASKED = 0
+    """The user typed it: a flag, or its LAUNCHER_* form."""
+    STATED = 1
+    """A variable says exactly this."""
+    DERIVED = 2
+    """Follows from what variables say, e.g. the first entry of a host list."""
+    INDIRECT = 3
+    """Follows from circumstance that usually holds, e.g. rank 0 runs where mpirun runs."""
+
+
+Value = int | str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One fact, as one source knows it. ``origin`` reads e.g. ``OMPI_COMM_WORLD_RANK='3'``."""
+
+    fact: Fact
+    value: Value
+    origin: str
+    source: str
+    trust: Trust = Trust.STATED
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A claim that did not win, and why."""
+
+    claim: Claim
+    why: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A fact as decided: the value, the claim it came from, and the claims that lost."""
+
+    claim: Claim
+    lost: tuple[Lost, ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that one source knows about this job.
+
+    Attributes:
+        source: Name of the source, e.g. ``"open_mpi"``.
+        claims: What it knows, at most one claim per fact and trust.
+        starts: What this source starts, where that is certain: `Scope.NODE` for one launcher per
+            node, `Scope.PROCESS` for one per process; None where it can be either (mpirun, srun).
+        seals: The source gives the whole identity of the process; sources outside of it are not
+            asked (a torchrun worker on a Slurm node: SLURM_PROCID is the agent's).
+        signs: Variables that hint at several nodes without saying which one this is, each with
+            what to do: ``("SLURM_JOB_NUM_NODES='2'", "srun launcher run ...")``.
+        problems: What is malformed or missing in the variables it read.
+        notes: Sentences for ``launcher plan``.
+    """
+
+    source: str
+    claims: tuple[Claim, ...] = ()
+    starts: Scope | None = None
+    seals: bool = False
+    signs: tuple[tuple[str, str], ...] = ()
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """What the platform gave us: how many nodes or processes, and which one we are.
+
+    At `Scope.NODE` node_rank and node_count are known and the four process values are None. At
+    `Scope.PROCESS` rank, world_size and local_rank are known; local_size, node_rank and node_count
+    are None where nothing states or proves them (they are then not published: never guessed).
+    """
+
+    source: str
+    scope: Scope
+    master_addr: str
+    master_port: int
+    node_rank: int | None
+    node_count: int | None
+    hosts: tuple[str, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.scope is Scope.NODE:
+            known = self.node_rank is not None and self.node_count is not None
+            if not known or self.rank is not None or self.local_rank is not None:
+                raise ValueError(f"a node allocation needs node_rank and node_count only: {self}")
+        elif self.rank is None or self.world_size is None or self.local_rank is None:
+            raise ValueError(f"a process allocation needs rank, world_size, local_rank: {self}")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one process stands: ``rank`` in the job, ``local_rank`` on its node."""
+
+    rank: int
+    local_rank: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The shape of the job, seen from this launcher.
+
+    Attributes:
+        world_size: Number of processes in the job.
+        node_count: Number of nodes, None if unknown (see `Allocation`).
+        node_rank: Index of this node, None if unknown.
+        local_size: Number of processes on this node, None if unknown.
+        master_addr: Host of the rendezvous: a name, an IPv4 or a bare IPv6 address.
+        master_port: Port of the rendezvous, 1..65535.
+        places: The processes this launcher stands for: one at PROCESS scope, all of the node at
+            NODE scope.
+    """
+
+    world_size: int
+    node_count: int | None
+    node_rank: int | None
+    local_size: int | None
+    master_addr: str
+    master_port: int
+    places: tuple[Place, ...]
+
+    def __post_init__(self) -> None:
+        for place in self.places:
+            if not 0 <= place.rank < self.world_size:
+                raise ValueError(f"rank {place.rank} outside a world of {self.world_size}")
+            if self.local_size is not None and not 0 <= place.local_rank < self.local_size:
+                raise ValueError(f"local rank {place.local_rank} of {self.local_size}")
+
+    @property
+    def rank(self) -> int:
+        """Rank of the only process; for `launcher.setup`, which knows exactly one."""
+        (place,) = self.places
+        return place.rank
+
+    @property
+    def local_rank(self) -> int:
+        """Local rank of the only process."""
+        (place,) = self.places
+        return place.local_rank
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A variable that a process gets: value, the reason for it, and what yields to what."""
+
+    name: str
+    value: str
+    origin: str
+    policy: Policy = Policy.ALWAYS
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this node has, as far as planning needs it.
+
+    Attributes:
+        gpu_count: GPUs that a process here can see, None if unknown (a replay without them).
+        cpu_count: CPUs that the cgroup grants, None if unknown.
+        bound_cpu_count: CPUs in our own affinity mask, None if unknown.
+    """
+
+    gpu_count: int | None = None
+    cpu_count: int | None = None
+    bound_cpu_count: int | None = None
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process to run: its place, its command line and its own settings."""
+
+    rank: int
+    local_rank: int
+    argv: tuple[str, ...]
+    settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that will happen, decided before anything happens.
+
+    Attributes:
+        allocation: What the platform gave us.
+        topology: The shape of the job.
+        machine: What this node has.
+        mode: Become the command, or start one process per place and wait.
+        processes: At least one; exactly one where mode is `Mode.EXEC`.
+        settings: Variables that all processes share.
+        unset: Names that no process inherits, sorted.
+        widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        findings: Each fact with its provenance, for ``launcher plan``.
+        notes: Sentences for people: what was assumed, what is unusual.
+        reads: Names of the variables that were looked at and set, sorted.
+    """
+
+    allocation: Allocation
+    topology: Topology
+    machine: Machine
+    mode: Mode
+    processes: tuple[Process, ...]
+    settings: tuple[Setting, ...]
+    unset: tuple[str, ...] = ()
+    widen_cpus: bool = False
+    grace_s: float = 30.0
+    findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
+    reads: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        if not self.processes or (self.mode is Mode.EXEC and len(self.processes) != 1):
+            raise ValueError(f"{len(self.processes)} processes cannot run by {self.mode}")

@@ -1,0 +1,166 @@
+"""The whole program in one chain: environment -> evidence -> allocation -> topology -> plan.
+
+Only `read_machine` and the sources' few questions to `Host` touch this node; from `decide` on
+everything is a pure function over frozen values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher import __version__
+from launcher.allocation import decide
+from launcher.engines.process import plan_argv
+from launcher.errors import EnvironmentUntrusted, Problem
+from launcher.frameworks import mpi, torch
+from launcher.host import Host
+from launcher.ledger import Ledger
+from launcher.machine import read_machine
+from launcher.machine.gpus import share_gpus
+from launcher.model import Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
+from launcher.options import Options
+from launcher.scope import processes_wanted
+from launcher.sources import gather
+from launcher.topology import plan_topology
+
+MARKER = "LAUNCHER_LAUNCHED"
+"""Set in every process we start: a launcher inside of it believes its contract and starts nothing twice."""
+CONSUMED = (
+    "NNODES",
+    "NODE_RANK",
+    "NPROC_PER_NODE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "SCOPE",
+    "SOURCE",
+    "GPUS_PER_PROCESS",
+)
+"""LAUNCHER_* variables that described the launcher's own place, not the process's."""
+DEFAULT_GRACE_S = 30.0
+
+
+def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str]) -> Plan:
+    """Plan everything that will happen on this node.
+
+    Args:
+        environ: The environment the launcher was started with.
+        host: The machine, or a recorded one.
+        options: What the user asked for.
+        command: The command line to run in each process.
+
+    Raises:
+        LauncherError: What is wrong, by name, all at once.
+    """
+    gathered = gather(environ, host, options.text("source") or None)
+    machine = read_machine(host, environ)
+    allocation, ledger = decide(gathered.evidence, options, machine)
+    forks = allocation.scope is Scope.NODE
+    each, why = processes_wanted(ledger, machine) if forks else (1, "")
+    topology = plan_topology(allocation, each)
+    origins = name_origins(ledger, options, why)
+    return Plan(
+        allocation=allocation,
+        topology=topology,
+        machine=machine,
+        mode=Mode.SUPERVISE if forks else Mode.EXEC,
+        processes=tuple(
+            Process(
+                place.rank,
+                place.local_rank,
+                plan_argv(command, options, environ) if command else (),
+                plan_process(place, topology, machine, options, environ, origins, forks),
+            )
+            for place in topology.places
+        ),
+        settings=plan_settings(topology, machine, options, origins, forks),
+        unset=plan_unset(topology, environ, forks),
+        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in mpi.STARTERS),
+        grace_s=options.number("grace", DEFAULT_GRACE_S),
+        findings=tuple(ledger.findings.values()),
+        notes=tuple(dict.fromkeys(ledger.notes)),
+        reads=gathered.reads,
+    )
+
+
+def name_origins(ledger: Ledger, options: Options, per_node: str) -> dict[str, str]:
+    """Return where each fact came from, by its name; ``per_node`` is why a node runs that many."""
+    origins = {fact.value: ledger.origin(fact) for fact in ledger.findings}
+    role = options.get("role")
+    origins["role"] = role.origin if role else "default"
+    if per_node:
+        nodes, node = origins.get("node_count", ""), origins.get("node_rank", "")
+        origins["local_size"] = per_node
+        origins["world_size"] = f"{nodes} x {per_node}"
+        origins["rank"] = f"{node} x {per_node} + local rank"
+        origins["local_rank"] = "counted on this node"
+    return origins
+
+
+def plan_settings(
+    topology: Topology, machine: Machine, options: Options, origins: Mapping[str, str], forks: bool
+) -> tuple[Setting, ...]:
+    """Return the variables that all processes of this node share."""
+    return (
+        *torch.plan_common(topology, origins, options.text("role", torch.DEFAULT_ROLE)),
+        *torch.plan_threads(topology, machine, forks),
+        Setting(MARKER, __version__, "marks processes of this launcher"),
+    )
+
+
+def plan_process(
+    place: Place,
+    topology: Topology,
+    machine: Machine,
+    options: Options,
+    environ: Mapping[str, str],
+    origins: Mapping[str, str],
+    forks: bool,
+) -> tuple[Setting, ...]:
+    """Return the variables of one process."""
+    return (
+        *torch.plan_process(place, origins),
+        *(mpi.plan_process(topology, place, environ) if forks else ()),
+        *_plan_gpus(place, machine, options, environ),
+    )
+
+
+def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
+    """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
+    names = [f"LAUNCHER_{name}" for name in CONSUMED] + torch.plan_unknown(topology)
+    dropped = mpi.plan_unset(environ) if forks else []
+    return tuple(sorted({*dropped, *(name for name in names if name in environ)}))
+
+
+def _plan_gpus(
+    place: Place, machine: Machine, options: Options, environ: Mapping[str, str]
+) -> tuple[Setting, ...]:
+    given = options.get("gpus_per_process")
+    if given is None or not isinstance(given.value, int):
+        return ()
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
+    if mine is None:
+        raise EnvironmentUntrusted(
+            Problem(
+                "too-few-gpus",
+                f"{given.origin} but local rank {place.local_rank} finds no {given.value} GPUs left of "
+                f"{machine.gpu_count or 0} visible",
+                given.origin.partition(" ")[0],
+                "fewer processes (--nproc-per-node N) or fewer GPUs for each",
+            )
+        )
+    return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
+
+
+def _is_bound(machine: Machine) -> bool:
+    cpus, bound = machine.cpu_count, machine.bound_cpu_count
+    return cpus is not None and bound is not None and bound < cpus
+
+
+def render_environ(plan: Plan, process: Process, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+    result = {name: value for name, value in environ.items() if name not in set(plan.unset)}
+    for setting in (*plan.settings, *process.settings):
+        if setting.policy is Policy.ALWAYS or not result.get(setting.name):
+            result[setting.name] = setting.value
+    return result

@@ -1,0 +1,1 @@
+"""Acting on a plan: become the command, or start processes and watch them."""

@@ -1,0 +1,66 @@
+"""Become the command: the launcher's memory is gone, its pid is the command's."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
+
+from launcher.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
+
+RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
+"""Python ignores these two from its start, and exec would hand that down to the command."""
+
+
+def execute(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Replace this process; returns only by raising.
+
+    Raises:
+        CommandNotFound: Nothing of that name (127).
+        CommandNotExecutable: Found, but it cannot be executed (126).
+    """
+    path = find_program(argv[0], environ)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in RESTORED:
+        signal.signal(number, signal.SIG_DFL)
+    try:
+        os.execve(path, list(argv), dict(environ))
+    except (OSError, ValueError) as error:
+        raise refusal(argv[0], error) from error
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str:
+    """Return the path of a program, by the PATH that the program itself will see.
+
+    Raises:
+        CommandNotFound: Nothing of that name.
+        CommandNotExecutable: Only files of that name that may not be executed.
+    """
+    if "/" in name:
+        return name
+    seen = False
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder or ".", name)
+        if os.path.isfile(path):
+            if os.access(path, os.X_OK):
+                return path
+            seen = True
+    raise refusal(name, PermissionError(EACCES, "not executable") if seen else OSError(ENOENT, "not found"))
+
+
+def refusal(name: str, error: Exception) -> LauncherError:
+    """Return why a command cannot be started, as a shell would number it."""
+    number = getattr(error, "errno", None)
+    if number in (ENOENT, ENOTDIR):
+        fix = "check the name, the working directory and PATH (a script needs its interpreter, too)"
+        return CommandNotFound(
+            Problem("command-not-found", f"{name!r}: no such program", "command line", fix)
+        )
+    fix = "chmod +x it and give it a #! line, or put its interpreter in front"
+    if number not in (EACCES, ENOEXEC):
+        fix = "check the file and its arguments"
+    reason = getattr(error, "strerror", None) or str(error)
+    return CommandNotExecutable(Problem("command-not-executable", f"{name!r}: {reason}", "command line", fix))

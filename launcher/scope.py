@@ -1,0 +1,113 @@
+"""How often were we started: once per node, or once per process?
+
+Decided by comparing how many were started on this node with how many processes it should run; never
+by the presence of RANK, which platforms set in both cases.
+"""
+
+from __future__ import annotations
+
+from launcher.errors import Problem
+from launcher.ledger import STARTED, Ledger
+from launcher.model import Claim, Fact, Machine, Scope, Trust
+
+
+def decide_scope(ledger: Ledger, machine: Machine) -> Scope:
+    """Decide how often we were started: local size against processes per node, never RANK alone."""
+    asked = ledger.options.text("scope", "auto")
+    if asked != "auto":
+        return Scope(asked)
+    for item in ledger.evidence:
+        if item.starts is not None:
+            return item.starts
+        if any(claim.fact in STARTED for claim in item.claims):
+            return _compare_sizes(ledger, machine)
+    return Scope.NODE
+
+
+def _compare_sizes(ledger: Ledger, machine: Machine) -> Scope:
+    add_local_size(ledger)
+    local_size = ledger.number(Fact.LOCAL_SIZE)
+    local_rank = ledger.number(Fact.LOCAL_RANK) or 0
+    wanted, origin = processes_wanted(ledger, machine)
+    if (local_size or 0) > 1 or local_rank > 0:
+        given = ledger.options.get("nproc_per_node")
+        if given and isinstance(given.value, int) and local_size and given.value != local_size:
+            ledger.contradiction(
+                f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started "
+                f"{local_size} on this node already",
+                "leave out --nproc-per-node, or let the platform start one per node",
+            )
+        return Scope.PROCESS
+    if wanted == 1:
+        return Scope.PROCESS
+    if local_size is None:
+        ledger.problems.append(_ambiguous(ledger, wanted, origin))
+    return Scope.NODE
+
+
+def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
+    return Problem(
+        "ambiguous-scope",
+        f"{_described(ledger, Fact.WORLD_SIZE)} may count nodes or processes: nothing tells how many "
+        f"were started on this node, where {wanted} could be ({origin})",
+        "environment",
+        "pass --scope process (started once per process) or --scope node (once per node)",
+    )
+
+
+def _described(ledger: Ledger, fact: Fact) -> str:
+    claims = ledger.about(fact)
+    return claims[0].origin if claims else f"no {fact.value}"
+
+
+def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
+    """Return how many processes a node should run, and where that number comes from.
+
+    A number that was asked for or stated; else the visible GPUs; else what the platform says it has
+    (only where the machine cannot be seen, in a replay); else one.
+    """
+    claims = ledger.about(Fact.PROCESSES_PER_NODE)
+    for claim in claims:
+        if claim.trust <= Trust.STATED:
+            return _resolve_word(ledger, claim, machine)
+    if machine.gpu_count:
+        return machine.gpu_count, f"{machine.gpu_count} visible GPUs"
+    if claims and claims[0].value:
+        if machine.gpu_count is None and isinstance(claims[0].value, int):
+            return claims[0].value, claims[0].origin
+        ledger.notes.append(f"{claims[0].origin} but no GPU is visible here: one process")
+    return 1, "no GPUs"
+
+
+def _resolve_word(ledger: Ledger, claim: Claim, machine: Machine) -> tuple[int, str]:
+    if isinstance(claim.value, int):
+        return claim.value, claim.origin
+    gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1
+    if claim.value == "gpu" and not gpus:
+        ledger.contradiction(
+            f"{claim.origin} but no GPU is visible",
+            "--nproc-per-node N, or give the container GPUs",
+        )
+    if claim.value == "cpu" or (claim.value == "auto" and not gpus):
+        return cpus, f"{claim.origin}: {cpus} CPUs"
+    return max(gpus, 1), f"{claim.origin}: {gpus} GPUs"
+
+
+def add_local_size(ledger: Ledger) -> None:
+    """Work out how many were started on this node where the platform does not say (Azure ML)."""
+    if ledger.about(Fact.LOCAL_SIZE):
+        return
+    world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
+    rank, local_rank = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
+    node_rank = ledger.number(Fact.NODE_RANK)
+    if world == 1:
+        ledger.add(Fact.LOCAL_SIZE, 1, ledger.origin(Fact.WORLD_SIZE), Trust.DERIVED)
+    elif world and nodes and world % nodes == 0:
+        origin = f"{ledger.origin(Fact.WORLD_SIZE)} over {ledger.origin(Fact.NODE_COUNT)}"
+        ledger.add(Fact.LOCAL_SIZE, world // nodes, origin, Trust.DERIVED)
+    elif rank is not None and local_rank is not None and node_rank and rank > local_rank:
+        # Platforms that name a node rank place in blocks: rank = node_rank * local_size + local_rank
+        size, rest = divmod(rank - local_rank, node_rank)
+        if rest == 0:
+            origin = f"{ledger.origin(Fact.RANK)} on {ledger.origin(Fact.NODE_RANK)}"
+            ledger.add(Fact.LOCAL_SIZE, size, origin, Trust.DERIVED)

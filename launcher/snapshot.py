@@ -1,0 +1,211 @@
+"""One JSON file that holds a node as the launcher sees it, to be replayed anywhere.
+
+Format, version 1 (every field may be missing; ``environ`` alone is enough)::
+
+    {"version": 1, "launcher": "0.1.0", "hostname": "node0",
+     "addresses": {"eth0": ["10.0.0.4"]},
+     "environ": {"RANK": "0"},
+     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ...}],
+     "cpus": {"granted": 96, "bound": 1},
+     "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
+     "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
+               "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"}}
+
+Secrets never enter: only variables on an allow-list of names are written, and what looks like a
+secret inside their values is taken out (`launcher.redact`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+
+from launcher import __version__
+from launcher.errors import NotReady, Problem, UsageError
+from launcher.host import Host
+from launcher.machine.gpus import list_gpus
+from launcher.redact import is_public_name, redact, redact_argv
+from launcher.sources.hydra import PROXY_NAMES
+
+VERSION = 1
+SYSFS_ROOTS = ("class/infiniband",)
+SYSFS_FILES = frozenset(
+    (
+        "link_layer",
+        "state",
+        "phys_state",
+        "rate",
+        "lid",
+        "node_guid",
+        "board_id",
+        "fw_ver",
+        "hca_type",
+    )
+)
+SYSFS_FOLDERS = frozenset(("ports",))
+
+
+def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return this node as a JSON object, without secrets."""
+    affinity = host.affinity()
+    return {
+        "version": VERSION,
+        "launcher": __version__,
+        "hostname": host.hostname(),
+        "addresses": {name: list(items) for name, items in host.addresses().items()},
+        "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
+        "gpus": list_gpus() or host.gpu_count(),
+        "cpus": {"granted": host.granted_cpus(), "bound": affinity and len(affinity)},
+        "ancestors": [
+            redact_argv(line)
+            for line in host.ancestors()
+            if line and line[0].rpartition("/")[2] in PROXY_NAMES
+        ],
+        "sysfs": _read_sysfs(host),
+    }
+
+
+def _read_sysfs(host: Host) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for root in SYSFS_ROOTS:
+        for device in host.list_folder(f"/sys/{root}"):
+            path = f"{root}/{device}"
+            target = host.read_link(f"/sys/{path}")
+            if target is not None:
+                found[path] = {"link": target}
+            _read_folder(host, path, found)
+    return found
+
+
+def _read_folder(host: Host, path: str, found: dict[str, object], depth: int = 0) -> None:
+    for name in host.list_folder(f"/sys/{path}"):
+        if name in SYSFS_FILES:
+            text = host.read_text(f"/sys/{path}/{name}")
+            if text is not None:
+                found[f"{path}/{name}"] = text.rstrip("\n")
+        elif depth < 2 and (name in SYSFS_FOLDERS or name.isdecimal()):
+            _read_folder(host, f"{path}/{name}", found, depth + 1)
+
+
+def render_snapshot(snapshot: Mapping[str, object]) -> str:
+    """Return the file's text. Bytes that are not UTF-8 become JSON's lone surrogate escapes."""
+    return json.dumps(snapshot, indent=1) + "\n"
+
+
+def write_snapshot(text: str, path: str) -> None:
+    """Write a file in one step: a reader sees the old one or the whole new one.
+
+    Raises:
+        NotReady: The folder or the disk refuses.
+    """
+    temporary = f"{path}.{os.getpid()}.tmp"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise NotReady(
+            Problem(
+                "cannot-write",
+                f"{path!r}: {error.strerror}",
+                "command line",
+                "name a writable place with -o FILE",
+            )
+        ) from error
+
+
+class RecordedHost(Host):
+    """A machine that is only a file: answers what `Host` answers, from a snapshot."""
+
+    def __init__(self, data: Mapping[str, object]) -> None:
+        super().__init__("/nonexistent")
+        self._data = data
+        self.environ: dict[str, str] = {
+            str(name): str(value) for name, value in _mapping(data.get("environ")).items()
+        }
+        self._sysfs = _mapping(data.get("sysfs"))
+
+    def read_text(self, path: str) -> str | None:
+        """Return a recorded file of /sys; nothing else of a recorded machine can be read."""
+        text = self._sysfs.get(path.removeprefix("/sys/"))
+        return text if isinstance(text, str) else None
+
+    def read_link(self, path: str) -> str | None:
+        """Return a recorded link's target."""
+        target = _mapping(self._sysfs.get(path.removeprefix("/sys/"))).get("link")
+        return target if isinstance(target, str) else None
+
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        """Return the names below a recorded folder of /sys."""
+        prefix = path.removeprefix("/sys/").rstrip("/") + "/"
+        below = (name.removeprefix(prefix) for name in self._sysfs if name.startswith(prefix))
+        return tuple(sorted({name.partition("/")[0] for name in below}))
+
+    def hostname(self) -> str:
+        """Return the recorded name, or one that no host has."""
+        name = self._data.get("hostname")
+        return name if isinstance(name, str) else "recorded"
+
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Return the recorded addresses."""
+        return {
+            str(name): tuple(str(item) for item in items)
+            for name, items in _mapping(self._data.get("addresses")).items()
+            if isinstance(items, list)
+        }
+
+    def gpu_count(self) -> int | None:
+        """Return the recorded number of GPUs."""
+        gpus = self._data.get("gpus")
+        if isinstance(gpus, list):
+            return len(gpus)
+        return gpus if isinstance(gpus, int) and gpus >= 0 else None
+
+    def affinity(self) -> frozenset[int] | None:
+        """Return as many CPUs as the process was bound to; their numbers are not recorded."""
+        bound = _mapping(self._data.get("cpus")).get("bound")
+        return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
+
+    def granted_cpus(self) -> int | None:
+        """Return the recorded share of the cgroup."""
+        granted = _mapping(self._data.get("cpus")).get("granted")
+        return granted if isinstance(granted, int) and granted > 0 else None
+
+    def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
+        """Return the recorded command lines above the process."""
+        lines = self._data.get("ancestors")
+        if not isinstance(lines, list):
+            return ()
+        return tuple(tuple(str(word) for word in line) for line in lines[:limit] if isinstance(line, list))
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def read_snapshot(path: str) -> RecordedHost:
+    """Read a snapshot file.
+
+    Raises:
+        UsageError: It cannot be read, is not JSON, or not a snapshot of a version we know.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UsageError(_refuse(path, getattr(error, "strerror", None) or str(error))) from error
+    if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
+        raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
+    if data.get("version", VERSION) != VERSION:
+        raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))
+    return RecordedHost(data)
+
+
+def _refuse(path: str, reason: str) -> Problem:
+    return Problem(
+        "bad-snapshot",
+        f"--replay {path!r}: {reason}",
+        "command line",
+        "a file from: launcher snapshot",
+    )

@@ -1,0 +1,136 @@
+"""Who started us? One file per environment; this table says when each is asked.
+
+Rows stand from the inside out: the first row is nearest to the process. Within one level of trust
+the upper row wins (see `launcher.model.Trust`). A row's markers are the variables without which the
+source cannot know anything, so that only modules that can match are imported.
+
+To add an environment: one file with ``read(reader)``, one row here, one golden case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+
+from launcher.environ import Reader
+from launcher.errors import Problem, UsageError
+from launcher.host import Host
+from launcher.model import Evidence
+
+Read = Callable[[Reader], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A source: its name (and module in this package) and the variables that call for it."""
+
+    name: str
+    markers: tuple[str, ...]
+
+
+TABLE = (
+    Row("launched", ("LAUNCHER_LAUNCHED",)),
+    Row("torch_elastic", ("TORCHELASTIC_RUN_ID",)),
+    Row("tensorflow", ("TF_CONFIG",)),
+    Row(
+        "open_mpi",
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_default_hostfile"),
+    ),
+    Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")),
+    Row("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")),
+    Row("kubeflow", ("PET_NNODES", "KUBERNETES_SERVICE_HOST", "COORDINATOR_ADDRESS")),
+    Row(
+        "torch_agent",
+        ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
+    ),
+    Row("torch_env", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")),
+    Row("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST")),
+    Row("skypilot", ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES")),
+    Row(
+        "azure_batch",
+        ("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCH_MASTER_NODE", "CCP_NODES"),
+    ),
+    Row(
+        "batch_ai",
+        (
+            "AZ_BATCHAI_MPI_MASTER_NODE",
+            "AZ_BATCHAI_JOB_MASTER_NODE_IP",
+            "AZ_BATCHAI_WORKER_HOSTS",
+            "AZ_BATCHAI_GPU_COUNT_FOUND",
+        ),
+    ),
+    Row(
+        "azure_ml",
+        (
+            "AZUREML_NODE_COUNT",
+            "AZUREML_CR_NODE_RANK",
+            "AZUREML_CR_DISTRIBUTED_CONFIG",
+            "AZUREML_CR_COMPUTE_CONTEXT",
+            "AMLARC_NUM_WORKER",
+            "VC_WORKER_HOSTS",
+            "MASTER_IP",
+        ),
+    ),
+)
+NAMES = tuple(row.name for row in TABLE)
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What all sources know, inside first, and the names of the variables they read."""
+
+    evidence: tuple[Evidence, ...]
+    reads: tuple[str, ...]
+
+
+def gather(environ: Mapping[str, str], host: Host, only: str | None = None) -> Gathered:
+    """Ask every source that can know something, from the inside out, up to one that seals.
+
+    Args:
+        environ: The environment to read.
+        host: The machine, for the few sources that must compare addresses with it.
+        only: Name of the one source to ask, or ``module:function`` of somebody else's.
+
+    Raises:
+        UsageError: ``only`` names no source, or one that cannot be imported.
+    """
+    evidence: list[Evidence] = []
+    reads: set[str] = set()
+    for name, module in _chosen(environ, only):
+        reader = Reader(name, environ, host)
+        module(reader)
+        evidence.append(reader.evidence())
+        reads |= reader.names
+        if reader.seals:
+            break
+    return Gathered(tuple(evidence), tuple(sorted(reads)))
+
+
+def _chosen(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str, Read]]:
+    """Yield (name, read function) of the sources to ask; import each only when its turn comes."""
+    if only is None:
+        for row in TABLE:
+            if any(environ.get(marker) for marker in row.markers):
+                yield row.name, import_module(f"launcher.sources.{row.name}").read
+    elif only in NAMES:
+        yield only, import_module(f"launcher.sources.{only}").read
+    elif only != "manual":
+        yield only, _import_foreign(only)
+
+
+def _import_foreign(path: str) -> Read:
+    """Return somebody else's read function, ``package.module:function``."""
+    module, _, attribute = path.partition(":")
+    try:
+        read: Read = getattr(import_module(module), attribute or "read")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(
+            Problem(
+                "unknown-source",
+                f"--source {path!r}: {error}",
+                "command line",
+                f"one of manual, {', '.join(NAMES)}, or module:function of your own",
+            )
+        ) from error
+    return read

@@ -1,0 +1,47 @@
+"""Names of the retired Azure Batch AI service, which Azure ML still sets.
+
+AZ_BATCHAI_TASK_INDEX is the rank of the process, not of the node. AZ_BATCHAI_GPU_COUNT means per
+node in one script and per job in the next: not read; AZ_BATCHAI_GPU_COUNT_FOUND is documented.
+
+Source: Azure/BatchAI "using-batchai-environment-variables.md"; azureml-core history/_tracking.py.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, is_loopback, parse_host_port
+from launcher.model import Fact, Trust
+
+MASTERS = ("AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
+WORKERS = "AZ_BATCHAI_WORKER_HOSTS"
+TASK_INDEX = "AZ_BATCHAI_TASK_INDEX"
+GPUS = "AZ_BATCHAI_GPU_COUNT_FOUND"
+
+
+def read(reader: Reader) -> None:
+    """The master's address in its two spellings; the place among the workers; GPUs."""
+    for name in MASTERS:
+        text = reader.text(name)
+        if text is not None and is_loopback(text):
+            reader.note(f"{reader.origin(name)} is this node's own name for itself: not used")
+        else:
+            reader.claim_host(Fact.MASTER_ADDR, name)
+    _read_workers(reader)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+
+
+def _read_workers(reader: Reader) -> None:
+    text = reader.text(WORKERS)
+    if text is None:
+        return  # an index without a world: single-node jobs have it too
+    try:
+        hosts = [parse_host_port(item)[0] for item in text.split(",")]
+    except Malformed as error:
+        reader.malformed(WORKERS, str(error))
+        return
+    reader.claim_int(Fact.RANK, TASK_INDEX)
+    reader.claim(Fact.WORLD_SIZE, len(hosts), WORKERS)
+    reader.claim(Fact.MASTER_ADDR, hosts[0], WORKERS, Trust.DERIVED)
+    if len(set(hosts)) == len(hosts):
+        reader.claim(Fact.LOCAL_SIZE, 1, WORKERS, Trust.DERIVED)
+        reader.claim(Fact.LOCAL_RANK, 0, WORKERS, Trust.DERIVED)
+        reader.claim_hosts(tuple(hosts), WORKERS, Trust.DERIVED)

@@ -1,0 +1,84 @@
+"""A process of a Hydra launcher: MPICH's mpiexec or Intel MPI's.
+
+Rank and sizes are stated; nothing in the environment of MPICH names the node or the head. Both stand
+on the command line of the proxy that started us, our parent: ``--proxy-id N`` and
+``--control-port HEAD:PORT``. PMI_FD is a live socket: nobody here touches it.
+
+Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, parse_host_port, parse_int
+from launcher.model import Fact, Trust
+
+RANK = "PMI_RANK"
+RANK_OVER_PORT = "PMI_ID"  # mpiexec -pmi-port sets this and PMI_PORT instead, and no size at all
+SIZE = "PMI_SIZE"
+LOCAL_RANK = "MPI_LOCALRANKID"
+LOCAL_SIZE = "MPI_LOCALNRANKS"
+NODE_IDS = ("HYDRA_BSTRAP_NODE_ID", "PROXY_ID")  # Intel MPI, undocumented
+PROXY_NAMES = ("hydra_pmi_proxy", "hydra_bstrap_proxy")
+NODE_OPTIONS = ("--proxy-id",)
+HEAD_OPTIONS = ("--control-port", "--upstream-host")
+
+
+def read(reader: Reader) -> None:
+    """Rank and sizes; the node from Intel's variable or the proxy; the head from the proxy."""
+    if not reader.has(LOCAL_RANK) and reader.has("SLURM_STEP_ID"):
+        reader.claim_int(Fact.RANK, RANK)  # srun --mpi=pmi2; all else is Slurm's to say
+        reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
+        return
+    rank = reader.claim_int(Fact.RANK, RANK if reader.has(RANK) else RANK_OVER_PORT)
+    reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
+    reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
+    reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    if reader.has(RANK_OVER_PORT) and not reader.has(SIZE):
+        reader.note(f"{RANK_OVER_PORT} without {SIZE}: mpiexec -pmi-port tells no size; start without it")
+    proxy = _proxy(reader)
+    node = _read_node(reader, proxy)
+    _read_head(reader, proxy, node, rank)
+
+
+def _proxy(reader: Reader) -> tuple[str, ...]:
+    """Return the command line of the Hydra proxy above us, empty if there is none to see."""
+    for line in reader.host.ancestors():
+        if line and line[0].rpartition("/")[2] in PROXY_NAMES:
+            return line
+    return ()
+
+
+def _read_node(reader: Reader, proxy: tuple[str, ...]) -> int | None:
+    for name in NODE_IDS:
+        node = reader.claim_int(Fact.NODE_RANK, name, trust=Trust.DERIVED)
+        if node is not None:
+            return node
+    text, option = _option(proxy, NODE_OPTIONS)
+    try:
+        node = parse_int(text)
+    except Malformed:
+        return None
+    reader.claim(Fact.NODE_RANK, node, f"{option} {node} of the parent {proxy[0]}", Trust.DERIVED)
+    return node
+
+
+def _read_head(reader: Reader, proxy: tuple[str, ...], node: int | None, rank: int | None) -> None:
+    # mpiexec's own host is rank 0's host unless the host list begins elsewhere. Node 0 can see that
+    # and must stop: the others would wait for an address where nobody listens.
+    text, option = _option(proxy, HEAD_OPTIONS)
+    try:
+        head = parse_host_port(text)[0]
+    except Malformed:
+        return
+    if (node == 0 or rank == 0) and head not in reader.host.own_addresses():
+        reader.note(f"mpiexec runs on {head}, which is not this node of rank 0: not the master")
+        return
+    reader.claim(Fact.MASTER_ADDR, head, f"{option} {text} of the parent {proxy[0]}", Trust.INDIRECT)
+
+
+def _option(line: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, str]:
+    """Return the value that follows one of the options on a command line, and the option."""
+    for name, value in zip(line, line[1:]):  # noqa: B905, RUF007 - itertools.pairwise is one more import
+        if name in names:
+            return value, name
+    return "", ""

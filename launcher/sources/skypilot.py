@@ -1,0 +1,29 @@
+"""A SkyPilot task: one ``run`` per node.
+
+Source: docs.skypilot.co "Environment variables" (SKYPILOT_NODE_IPS has one address per line).
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, parse_hosts
+from launcher.model import Fact, Scope, Trust
+
+NODE_IPS = "SKYPILOT_NODE_IPS"
+GPUS = "SKYPILOT_NUM_GPUS_PER_NODE"
+
+
+def read(reader: Reader) -> None:
+    """Node rank, node count, addresses with the head first, GPUs."""
+    reader.starts = Scope.NODE
+    reader.claim_int(Fact.NODE_RANK, "SKYPILOT_NODE_RANK")
+    reader.claim_int(Fact.NODE_COUNT, "SKYPILOT_NUM_NODES", 1)
+    text = reader.text(NODE_IPS)
+    if text is not None:
+        try:
+            hosts = parse_hosts(",".join(text.split()))
+        except Malformed as error:
+            reader.malformed(NODE_IPS, str(error))
+        else:
+            reader.claim_hosts(hosts, NODE_IPS)
+            reader.claim(Fact.MASTER_ADDR, hosts[0], NODE_IPS, Trust.DERIVED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)

@@ -1,0 +1,90 @@
+"""A task of Slurm's srun.
+
+Only a step has tasks: the batch script itself also sees SLURM_PROCID=0 and SLURM_NTASKS=N. And under
+mpirun, SLURM_PROCID is the daemon's: every rank of a node sees 0, and remote nodes see a world of 1.
+
+Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Reader, parse_hosts
+from launcher.model import Fact, Trust
+from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
+
+STEP_ID = "SLURM_STEP_ID"
+PROCID = "SLURM_PROCID"
+NODEID = "SLURM_NODEID"
+NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
+STEP_NODELIST = "SLURM_STEP_NODELIST"
+JOB_NODELIST = "SLURM_JOB_NODELIST"
+JOB_NODE_COUNT = "SLURM_JOB_NUM_NODES"
+TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+GPUS = "SLURM_GPUS_ON_NODE"
+OTHER_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+# The batch step, the extern step and the interactive step of salloc run shells, not tasks.
+FIRST_SPECIAL_STEP = 0xFFFFFFF0
+
+
+def read(reader: Reader) -> None:
+    """A task's own numbers; under mpirun only the node list; in a batch script nothing."""
+    if any(reader.has(name) for name in OTHER_STARTERS):
+        _read_under_mpirun(reader)
+        return
+    step = reader.integer(STEP_ID, limit=1 << 32)
+    if step is None or step >= FIRST_SPECIAL_STEP:
+        _read_batch_script(reader)
+        return
+    reader.claim_int(Fact.RANK, PROCID)
+    reader.claim_int(Fact.WORLD_SIZE, "SLURM_NTASKS", 1)
+    reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
+    node = reader.claim_int(Fact.NODE_RANK, NODEID)
+    for name in NODE_COUNTS:
+        if reader.claim_int(Fact.NODE_COUNT, name, 1) is not None:
+            break
+    _read_local_size(reader, node)
+    _read_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST, Trust.STATED)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
+
+
+def _read_under_mpirun(reader: Reader) -> None:
+    if reader.has(PROCID):
+        reader.note(f"{reader.origin(PROCID)} belongs to mpirun's daemon on this node, not to this process")
+    _read_hosts(reader, JOB_NODELIST, None)
+
+
+def _read_batch_script(reader: Reader) -> None:
+    count = reader.integer(JOB_NODE_COUNT, 1)
+    if count is not None and count > 1:
+        reader.sign(JOB_NODE_COUNT, "this is the batch script, it runs once: srun launcher run -- COMMAND")
+    elif count == 1:
+        reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
+        reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
+
+
+def _read_local_size(reader: Reader, node: int | None) -> None:
+    text = reader.text(TASKS_PER_NODE)
+    if text is None:
+        return
+    try:
+        sizes = parse_tasks_per_node(text)
+    except ValueError as error:
+        reader.malformed(TASKS_PER_NODE, str(error))
+        return
+    if node is not None and node < len(sizes):
+        reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
+
+
+def _read_hosts(reader: Reader, name: str, trust: Trust | None) -> None:
+    """Claim the first host as master, and the list itself where it is the step's own."""
+    text = reader.text(name)
+    if text is None:
+        return
+    try:
+        hosts = parse_hosts(",".join(parse_nodelist(text)))
+    except ValueError as error:
+        reader.malformed(name, str(error))
+        return
+    if trust is not None:
+        reader.claim_hosts(hosts, name, trust)
+    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)

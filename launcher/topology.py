@@ -1,0 +1,45 @@
+"""Allocation + processes per node -> Topology: pure arithmetic."""
+
+from __future__ import annotations
+
+from launcher.model import Allocation, Place, Scope, Topology
+
+
+def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
+    """Return the shape of the job.
+
+    At NODE scope every node is taken to run the same number of processes, so that the world is
+    ``node_count * processes_per_node`` and ranks are consecutive on a node. At PROCESS scope the
+    platform has counted already.
+
+    Args:
+        allocation: What the platform gave us.
+        processes_per_node: Processes to start here; not used at PROCESS scope.
+    """
+    if allocation.scope is Scope.PROCESS:
+        assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
+        assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
+        return _topology(
+            allocation,
+            allocation.world_size,
+            allocation.local_size,
+            (Place(allocation.rank, allocation.local_rank),),
+        )
+    assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101
+    first = allocation.node_rank * processes_per_node
+    places = tuple(Place(first + local, local) for local in range(processes_per_node))
+    return _topology(allocation, allocation.node_count * processes_per_node, processes_per_node, places)
+
+
+def _topology(
+    allocation: Allocation, world_size: int, local_size: int | None, places: tuple[Place, ...]
+) -> Topology:
+    return Topology(
+        world_size=world_size,
+        node_count=allocation.node_count,
+        node_rank=allocation.node_rank,
+        local_size=local_size,
+        master_addr=allocation.master_addr,
+        master_port=allocation.master_port,
+        places=places,
+    )

@@ -1,0 +1,191 @@
+"""A plan for people (text, by rich) and for tools (JSON, documented in docs/plan-json.md).
+
+Nothing leaves here raw: secrets are taken out, and control characters are shown as escapes.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from launcher import __version__
+from launcher.model import Finding, Plan, Policy, Process, Setting
+from launcher.redact import printable, redact, redact_argv
+
+VERSION = 1
+
+
+def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the plan as a JSON object; ``environ`` is what the processes would inherit."""
+    topology = plan.topology
+    return {
+        "version": VERSION,
+        "launcher": __version__,
+        "source": plan.allocation.source,
+        "scope": plan.allocation.scope.value,
+        "mode": plan.mode.value,
+        "topology": {
+            "world_size": topology.world_size,
+            "node_count": topology.node_count,
+            "node_rank": topology.node_rank,
+            "local_size": topology.local_size,
+            "master_addr": topology.master_addr,
+            "master_port": topology.master_port,
+        },
+        "machine": {
+            "gpu_count": plan.machine.gpu_count,
+            "cpu_count": plan.machine.cpu_count,
+            "bound_cpu_count": plan.machine.bound_cpu_count,
+        },
+        "facts": {finding.claim.fact.value: _fact(finding) for finding in plan.findings},
+        "settings": [_setting(setting, environ) for setting in plan.settings],
+        "unset": list(plan.unset),
+        "widen_cpus": plan.widen_cpus,
+        "grace_s": plan.grace_s,
+        "processes": [_process(process, environ) for process in plan.processes],
+        "notes": [redact(note) for note in plan.notes],
+        "reads": list(plan.reads),
+    }
+
+
+def _fact(finding: Finding) -> dict[str, object]:
+    claim = finding.claim
+    return {
+        "value": _value(claim.value),
+        "origin": redact(claim.origin),
+        "source": claim.source,
+        "trust": claim.trust.name.lower(),
+        "lost": [
+            {
+                "value": _value(lost.claim.value),
+                "origin": redact(lost.claim.origin),
+                "source": lost.claim.source,
+                "why": redact(lost.why),
+            }
+            for lost in finding.lost
+        ],
+    }
+
+
+def _value(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return a setting; ``inherited``: the other value that was there, ``kept``: it stays."""
+    inherited = environ.get(setting.name) or None
+    result: dict[str, object] = {
+        "name": setting.name,
+        "value": setting.value,
+        "origin": redact(setting.origin),
+    }
+    if inherited is not None and inherited != setting.value:
+        result["inherited"] = redact(inherited)
+        result["kept"] = setting.policy is Policy.IF_UNSET
+    return result
+
+
+def _process(process: Process, environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        "argv": redact_argv(process.argv),
+        "settings": [_setting(setting, environ) for setting in process.settings],
+    }
+
+
+def render_json(plan: Plan, environ: Mapping[str, str]) -> str:
+    """Return the plan as JSON text, keys in a fixed order."""
+    return json.dumps(describe(plan, environ), indent=1) + "\n"
+
+
+def print_text(plan: Plan, environ: Mapping[str, str]) -> None:
+    """Print the plan for people: the facts and who said so, the variables, the commands."""
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    if not console.is_terminal:
+        console.width = 160  # a log has no width; wrapped at 80 the origins would be unreadable
+    console.print(_headline(plan))
+    console.print(_facts_table(plan))
+    console.print(_settings_table(plan, environ))
+    if plan.unset:
+        console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
+    for line in [*_commands(plan), *_notes(plan)]:
+        console.print(line, soft_wrap=True)
+
+
+def _headline(plan: Plan) -> str:
+    shape = plan.topology
+    nodes = f"{shape.node_count} nodes" if shape.node_count != 1 else "1 node"
+    if shape.node_count is None:
+        nodes = "an unknown number of nodes"
+    where = "?" if shape.node_rank is None else str(shape.node_rank)
+    started = f"started once per {plan.allocation.scope.value} by {plan.allocation.source}"
+    return f"{shape.world_size} processes on {nodes}; this is node {where}; {started}"
+
+
+def _facts_table(plan: Plan) -> Table:
+    rows = []
+    for finding in plan.findings:
+        claim = finding.claim
+        rows.append((claim.fact.value, _show(claim.value), f"{claim.origin}  ({claim.source})"))
+        for lost in finding.lost:
+            rows.append(("", f"not {_show(lost.claim.value)}" if lost.why != "agrees" else "",
+                         f"{lost.claim.origin}  ({lost.claim.source}): {lost.why}"))  # fmt: skip
+    return _table(("fact", "value", "from"), rows)
+
+
+def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
+    rows = [_setting_row(setting, environ) for setting in plan.settings]
+    for process in plan.processes:
+        if len(plan.processes) > 1:
+            rows.append((f"-- rank {process.rank} --", "", ""))
+        rows += [_setting_row(setting, environ) for setting in process.settings]
+    return _table(("variable", "value", "from"), rows)
+
+
+def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str, str]:
+    described = _setting(setting, environ)
+    if described.get("kept"):
+        return (
+            setting.name,
+            str(described["inherited"]),
+            f"yours; else {setting.value}: {setting.origin}",
+        )
+    replaced = f"; replaces {described['inherited']!r}" if "inherited" in described else ""
+    return setting.name, setting.value, setting.origin + replaced
+
+
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in head:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(printable(redact(cell))) for cell in row))
+    return table
+
+
+def _show(value: object) -> str:
+    if isinstance(value, tuple):
+        rest = f" and {len(value) - 8} more" if len(value) > 8 else ""
+        return ", ".join(str(item) for item in value[:8]) + rest
+    return str(value)
+
+
+def _commands(plan: Plan) -> list[str]:
+    verb = "become" if plan.mode.value == "exec" else "start"
+    return [
+        f"{verb} rank {process.rank}: {printable(shlex.join(redact_argv(process.argv)))}"
+        for process in plan.processes
+        if process.argv
+    ]
+
+
+def _notes(plan: Plan) -> list[str]:
+    return [f"note: {printable(redact(note))}" for note in plan.notes]
