@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launcher.errors import NotReady, Problem
+from launcher.rehearse.node_init import ENVIRON
 from launcher.rehearse.nodes import Node
 
 VERSION_TIMEOUT_S = 20.0
@@ -99,7 +100,7 @@ def command_line(
     """
     count = str(len(nodes) * per_node)
     if mpirun.family == "Open MPI":
-        line = [mpirun.path, *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
+        line = [_program(mpirun), *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
         line += _open_mpi_agent(mpirun, agent)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]
         return line + [word for name in _forwarded(forward) for word in ("-x", name)]
@@ -108,6 +109,16 @@ def command_line(
         return [*line, "-hosts", _hosts(nodes, f":{per_node}"), "-n", count]
     line = [mpirun.path, "-bootstrap", "ssh", "-bootstrap-exec", agent]
     return [*line, "-hosts", _hosts(nodes, ""), "-ppn", str(per_node), "-n", count]
+
+
+def _program(mpirun: Mpirun) -> str:
+    """Name mpirun by path only where the other nodes would not find Open MPI by themselves.
+
+    Named by path, Open MPI puts its own folder in front of PATH in every process, as with --prefix:
+    with /usr/bin/mpirun, the system's python3 would hide the one of a virtual environment.
+    """
+    folder, name = os.path.split(mpirun.path)
+    return name if folder in ENVIRON["PATH"].split(":") else mpirun.path
 
 
 def _open_mpi_agent(mpirun: Mpirun, agent: str) -> list[str]:

@@ -189,6 +189,9 @@ def children(pid: int) -> list[int]:
 
 def _start_switch(nodes: Sequence[Node]) -> Holder:
     lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
+    # torch looks up who connects to its IPv6 socket, and warns when that has no name. It is a name
+    # of its own, so that looking up node0 still gives one address.
+    lines += [f"::ffff:{node.address} {node.name}.mapped" for node in nodes]
     links = (f"ln -s {node.name} {FOLDER}/nodes/{node.address}" for node in nodes)
     script = SWITCH.replace("$hosts", "\n".join(lines)).replace("$links", "\n".join(links))
     return Holder(["unshare", "--net", "--mount", "/bin/sh", "-c", script], forks=False)
