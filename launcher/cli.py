@@ -24,6 +24,7 @@ DESCRIPTION = {
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
+HELP_WIDTH = 100
 STYLES = ("table", "sh", "json", "dotenv")
 
 
@@ -233,11 +234,17 @@ def _at_least_one(text: str) -> int:
 
 def _parser(name: str, usage: str) -> Parser:
     return Parser(
+        formatter_class=_formatter,
         prog=f"launcher {name}",
         usage=f"launcher {name} {usage}",
         description=DESCRIPTION[name],
         allow_abbrev=False,
     )
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of a given width; asked for one, argparse loads shutil and three compressors."""
+    return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
 
 
 def _add_replay(parser: Parser) -> None:

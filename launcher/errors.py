@@ -7,7 +7,7 @@ instead of one per attempt. `LauncherError` carries them to the one place that p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from launcher.frozen import frozen
 
 EXIT_USAGE = 64
 EXIT_HARDWARE = 69
@@ -18,7 +18,7 @@ EXIT_NOT_EXECUTABLE = 126
 EXIT_NOT_FOUND = 127
 
 
-@dataclass(frozen=True, order=True)
+@frozen
 class Problem:
     """One thing that is wrong.
 
@@ -42,7 +42,7 @@ class LauncherError(Exception):
 
     def __init__(self, *problems: Problem) -> None:
         super().__init__("; ".join(f"[{p.code}] {p.what}" for p in problems))
-        self.problems = tuple(sorted(set(problems)))
+        self.problems = tuple(sorted(set(problems), key=lambda p: (p.code, p.what, p.where, p.fix)))
 
 
 class UsageError(LauncherError):

@@ -12,9 +12,9 @@ this module is a bug in the launcher.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
 
 from launcher.errors import Problem
+from launcher.frozen import frozen
 
 
 class Scope(enum.Enum):
@@ -73,7 +73,7 @@ class Trust(enum.IntEnum):
 Value = int | str | tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Claim:
     """One fact, as one source knows it. ``origin`` reads e.g. ``OMPI_COMM_WORLD_RANK='3'``."""
 
@@ -84,7 +84,7 @@ class Claim:
     trust: Trust = Trust.STATED
 
 
-@dataclass(frozen=True)
+@frozen
 class Lost:
     """A claim that did not win, and why."""
 
@@ -92,7 +92,7 @@ class Lost:
     why: str
 
 
-@dataclass(frozen=True)
+@frozen
 class Finding:
     """A fact as decided: the value, the claim it came from, and the claims that lost."""
 
@@ -100,7 +100,7 @@ class Finding:
     lost: tuple[Lost, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Evidence:
     """All that one source knows about this job.
 
@@ -126,7 +126,7 @@ class Evidence:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@frozen
 class Allocation:
     """What the platform gave us: how many nodes or processes, and which one we are.
 
@@ -156,7 +156,7 @@ class Allocation:
             raise ValueError(f"a process allocation needs rank, world_size, local_rank: {self}")
 
 
-@dataclass(frozen=True)
+@frozen
 class Place:
     """Where one process stands: ``rank`` in the job, ``local_rank`` on its node."""
 
@@ -164,7 +164,7 @@ class Place:
     local_rank: int
 
 
-@dataclass(frozen=True)
+@frozen
 class Topology:
     """The shape of the job, seen from this launcher.
 
@@ -207,7 +207,7 @@ class Topology:
         return place.local_rank
 
 
-@dataclass(frozen=True)
+@frozen
 class Setting:
     """A variable that a process gets: value, the reason for it, and what yields to what."""
 
@@ -217,7 +217,7 @@ class Setting:
     policy: Policy = Policy.ALWAYS
 
 
-@dataclass(frozen=True)
+@frozen
 class Machine:
     """What this node has, as far as planning needs it.
 
@@ -232,7 +232,7 @@ class Machine:
     bound_cpu_count: int | None = None
 
 
-@dataclass(frozen=True)
+@frozen
 class Process:
     """One process to run: its place, its command line and its own settings."""
 
@@ -242,7 +242,7 @@ class Process:
     settings: tuple[Setting, ...]
 
 
-@dataclass(frozen=True)
+@frozen
 class Plan:
     """Everything that will happen, decided before anything happens.
 
@@ -272,7 +272,7 @@ class Plan:
     grace_s: float = 30.0
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
-    reads: tuple[str, ...] = field(default=())
+    reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.processes or (self.mode is Mode.EXEC and len(self.processes) != 1):

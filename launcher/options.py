@@ -7,17 +7,17 @@ torchrun has one. The command line parser, the variables and the reference in do
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from launcher.environ import PORT_LIMIT, Malformed, Reader, parse_host, parse_int, shorten
 from launcher.errors import Problem, UsageError
+from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
 
 PREFIX = "LAUNCHER_"
 
 
-@dataclass(frozen=True)
+@frozen
 class Flag:
     """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
 
@@ -118,7 +118,7 @@ FLAGS = (
 )
 
 
-@dataclass(frozen=True)
+@frozen
 class Given:
     """A value that the user gave, and how: ``--nnodes 2`` or ``LAUNCHER_NNODES='2'``."""
 

@@ -12,8 +12,8 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from launcher.frozen import frozen
 from launcher.run.execute import RESTORED, find_program, refusal
 
 PASSED_ON = (
@@ -30,7 +30,7 @@ KILL_WAIT_S = 5.0
 """After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
 
 
-@dataclass(frozen=True)
+@frozen
 class Child:
     """One process to start: its name for messages, command line and whole environment."""
 

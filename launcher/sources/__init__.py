@@ -10,18 +10,18 @@ To add an environment: one file with ``read(reader)``, one row here, one golden 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from importlib import import_module
 
 from launcher.environ import Reader
 from launcher.errors import Problem, UsageError
+from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence
 
 Read = Callable[[Reader], None]
 
 
-@dataclass(frozen=True)
+@frozen
 class Row:
     """A source: its name (and module in this package) and the variables that call for it."""
 
@@ -76,7 +76,7 @@ TABLE = (
 NAMES = tuple(row.name for row in TABLE)
 
 
-@dataclass(frozen=True)
+@frozen
 class Gathered:
     """What all sources know, inside first, and the names of the variables they read."""
 

@@ -1,0 +1,67 @@
+"""Frozen values without the standard library's price.
+
+`dataclasses` imports `inspect` and compiles six methods per class: 15 ms for the types of this
+package, half of all that a start may cost (benchmarks/startup.py). The launch path needs only what
+stands here: fields in order, defaults, ``__post_init__``, equality, hashing, a repr, and no
+assignment. To type checkers a class is an ordinary frozen dataclass.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from typing_extensions import dataclass_transform
+
+    T = TypeVar("T")
+
+    @dataclass_transform(frozen_default=True)
+    def frozen(cls: type[T]) -> type[T]:
+        """Make a class a frozen value: its annotations are its fields."""
+        return cls
+
+else:
+
+    def frozen(cls):
+        """Make a class a frozen value: its annotations are its fields."""
+        cls.__match_args__ = tuple(cls.__annotations__)
+        for name in ("__init__", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
+            setattr(cls, name, _Value.__dict__[name])
+        return cls
+
+
+class _Value:
+    """The methods that `frozen` lends to a class."""
+
+    __match_args__: tuple[str, ...] = ()
+
+    def __init__(self, *args: object, **kwargs: object) -> None:
+        cls, names = type(self), self.__match_args__
+        given = dict(zip(names, args))  # noqa: B905 - fewer arguments than fields are allowed
+        if len(args) > len(names) or kwargs.keys() & given.keys() or kwargs.keys() - set(names):
+            raise TypeError(f"{cls.__name__} takes {', '.join(names)}, each once")
+        given.update(kwargs)
+        missing = [name for name in names if name not in given and not hasattr(cls, name)]
+        if missing:
+            raise TypeError(f"{cls.__name__} needs {', '.join(missing)}")
+        self.__dict__.update((name, given.get(name, getattr(cls, name, None))) for name in names)
+        check = getattr(self, "__post_init__", None)
+        if check is not None:
+            check()
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is frozen")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and self.__dict__ == other.__dict__
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self.__dict__.values()))
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+        return f"{type(self).__name__}({fields})"
