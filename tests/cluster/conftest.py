@@ -1,0 +1,87 @@
+"""Clusters for tests: see `launcher.rehearse.cluster` for what a node is and what it can do.
+
+A test that asks for `cluster` needs root and is skipped without; `loopback` runs for everybody. A
+program that is missing is a failure that says what to install, never a skip.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse import namespaces
+from launcher.rehearse.cluster import Cluster, Node
+
+RECORDINGS = Path(__file__).parent.parent / "golden" / "recordings"
+DUMP = """
+import json, os, socket, sys
+record = {"node": socket.gethostname(), "env": dict(os.environ)}
+path = os.path.join(sys.argv[1], f"{socket.gethostname()}-{os.getpid()}.json")
+with open(path, "w") as file:
+    json.dump(record, file)
+"""
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    """Return two nodes with a network, hostname, mounts and process ids of their own."""
+    need_root()
+    with Cluster(2) as two:
+        yield two
+
+
+@pytest.fixture
+def loopback() -> Iterator[Cluster]:
+    """Return two nodes that are loopback addresses."""
+    with Cluster(2, loopback=True) as two:
+        yield two
+
+
+@pytest.fixture
+def on(request: pytest.FixtureRequest) -> Run:
+    """Return a function that runs a command on a node and returns the completed process."""
+
+    def run(
+        cluster: Cluster, node: Node, argv: Sequence[str], **options: object
+    ) -> subprocess.CompletedProcess[str]:
+        options.setdefault("timeout", 30)
+        line = cluster.argv(node, argv)
+        return subprocess.run(line, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+    return run
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> tuple[str, ...]:
+    """Return a command that writes the environment of its process to a file in ``tmp_path``."""
+    script = tmp_path / "dump.py"
+    script.write_text(DUMP)
+    (tmp_path / "dumps").mkdir()
+    return (sys.executable, str(script), str(tmp_path / "dumps"))
+
+
+def need_root() -> None:
+    """Skip unless namespaces can be made."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: network namespaces")
+    if not namespaces.available():
+        pytest.skip("root may not make namespaces here (a container without SYS_ADMIN)")
+
+
+def read_dumps(tmp_path: Path) -> list[dict[str, str]]:
+    """Return what the processes of the `dump` command wrote, by node and process id."""
+    records = [json.loads(path.read_text()) for path in sorted((tmp_path / "dumps").iterdir())]
+    return [record["env"] for record in records]
+
+
+def read_recording(name: str) -> list[dict[str, str]]:
+    """Return the environments of a recording, one per process."""
+    document = json.loads((RECORDINGS / f"{name}.json").read_text())
+    return [process["env"] for process in document["processes"]]

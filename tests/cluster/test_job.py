@@ -1,0 +1,129 @@
+"""A rehearsal ends as its job ends: with the right status, and with nothing left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
+from launcher.rehearse.platforms import Start
+
+from .conftest import need_root, read_dumps
+
+KINDS = pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
+PATIENCE_S = 20
+BY_RANK = "case $SLURM_PROCID in 2) exit 3;; *) exec sleep 600;; esac"
+REHEARSE = """
+import sys
+from launcher.rehearse.job import run_rehearsal
+sys.exit(run_rehearsal("slurm", 2, 1, sys.argv[2:], bare=True, loopback=sys.argv[1] == "True"))
+"""
+
+
+def rehearse(script: str, *, loopback: bool) -> int:
+    """Run a shell script as a Slurm task on two nodes by two processes."""
+    if not loopback:
+        need_root()
+    return run_rehearsal("slurm", 2, 2, ["sh", "-c", script], bare=True, loopback=loopback)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    ("script", "status"),
+    [("exit 0", 0), ("exit $((SLURM_PROCID == 3 ? 44 : 0))", 44), ("kill -9 $$", 137)],
+)
+def test_status_is_passed_on(script: str, status: int, loopback: bool) -> None:
+    """0 when all did well, else the failing process's own, 128+n for a signal."""
+    assert rehearse(script, loopback=loopback) == status
+
+
+@KINDS
+def test_one_failure_ends_the_job(loopback: bool) -> None:
+    """When one process fails the others are told to end, and its status stands."""
+    before = time.monotonic()
+    assert rehearse(BY_RANK, loopback=loopback) == 3
+    assert time.monotonic() - before < PATIENCE_S
+
+
+@KINDS
+def test_missing_command_is_127(loopback: bool) -> None:
+    """As in a shell."""
+    if not loopback:
+        need_root()
+    assert run_rehearsal("plain", 1, 1, ["no-such"], bare=True, loopback=loopback) == 127
+
+
+def test_deaf_process_is_killed_after_the_grace(loopback: Cluster, tmp_path: Path) -> None:
+    """SIGTERM first; SIGKILL to who does not listen; the first failure's status stands."""
+    ready = tmp_path / "ready"
+    os.mkfifo(ready)
+    deaf = f"trap '' TERM; echo > {ready}; while :; do sleep 0.1; done"
+    environ = {"PATH": os.environ["PATH"]}
+    first, second = loopback.nodes
+    job = [
+        Start(first, ("sh", "-c", deaf), environ),
+        Start(second, ("sh", "-c", f"cat {ready}; exit 5"), environ),
+    ]
+    before = time.monotonic()
+    assert run_all(loopback, job, grace_s=0.3) == 5
+    assert 0.3 <= time.monotonic() - before < PATIENCE_S
+
+
+@KINDS
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_job(loopback: bool, signum: signal.Signals, tmp_path: Path) -> None:
+    """Processes get SIGTERM and may save a checkpoint; the status is that of our own signal."""
+    if not loopback:
+        need_root()
+    script = f"trap 'touch {tmp_path}/saved$SLURM_PROCID; exit 0' TERM; echo up; while :; do sleep 0.1; done"
+    line = [sys.executable, "-c", REHEARSE, str(loopback), "sh", "-c", script]
+    with subprocess.Popen(line, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline(), process.stdout.readline()] == [b"up\n", b"up\n"]
+        process.send_signal(signum)
+        assert process.wait(PATIENCE_S) == 128 + signum
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["saved0", "saved1"]
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("python train.py", "PYTHON -m launcher run -- python train.py"),
+        ("launcher env --format json", "PYTHON -m launcher env --format json"),
+        ("/opt/venv/bin/launcher plan", "PYTHON -m launcher plan"),
+        ("python -m launcher plan", "python -m launcher plan"),
+    ],
+)
+def test_command_runs_as_in_an_image(command: str, expected: str) -> None:
+    """The launcher is the entry point, unless the command is the launcher."""
+    assert with_launcher(command.split()) == expected.replace("PYTHON", sys.executable).split()
+
+
+@KINDS
+def test_every_process_gets_its_own_environment(
+    loopback: bool, dump: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Each process has the identity that the platform gives, and nothing of the caller's job."""
+    if not loopback:
+        need_root()
+    assert run_rehearsal("slurm", 2, 2, dump, bare=True, loopback=loopback) == 0
+    environs = read_dumps(tmp_path)
+    assert sorted(environ["SLURM_PROCID"] for environ in environs) == ["0", "1", "2", "3"]
+    assert not any("PYTEST_CURRENT_TEST" in environ for environ in environs)
+
+
+def test_announcement_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """Standard output is the job's alone; standard error starts with what is rehearsed."""
+    run_rehearsal("plain", 2, 1, ["echo", "hello"], bare=True, loopback=True)
+    output = capfd.readouterr()
+    assert output.out == "hello\nhello\n"
+    assert output.err == (
+        "launcher: rehearsal: 2 nodes x 1 process as plain (started once per node, loopback addresses)\n"
+    )

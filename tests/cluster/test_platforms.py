@@ -1,0 +1,216 @@
+"""Each platform gives the variables that the real one was recorded or documented to give."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import NotReady, UsageError
+from launcher.rehearse.job import base_environ, run_rehearsal
+from launcher.rehearse.mpirun import Mpirun, command_line, find_mpirun, parse_version
+from launcher.rehearse.nodes import Node
+from launcher.rehearse.platforms import PLATFORMS, Job, Start, find_platform
+
+from .conftest import RECORDINGS, need_root, read_dumps, read_recording
+
+NODES = tuple(Node(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
+OPEN_MPI = Mpirun("/usr/bin/mpirun", "Open MPI", "4.1.4")
+NOT_SIMULATED = {
+    *("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+    *("SLURM_GPUS_ON_NODE", "SLURM_STEP_GPUS"),  # no GPUs are asked for
+    *("SLURM_CONF", "SLURM_JOB_GID", "SLURM_JOB_UID", "SLURM_JOB_USER", "SLURM_PRIO_PROCESS"),
+    *("SLURM_SUBMIT_DIR", "SLURM_TASK_PID", "SLURM_UMASK", "SLURM_WORKING_CLUSTER", "SRUN_DEBUG"),
+}
+VERSIONS = [
+    ("mpirun (Open MPI) 4.1.4\n\nReport bugs to ...", "Open MPI 4.1.4", 4),
+    ("mpirun (Open MPI) 5.0.11\n", "Open MPI 5.0.11", 5),
+    ("HYDRA build details:\n    Version:       5.0.2\n    Release Date: ...", "MPICH 5.0.2", 5),
+    (
+        "Intel(R) MPI Library for Linux* OS, Version 2021.18 Build 20260115 (id: 1)\n",
+        "Intel MPI 2021.18",
+        2021,
+    ),
+]
+
+
+def starts(like: str, processes: int, scope: str | None = None, **extra: str) -> list[Start]:
+    """Return what a platform starts on two nodes, from a base environment of PATH alone."""
+    platform, chosen = find_platform(like, processes, scope)
+    mpirun = OPEN_MPI if platform.uses == "mpirun" else None
+    base = {"PATH": "/usr/bin:/bin"}
+    job = Job(NODES, "/agent", processes, chosen, ("train",), base, extra, mpirun)
+    return platform.starts(job)
+
+
+def platform_names(environ: Mapping[str, str]) -> set[str]:
+    """Return the names that come from the platform."""
+    return set(environ) - {"PATH", "LAUNCHER_NPROC_PER_NODE"}
+
+
+def test_slurm_gives_what_srun_gives() -> None:
+    """Names as captured from srun; values of the same form."""
+    recorded = read_recording("captured_slurm-22.05_srun_2x2_gres-gpu2")
+    planned = [start.environ for start in starts("slurm", 2)]
+    for index, (ours, theirs) in enumerate(zip(planned, recorded, strict=True)):
+        expected = {name for name in theirs if name.startswith(("SLURM", "SRUN"))}
+        assert platform_names(ours) == expected - NOT_SIMULATED
+        for name in ("PROCID", "LOCALID", "NODEID", "GTIDS", "NTASKS", "STEP_TASKS_PER_NODE"):
+            assert ours[f"SLURM_{name}"] == theirs[f"SLURM_{name}"], (index, name)
+
+
+def test_azure_batch_gives_what_is_documented() -> None:
+    """Names and values as on the vendor's page, with our addresses."""
+    documented = read_recording("azure_batch_multi_instance_docs")
+    planned = [start.environ for start in starts("azure-batch", 2)]
+    assert platform_names(planned[0]) == set(documented[0])
+    for ours, theirs in zip(planned, documented, strict=True):
+        for name, value in theirs.items():
+            if "10.0.0." in value or value in ("true", "false"):
+                here = value.replace("10.0.0.4", "10.77.0.10").replace("10.0.0.5", "10.77.0.11")
+                assert ours[name] == here
+
+
+@pytest.mark.parametrize(
+    ("scope", "processes", "key"),
+    [("process", 4, "pytorch_2nodes_x_4"), ("node", 4, "pytorch_per_node_launch_2nodes")],
+)
+def test_azureml_pytorch_gives_what_is_documented(scope: str, processes: int, key: str) -> None:
+    """Per process: one identity each. Per node: RANK and WORLD_SIZE count nodes."""
+    document = json.loads((RECORDINGS / "azureml_pytorch_and_tf_docs.json").read_text())
+    planned = [start.environ for start in starts("azureml-pytorch", processes, scope)]
+    for ours, item in zip(planned, document[key], strict=True):
+        expected = {**item["env"], "MASTER_ADDR": "10.77.0.10"}
+        assert {name: ours[name] for name in expected} == expected
+        assert ours.get("LAUNCHER_NPROC_PER_NODE") == {"process": None, "node": "4"}[scope]
+        assert ours["AZUREML_NODE_COUNT"] == "2"
+
+
+def test_azureml_tensorflow_gives_tf_config() -> None:
+    """TF_CONFIG as documented: workers only, environment ``cloud``."""
+    planned = [json.loads(start.environ["TF_CONFIG"]) for start in starts("azureml-tensorflow", 1)]
+    workers = ["10.77.0.10:2222", "10.77.0.11:2222"]
+    assert planned == [
+        {
+            "cluster": {"worker": workers},
+            "task": {"type": "worker", "index": index},
+            "environment": "cloud",
+        }
+        for index in range(2)
+    ]
+
+
+def test_azureml_mpi_forwards_its_variables() -> None:
+    """Open MPI takes only named variables to other nodes, so all of the platform's are named."""
+    (start,) = starts("azureml-mpi", 2, HELLO="1")
+    forwarded = {name for flag, name in zip(start.argv, start.argv[1:], strict=False) if flag == "-x"}
+    assert {"AZUREML_RUN_ID", "AZ_BATCH_MASTER_NODE", "HELLO", "PATH"} <= forwarded
+    assert start.environ["AZ_BATCH_MASTER_NODE"] == "10.77.0.10:6000"
+    assert start.argv[-1] == "train"
+    assert not {"RANK", "MASTER_ADDR", "WORLD_SIZE"} & set(start.environ)
+
+
+def test_no_platform_gives_a_secret() -> None:
+    """Values are made up, and none looks like a credential."""
+    for like in sorted(PLATFORMS.keys() - {"torchrun"}):
+        for start in starts(like, 1):
+            assert not [name for name in start.environ if "TOKEN" in name or "KEY" in name]
+
+
+def test_the_user_wins() -> None:
+    """A variable of the user's stands where the platform has one of that name."""
+    assert starts("azureml-pytorch", 1, MASTER_PORT="7000")[0].environ["MASTER_PORT"] == "7000"
+
+
+@pytest.mark.parametrize(
+    ("like", "processes", "scope", "message"),
+    [
+        ("sge", 1, None, "expected one of azure-batch, azureml-mpi"),
+        ("slurm", 0, None, "expected 1 or more"),
+        ("azureml-tensorflow", 2, None, "one per node"),
+        ("azure-batch", 2, "process", "expected node"),
+        ("torchrun", 2, "node", "expected process"),
+    ],
+)
+def test_impossible_rehearsals_are_usage_errors(
+    like: str, processes: int, scope: str | None, message: str
+) -> None:
+    """What a platform cannot do is said before anything is started."""
+    with pytest.raises(UsageError, match=message):
+        find_platform(like, processes, scope)
+
+
+@pytest.mark.parametrize(("text", "name", "major"), VERSIONS)
+def test_mpirun_is_known_by_its_version(text: str, name: str, major: int) -> None:
+    """The four families say who they are; the numbers are those of the real programs."""
+    mpirun = parse_version("/usr/bin/mpirun", text)
+    assert (str(mpirun), mpirun.major) == (f"{name} mpirun", major)
+
+
+def test_missing_mpirun_says_what_to_install(tmp_path: Path) -> None:
+    """No mpirun on PATH, or one we do not know: a named error with the package."""
+    with pytest.raises(NotReady) as missing:
+        find_mpirun(str(tmp_path))
+    assert "openmpi-bin" in missing.value.problems[0].fix
+    with pytest.raises(NotReady, match="LAM"):
+        parse_version("/usr/bin/mpirun", "LAM 7.1\n")
+
+
+@pytest.mark.parametrize(
+    ("family", "version", "expected"),
+    [
+        ("Open MPI", "4.1.8", "--mca plm_rsh_agent /agent --host node0:2,node1:2 -np 4"),
+        ("Open MPI", "5.0.11", "--prtemca plm_ssh_agent /agent --host node0:2,node1:2 -np 4"),
+        ("MPICH", "5.0.2", "-launcher ssh -launcher-exec /agent -hosts node0:2,node1:2 -n 4"),
+        ("Intel MPI", "2021.18", "-bootstrap-exec /agent -hosts node0,node1 -ppn 2 -n 4"),
+    ],
+)
+def test_each_mpirun_has_its_own_line(family: str, version: str, expected: str) -> None:
+    """The option for the agent differs by family and version: 5 ignores that of 4 silently."""
+    line = command_line(Mpirun("/opt/bin/mpirun", family, version), "/agent", NODES, 2, {})
+    assert " ".join(line).endswith(expected)
+
+
+def test_base_environment_is_clean() -> None:
+    """Nothing of the caller's own job leaks into a rehearsal."""
+    leftovers = {"RANK": "3", "SLURM_JOB_ID": "1", "OMPI_COMM_WORLD_RANK": "2", "SECRET": "x"}
+    kept = {"PYTHONPATH": "/src", "LAUNCHER_LOG": "debug", "HOME": "/home/me", "NO_COLOR": "1"}
+    environ = base_environ({**leftovers, **kept, "PATH": "/usr/bin"})
+    assert environ.pop("PATH").endswith(":/usr/bin")
+    assert environ == {**kept, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
+@pytest.mark.parametrize("like", ["openmpi", "azureml-mpi"])
+def test_real_mpirun_starts_four_processes(
+    like: str, loopback: bool, dump: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Two nodes by two processes, each with its own rank, all with the user's variables."""
+    if not loopback:
+        need_root()
+    status = run_rehearsal(like, 2, 2, dump, bare=True, env={"HELLO": "1"}, loopback=loopback)
+    environs = read_dumps(tmp_path)
+    assert status == 0
+    assert sorted(int(environ["OMPI_COMM_WORLD_RANK"]) for environ in environs) == [0, 1, 2, 3]
+    assert {environ["OMPI_COMM_WORLD_LOCAL_SIZE"] for environ in environs} == {"2"}
+    assert {environ["HELLO"] for environ in environs} == {"1"}
+    daemons = {environ["PMIX_SERVER_URI2"].partition(";")[0] for environ in environs}
+    assert len(daemons) == 2, "two daemons, so two nodes"
+
+
+@pytest.mark.mpi
+@pytest.mark.root
+def test_real_mpirun_gives_what_was_recorded(dump: tuple[str, ...], tmp_path: Path) -> None:
+    """Open MPI 4 gives every public variable that the recording has."""
+    need_root()
+    if find_mpirun(base_environ({"PATH": "/usr/bin"})["PATH"]).major != 4:
+        pytest.skip("the recording is of Open MPI 4")
+    run_rehearsal("openmpi", 2, 2, dump, bare=True)
+    recorded = read_recording("captured_openmpi-4.1.4-debian_2x2")
+    prefixes = ("OMPI_COMM_WORLD", "OMPI_MCA_orte", "PMIX_SERVER_URI", "PMIX_RANK", "PMIX_HOSTNAME")
+    for ours, theirs in zip(read_dumps(tmp_path), recorded, strict=True):
+        expected = {name for name in theirs if name.startswith(prefixes)}
+        assert {name for name in ours if name.startswith(prefixes)} == expected
