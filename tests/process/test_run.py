@@ -1,0 +1,243 @@
+"""``launcher run`` as a parent and as a shell: real processes, statuses, signals, environments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.process.starting import launch, open_launcher
+
+MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_NODE_RANK": "1",
+    "OMPI_MCA_orte_num_nodes": "2",
+    "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.77.0.4:5",
+    "OMPI_MCA_orte_local_daemon_uri": "1.1;tcp://10.77.0.5:6",
+    "PMIX_RANK": "3",
+    "PMI_FD": "9",
+}
+PER_NODE = {
+    **MPI,
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+    "PET_NNODES": "2",
+}
+DUMP = "import json, os; print(json.dumps({**os.environ, 'pid': os.getpid(), 'ppid': os.getppid()}))"
+READY_THEN_WAIT = """
+import os, signal, sys, time
+def leave(number, frame):
+    sys.exit(40 + int(os.environ["LOCAL_RANK"]))
+if sys.argv[1] == "obey":
+    signal.signal(signal.SIGTERM, leave)
+elif sys.argv[1] == "refuse":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+signal.pause()
+time.sleep(60)
+"""
+
+
+def dumps(text: str) -> list[dict[str, str]]:
+    return sorted((json.loads(line) for line in text.splitlines()), key=lambda item: item["RANK"])
+
+
+@pytest.mark.parametrize("status", [0, 1, 7, 64, 78, 126, 127, 128, 255])
+@pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
+def test_the_commands_status_is_passed_on(status: int, environ: dict[str, str]) -> None:
+    """The launcher exits with the command's own status, whatever it is."""
+    assert launch("run", "--", "sh", "-c", f"exit {status}", environ=environ).returncode == status
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGUSR1"])
+def test_a_death_by_signal_is_128_plus_n(name: str) -> None:
+    """A supervised process that signal n ends gives status 128+n, and the message names it."""
+    number = signal.Signals[name].value
+    done = launch("run", "--", "sh", "-c", f"kill -{number} $$")
+    assert done.returncode == 128 + number
+    assert name in done.stderr
+
+
+def test_exec_keeps_the_pid_and_hands_down_the_contract() -> None:
+    """At PROCESS scope the launcher becomes the command: same pid, nothing of MPI dropped."""
+    process = open_launcher("run", "--", sys.executable, "-c", DUMP, environ=MPI)
+    out, _ = process.communicate(timeout=60)
+    seen = json.loads(out)
+    assert seen["pid"] == process.pid
+    expected = {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "MASTER_ADDR": "10.77.0.4",
+        "MASTER_ADDRESS": "10.77.0.4",
+        "MASTER_PORT": "6105",
+        "ROLE_NAME": "default",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+    }
+    assert expected == {name: seen.get(name) for name in expected}
+    assert {name: seen[name] for name in MPI} == MPI
+
+
+def test_pmi_fd_stays_open_across_exec() -> None:
+    """PMI_FD is a live socket: an MPI program after exec must still be able to talk on it."""
+    reading, writing = os.pipe()
+    try:
+        environ = {**MPI, "PMI_FD": str(writing)}
+        talk = "import os; os.write(int(os.environ['PMI_FD']), b'hello')"
+        done = launch("run", "--", sys.executable, "-c", talk, environ=environ, pass_fds=[writing])
+        assert done.returncode == 0, done.stderr
+        assert os.read(reading, 100) == b"hello"
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def test_one_launcher_per_node_starts_every_process() -> None:
+    """At NODE scope each process gets its own ranks; MPI's private state is gone, its names true."""
+    done = launch("run", "--nproc-per-node", "3", "--", sys.executable, "-c", DUMP, environ=PER_NODE)
+    assert done.returncode == 0, done.stderr
+    processes = dumps(done.stdout)
+    assert [p["RANK"] for p in processes] == ["3", "4", "5"]
+    assert [p["LOCAL_RANK"] for p in processes] == ["0", "1", "2"]
+    for place, seen in enumerate(processes):
+        assert (seen["WORLD_SIZE"], seen["LOCAL_WORLD_SIZE"], seen["NODE_RANK"]) == ("6", "3", "1")
+        assert seen["OMPI_COMM_WORLD_LOCAL_RANK"] == str(place)
+        assert (seen["OMPI_COMM_WORLD_RANK"], seen["OMPI_COMM_WORLD_SIZE"]) == (seen["RANK"], "6")
+        private = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "TORCHELASTIC_", "PET_")
+        assert [name for name in seen if name.startswith(private)] == []
+        assert int(seen["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 3)
+
+
+def test_a_flag_can_be_a_variable() -> None:
+    """Each flag also works as LAUNCHER_*, and does not leak into the processes."""
+    done = launch("run", "--", sys.executable, "-c", DUMP, environ={"LAUNCHER_NPROC_PER_NODE": "2"})
+    assert [p["RANK"] for p in dumps(done.stdout)] == ["0", "1"]
+    assert all("LAUNCHER_NPROC_PER_NODE" not in p for p in dumps(done.stdout))
+
+
+def test_a_launcher_inside_a_process_starts_nothing_twice() -> None:
+    """launcher run -- launcher run -- X: the inner one execs with the same contract."""
+    inner = (sys.executable, "-m", "launcher", "run", "--", sys.executable, "-c", DUMP)
+    done = launch(
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--",
+        *inner,
+        environ={"SLURM_JOB_ID": "1", "SLURM_JOB_NUM_NODES": "1"},
+    )
+    assert [(p["RANK"], p["WORLD_SIZE"]) for p in dumps(done.stdout)] == [("0", "2"), ("1", "2")]
+
+
+def test_the_first_failure_ends_the_others_and_gives_the_status() -> None:
+    """One process exits 5, the others get SIGTERM; the status is 5 and soon."""
+    script = 'if [ "$RANK" = 1 ]; then exit 5; fi; exec sleep 60'
+    started = time.monotonic()
+    done = launch("run", "--nproc-per-node", "4", "--", "sh", "-c", script)
+    assert (done.returncode, time.monotonic() - started < 10) == (5, True)
+    assert "rank 1" in done.stderr and "status 5" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("manner", "grace", "expected"),
+    [("obey", "20", {40, 41}), ("default", "20", {143}), ("refuse", "0.3", {137})],
+)
+def test_sigterm_is_passed_on_and_waited_for(manner: str, grace: str, expected: set[int]) -> None:
+    """SIGTERM to the launcher reaches every process; one that refuses is killed after the grace."""
+    words = (
+        "run",
+        "--nproc-per-node",
+        "2",
+        "--grace",
+        grace,
+        "--",
+        sys.executable,
+        "-c",
+        READY_THEN_WAIT,
+        manner,
+    )
+    with open_launcher(*words) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode in expected
+
+
+def test_other_signals_are_passed_on_and_end_nothing() -> None:
+    """SIGUSR1, a usual request to checkpoint, reaches the processes; they go on."""
+    script = 'trap "echo saved; exit 0" USR1; echo ready; while :; do sleep 0.05; done'
+    with open_launcher("run", "--", "bash", "-c", script) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "saved\n")
+
+
+@pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
+def test_signals_are_as_a_shell_would_leave_them(environ: dict[str, str]) -> None:
+    """Nothing blocked, and SIGPIPE and SIGXFSZ at their default, which Python takes away."""
+    done = launch("run", "--", "grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status", environ=environ)
+    masks = {line.split(":")[0]: int(line.split()[1], 16) for line in done.stdout.splitlines()}
+    # glibc's posix_spawn leaves its own two, 32 and 33, ignored; nobody else can use them.
+    internal = 1 << 31 | 1 << 32
+    assert {name: mask & ~internal for name, mask in masks.items()} == {"SigBlk": 0, "SigIgn": 0}
+
+
+@pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
+def test_a_command_that_cannot_run_has_a_shells_status(environ: dict[str, str], tmp_path: Path) -> None:
+    """127 for nothing of that name, 126 for a file that cannot be executed, with the fix."""
+    missing = launch("run", "--", "no-such-program", environ=environ)
+    assert missing.returncode == 127 and "command-not-found" in missing.stderr
+    plain = tmp_path / "script.sh"
+    plain.write_text("echo hello\n")
+    refused = launch("run", "--", str(plain), environ=environ)
+    assert refused.returncode == 126 and "chmod +x" in refused.stderr
+
+
+def test_commands_may_be_scripts_modules_and_programs(tmp_path: Path) -> None:
+    """A .py file and a module run under Python; --no-python leaves the command alone."""
+    script = tmp_path / "train.py"
+    script.write_text("import sys; print('script', sys.argv[1:])\n")
+    assert launch("run", "--", str(script), "--lr", "1").stdout == "script ['--lr', '1']\n"
+    assert "json" in launch("run", "--", "-m", "json.tool", "--help").stdout
+    assert "json" in launch("run", "-m", "json.tool", "--help").stdout
+    assert launch("run", "--no-python", str(script)).returncode == 126
+
+
+def test_the_affinity_that_mpirun_narrowed_is_widened_for_forks_only() -> None:
+    """A launcher bound to one core gives its processes the whole set; at PROCESS scope it does not."""
+    everything = os.sched_getaffinity(0)
+    if len(everything) < 2:
+        pytest.skip("one CPU cannot be narrowed")
+    one = min(everything)
+    bind = ("taskset", "-c", str(one), sys.executable)
+    show = (sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))")
+    forked = launch("run", "--nproc-per-node", "2", "--", *show, environ=PER_NODE, interpreter=bind)
+    assert forked.stdout.splitlines() == [str(sorted(everything))] * 2
+    kept = launch("run", "--", *show, environ=MPI, interpreter=bind)
+    assert kept.stdout.splitlines() == [str([one])]
+
+
+def test_a_dry_run_prints_and_starts_nothing(tmp_path: Path) -> None:
+    """--dry-run shows the exact command and the reason of each value."""
+    witness = tmp_path / "started"
+    done = launch("run", "--dry-run", "--", "touch", str(witness), environ=MPI)
+    assert done.returncode == 0 and "OMPI_COMM_WORLD_RANK='3'" in done.stdout
+    assert str(witness) in done.stdout and not witness.exists()

@@ -1,0 +1,69 @@
+"""The launch path is small: which modules may load before the command starts is an allow-list."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.process.starting import clean_environ
+from tests.process.test_run import MPI, PER_NODE
+
+SPY = """
+import json, os, sys
+before = set(sys.modules)
+def report(*args, **kwargs):
+    print(json.dumps(sorted(set(sys.modules) - before)), flush=True)
+    os._exit(0)
+os.execve = report
+os.posix_spawn = report
+from launcher.__main__ import main
+main(["run", "--", "true"])
+os._exit(1)
+"""
+# What argparse, re and signal bring along on Python 3.10 to 3.13, and nothing else.
+ALLOWED_TEXT = """
+    __future__ _signal _sre _functools _collections _operator _struct _opcode _locale _heapq _weakrefset
+    argparse atexit collections collections.abc copyreg enum errno functools gettext heapq importlib
+    importlib._abc importlib._bootstrap importlib._bootstrap_external itertools keyword locale math operator
+    re re._casefix re._compiler re._constants re._parser reprlib signal sre_compile sre_constants sre_parse
+    struct time types warnings weakref copy
+"""
+ALLOWED = frozenset(ALLOWED_TEXT.split())
+NEVER = (
+    "torch",
+    "tensorflow",
+    "numpy",
+    "mpi4py",
+    "psutil",
+    "pynvml",
+    "rich",
+    "typing",
+    "dataclasses",
+    "inspect",
+)
+
+
+@pytest.mark.parametrize("environ", [MPI, PER_NODE, {}], ids=["process", "node", "plain"])
+def test_only_these_modules_load_before_the_command(environ: dict[str, str]) -> None:
+    """Each module costs every process of every job: a new one here needs a reason and a measurement."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            f"import sys; sys.path.insert(0, {clean_environ()['PYTHONPATH']!r})\n{SPY}",
+        ],
+        env=clean_environ(**environ),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    loaded = json.loads(done.stdout)
+    foreign = [name for name in loaded if name.partition(".")[0] != "launcher"]
+    assert sorted(set(foreign) - ALLOWED) == []
+    assert [name for name in NEVER if name in loaded] == []
