@@ -172,10 +172,11 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
-    from launcher.rehearse.job import PLATFORMS, run_rehearsal
+    from launcher.rehearse.job import run_rehearsal
+    from launcher.rehearse.platforms import PLATFORMS
 
     parser = _parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...")
-    parser.add_argument("--like", choices=PLATFORMS, required=True, help="the platform to imitate")
+    parser.add_argument("--like", choices=tuple(PLATFORMS), required=True, help="the platform to imitate")
     parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
     parser.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"

@@ -1,0 +1,77 @@
+"""Does planning grow linearly? ``python benchmarks/planning.py``: 10 to 10,000 hosts, in one process.
+
+Each line is the median of 7 plans for the last node of an Azure Batch task (the host list is parsed,
+checked and searched for our own address) and of a Slurm task (the node list is expanded). The
+promise: 10,000 hosts in under 200 ms.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+
+from benchmarks.machine import describe_machine
+from launcher.options import Options
+from launcher.plan import plan_job
+from launcher.snapshot import RecordedHost
+
+SIZES = (10, 100, 1_000, 10_000)
+PROMISE_MS = 200.0
+
+
+def azure_batch(count: int) -> RecordedHost:
+    """Return the last of ``count`` nodes of a multi-instance task."""
+    hosts = [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}" for i in range(count)]
+    environ = {
+        "AZ_BATCH_HOST_LIST": ",".join(hosts),
+        "AZ_BATCH_MASTER_NODE": f"{hosts[0]}:6000",
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false",
+    }
+    return RecordedHost({"environ": environ, "addresses": {"eth0": [hosts[-1]]}, "gpus": 8})
+
+
+def slurm(count: int) -> RecordedHost:
+    """Return the last task of ``count`` nodes with one task each."""
+    environ = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(count - 1),
+        "SLURM_NTASKS": str(count),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(count - 1),
+        "SLURM_STEP_NUM_NODES": str(count),
+        "SLURM_STEP_NODELIST": f"node[{0:05}-{count - 1:05}]",
+        "SLURM_STEP_TASKS_PER_NODE": f"1(x{count})",
+    }
+    return RecordedHost({"environ": environ, "gpus": 8})
+
+
+def measure(make: Callable[[int], RecordedHost], count: int) -> float:
+    """Return the median time of a plan, in ms."""
+    host, times = make(count), []
+    for _ in range(7):
+        started = time.perf_counter()
+        plan = plan_job(host.environ, host, Options(), ["train.py"])
+        times.append((time.perf_counter() - started) * 1e3)
+    assert plan.topology.world_size == 8 * count
+    return median(times)
+
+
+def main() -> int:
+    """Print the table; the exit status says whether the promise holds."""
+    print(describe_machine())
+    print(f"{'hosts':>6} {'azure_batch ms':>15} {'us per host':>12} {'slurm ms':>10} {'us per host':>12}")
+    worst = 0.0
+    for count in SIZES:
+        batch, step = measure(azure_batch, count), measure(slurm, count)
+        worst = max(batch, step)
+        print(f"{count:6} {batch:15.2f} {batch / count * 1e3:12.2f} {step:10.2f} {step / count * 1e3:12.2f}")
+    kept = "kept" if worst < PROMISE_MS else "BROKEN"
+    print(f"promise: 10,000 hosts under {PROMISE_MS:g} ms: {kept} ({worst:.1f} ms)")
+    return int(worst >= PROMISE_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What does a start through the launcher cost? ``python benchmarks/startup.py [--runs 20]``
+
+Each line is a median of interleaved runs on the interpreter that runs this script, in milliseconds,
+and the difference and ratio to a bare ``python -c pass`` measured in the same run. The promise:
+``launcher run -- true`` at PROCESS scope costs at most 30 ms over it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from statistics import median
+
+from benchmarks.machine import describe_machine
+
+PROMISE_MS = 30.0
+MPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "4",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_MCA_orte_num_nodes": "2",
+    "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.77.0.4:5",
+    "OMPI_MCA_orte_local_daemon_uri": "1.1;tcp://10.77.0.5:6",
+}
+
+
+def commands() -> dict[str, tuple[list[str], dict[str, str]]]:
+    """Return what is compared: name to command line and variables."""
+    launcher = [sys.executable, "-m", "launcher"]
+    found = shutil.which("launcher", path=os.path.dirname(sys.executable))
+    table = {
+        "python -c pass": ([sys.executable, "-c", "pass"], {}),
+        "python -m launcher run -- true (PROCESS scope)": ([*launcher, "run", "--", "true"], MPI),
+        "python -m launcher run -- true (NODE scope, 1 process)": ([*launcher, "run", "--", "true"], {}),
+        "python -m launcher --help": ([*launcher, "--help"], {}),
+    }
+    if found:
+        table["launcher run -- true (PROCESS scope, console script)"] = ([found, "run", "--", "true"], MPI)
+    return table
+
+
+def measure(runs: int) -> dict[str, float]:
+    """Return the median of each command in ms; rounds are interleaved, so that drift hits all alike."""
+    table = commands()
+    times: dict[str, list[float]] = {name: [] for name in table}
+    base = {"PATH": os.environ["PATH"], "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
+    for _ in range(runs + 1):
+        for name, (argv, variables) in table.items():
+            started = time.perf_counter()
+            subprocess.run(argv, env={**base, **variables}, check=True, stdout=subprocess.DEVNULL)
+            times[name].append((time.perf_counter() - started) * 1e3)
+    return {name: median(values[1:]) for name, values in times.items()}  # the first one warms caches
+
+
+def main() -> int:
+    """Print the table; the exit status says whether the promise holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20)
+    medians = measure(parser.parse_args().runs)
+    bare = medians["python -c pass"]
+    print(describe_machine())
+    print(f"{'command':<60} {'ms':>7} {'over bare':>10} {'ratio':>6}")
+    for name, value in medians.items():
+        print(f"{name:<60} {value:7.1f} {value - bare:10.1f} {value / bare:6.2f}")
+    cost = medians["python -m launcher run -- true (PROCESS scope)"] - bare
+    kept = "kept" if cost <= PROMISE_MS else "BROKEN"
+    print(f"promise: at most {PROMISE_MS:g} ms over bare: {kept} ({cost:.1f} ms)")
+    return int(cost > PROMISE_MS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
