@@ -1,0 +1,1 @@
+"""What the launcher knows, as text: for people, shells and tools."""

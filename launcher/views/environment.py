@@ -1,0 +1,157 @@
+r"""The variables of a process as text: for people, a shell, JSON readers, env files.
+
+What each format can hold:
+
+======  ==================================================================================
+table   Any value; what a terminal would obey is shown as an escape. Not for parsing back.
+sh      Any value, byte for byte, for ``eval "$(launcher env --format sh)"`` in any POSIX
+        shell. Names that are not identifiers, or that shells keep for themselves, are left
+        out with a note.
+json    Any value. A byte that is not UTF-8 is a lone surrogate, as in ``os.environ``:
+        byte FF is ``"\udcff"``. Python reads it back (``os.fsencode`` gives the byte), other
+        readers may refuse it or show U+FFFD. No way to say "unset": that is a note.
+dotenv  ``NAME=value`` lines, without quotes wherever that means the same to ``docker run
+        --env-file`` (which takes the line literally), docker compose and python-dotenv
+        (which know quotes, comments and ``$NAME``). Other values are quoted for the last
+        two, with a note; line breaks as ``\n`` inside double quotes. What not even those two
+        agree on, and bytes that are not UTF-8, are left out with a note.
+======  ==================================================================================
+"""
+
+from __future__ import annotations
+
+from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+# Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
+# end the user's script.
+_KEPT_BY_SHELLS = frozenset(
+    (
+        *("BASHOPTS", "BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS"),
+        *("BASH_COMMAND", "BASH_LINENO", "BASH_SOURCE", "BASH_SUBSHELL", "BASH_VERSINFO"),
+        *("DIRSTACK", "EPOCHREALTIME", "EPOCHSECONDS", "EUID", "FUNCNAME", "GROUPS", "HISTCMD"),
+        *("LINENO", "OPTIND", "PPID", "RANDOM", "SECONDS", "SHELLOPTS", "SHLVL", "SRANDOM"),
+        *("UID", "_"),
+    )
+)
+# docker run refuses a file with a longer line, line feed included ("token too long").
+_DOCKER_LINE_BYTES_MAX = 65_536
+_DOUBLE_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+def render_environment(
+    settings: Mapping[str, str], unset: Sequence[str], style: str
+) -> tuple[str, list[str]]:
+    """Return variables as text, in the order in which they are given.
+
+    Args:
+        settings: Values by name, strings as in ``os.environ`` (bytes that are not UTF-8 are lone
+            surrogates): write the text with ``errors="surrogateescape"``.
+        unset: Names that the process must not inherit; one that is also in `settings` is set.
+        style: ``"table"``, ``"sh"``, ``"json"`` or ``"dotenv"``.
+
+    Returns:
+        The text, which is empty or ends with a line feed, and notes for standard error about
+        what this format cannot hold, one line each.
+
+    Raises:
+        ValueError: There is no such style.
+    """
+    if style not in _STYLES:
+        raise ValueError(f"style {style!r}: expected one of {', '.join(_STYLES)}")
+    return _STYLES[style](settings, [name for name in unset if name not in settings])
+
+
+def _render_table(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
+    rows = [(printable(name), printable(value)) for name, value in settings.items()]
+    rows += [(printable(name), "(unset)") for name in unset]
+    width = max((len(name) for name, _ in rows), default=0)
+    return "".join(f"{name:<{width}}  {value}".rstrip() + "\n" for name, value in rows), []
+
+
+def _render_sh(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
+    unset_here = [name for name in unset if _shell_holds(name)]
+    set_here = [name for name in settings if _shell_holds(name) and "\0" not in settings[name]]
+    lines = [f"unset {name}\n" for name in unset_here]
+    lines += [f"export {name}={_quote(settings[name])}\n" for name in set_here]
+    left_out = [*settings.keys() - set_here, *set(unset) - set(unset_here)]
+    return "".join(lines), _note("left out, a shell cannot hold them", sorted(left_out))
+
+
+def _render_json(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
+    import json
+
+    text = json.dumps(dict(settings), indent=2) + "\n"
+    return text, _note("to be unset, which this format cannot say", unset)
+
+
+def _render_dotenv(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
+    words = {name: _quote_dotenv(name, value) for name, value in settings.items()}
+    lines = [f"{name}={word}\n" for name, word in words.items() if word is not None]
+    quoted = [name for name, word in words.items() if word and word != settings[name]]
+    long = [line.split("=")[0] for line in lines if len(line.encode()) > _DOCKER_LINE_BYTES_MAX]
+    return "".join(lines), [
+        *_note("left out, env files cannot hold them", [n for n in words if words[n] is None]),
+        *_note("quoted, and docker run --env-file keeps the quotes", quoted),
+        *_note("longer than docker run --env-file reads", long),
+        *_note("to be unset, which this format cannot say", unset),
+    ]
+
+
+def _shell_holds(name: str) -> bool:
+    return name.isascii() and name.isidentifier() and name not in _KEPT_BY_SHELLS
+
+
+def _quote(value: str) -> str:
+    """Return a word for a POSIX shell: in single quotes nothing but the quote is special."""
+    return "'" + value.replace("'", "'\\''") + "'"
+
+
+def _quote_dotenv(name: str, value: str) -> str | None:
+    """Return a value for an env file, or None if readers would not agree on it."""
+    if not _is_dotenv_name(name) or not _is_dotenv_text(value):
+        return None
+    if _is_plain(value):
+        return value
+    if "$" not in value:
+        # Older python-dotenv takes a backslash before the closing quote for an escape.
+        return None if value.endswith("\\") else f'"{value.translate(_DOUBLE_QUOTED)}"'
+    # compose expands $NAME in double quotes; in single ones the two read backslashes differently,
+    # and python-dotenv expands ${NAME} everywhere.
+    if any(part in value for part in ("${", "\\", "\n", "\r")):
+        return None
+    return "'" + value.replace("'", "\\'") + "'"
+
+
+def _is_dotenv_name(name: str) -> bool:
+    # compose takes "export" off the start of a name.
+    return name.isascii() and name.replace(".", "_").isidentifier() and name[:6] != "export"
+
+
+def _is_dotenv_text(value: str) -> bool:
+    """Return whether a value is UTF-8 without NUL."""
+    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
+def _is_plain(value: str) -> bool:
+    """Return whether every reader takes an unquoted value literally."""
+    in_comment = any(word.startswith("#") for word in value.split())
+    special = in_comment or value != value.strip() or value.startswith(("'", '"'))
+    return not special and not any(c in value for c in "$\n\r")
+
+
+def _note(what: str, names: Iterable[str]) -> list[str]:
+    """Return a note about names, or nothing if there are none."""
+    listed = ", ".join(printable(name) or "(empty name)" for name in names)
+    return [f"{what}: {listed}"] if listed else []
+
+
+_STYLES: dict[str, Callable[[Mapping[str, str], Sequence[str]], tuple[str, list[str]]]] = {
+    "table": _render_table,
+    "sh": _render_sh,
+    "json": _render_json,
+    "dotenv": _render_dotenv,
+}
