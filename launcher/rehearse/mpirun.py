@@ -87,8 +87,8 @@ def command_line(
 ) -> list[str]:
     """Return the start of an mpirun line, to which the command is added.
 
-    Binding of processes to CPUs is left at mpirun's default, as platforms leave it: the launcher
-    has to cope with it.
+    Binding of processes to CPUs is left at mpirun's default wherever that works, as platforms
+    leave it: the launcher has to cope with it.
 
     Args:
         mpirun: Which one.
@@ -102,6 +102,7 @@ def command_line(
     if mpirun.family == "Open MPI":
         line = [_program(mpirun), *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
         line += _open_mpi_agent(mpirun, agent)
+        line += _open_mpi_binding(mpirun, per_node)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]
         return line + [word for name in _forwarded(forward) for word in ("-x", name)]
     if mpirun.family == "MPICH":
@@ -126,6 +127,13 @@ def _open_mpi_agent(mpirun: Mpirun, agent: str) -> list[str]:
     if mpirun.major >= 5:
         return ["--prtemca", "plm_ssh_agent", agent]
     return ["--mca", "plm_rsh_agent", agent]
+
+
+def _open_mpi_binding(mpirun: Mpirun, per_node: int) -> list[str]:
+    """Open MPI 5 refuses more processes than cores; the nodes it is made for have enough of them."""
+    if mpirun.major >= 5 and per_node > len(os.sched_getaffinity(0)):
+        return ["--bind-to", "core:overload-allowed"]
+    return []
 
 
 def _hosts(nodes: Sequence[Node], suffix: str) -> str:

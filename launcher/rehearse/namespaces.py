@@ -52,8 +52,8 @@ read -r _
 
 # A fresh /sys, as an old one goes on listing the interfaces of the machine in /sys/class/net; the
 # cgroup mounts below it are carried over. Not everybody may mount one: then the old one stays.
-# Process ids start at a number of the cluster's own, because Open MPI names its folders in /tmp,
-# which nodes share with the machine, after host name and process id.
+# Process ids start at a number of the node's own, because Open MPI names its folders in /tmp, which
+# nodes share with the machine, after host name and process id (4) or process id alone (5).
 NODE = """\
 set -e
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -201,15 +201,15 @@ def _start_node(node: Node, switch_pid: int) -> Holder:
     in_switch = ["nsenter", "--target", str(switch_pid), "--mount", "--"]
     own = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--mount-proc"]
     own += ["--fork", "--kill-child=KILL", "--"]
-    setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name, str(_first_pid(switch_pid))]
+    setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name, str(_first_pid(node, switch_pid))]
     socket_path = f"{FOLDER}/nodes/{node.name}"
     init = [sys.executable, "-I", "-S", node_init.__file__, node.name, socket_path]
     return Holder([*in_switch, *own, *setup, *init], forks=True)
 
 
-def _first_pid(switch_pid: int) -> int:
-    """Return a number that differs between clusters, far enough apart for a job to fit between."""
-    return 300 + switch_pid * 61 % 30_000
+def _first_pid(node: Node, switch_pid: int) -> int:
+    """Return a number that differs between nodes and clusters, with room for a job in between."""
+    return 300 + (switch_pid * 61 + node.index * 1009) % 30_000
 
 
 def _ip(pid: int, commands: Sequence[str]) -> None:
