@@ -60,7 +60,8 @@ class Cluster:
         """Path, valid on every node, of an executable that stands in for ssh.
 
         ``agent HOST COMMAND...`` runs the words through a shell on the node with that name or
-        address, in an environment of PATH and HOME alone, as a stock sshd does. Use it as
+        address, in an environment of PATH and HOME (on loopback nodes a TMPDIR too), as a stock
+        sshd does, whatever the caller's environment. Use it as
         ``--mca plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec``
         (MPICH), ``-bootstrap-exec`` (Intel MPI).
         """

@@ -17,17 +17,19 @@ FIRST = 10
 
 AGENT = """\
 #!/bin/sh
-# Stands in for ssh between simulated nodes that are loopback addresses.
+# Stands in for ssh between simulated nodes that are loopback addresses. TMPDIR keeps them apart:
+# daemons of one Open MPI job, on what they take for one host, would make the same folder at once.
 while :; do case "$1" in
     -[{with_value}]) shift 2 ;;
     -*) shift ;;
     *) break ;;
 esac; done
 case "${{1##*@}}" in
-    {hosts}) shift ;;
+{nodes}
     *) echo "agent: $1: not a node of this cluster" >&2; exit 255 ;;
 esac
-cd {home} && exec env -i PATH={path} HOME={home} /bin/sh -c "$*"
+shift
+cd {home} && exec env -i PATH={path} HOME={home} TMPDIR="$folder" /bin/sh -c "$*"
 """
 
 
@@ -41,13 +43,19 @@ class Loopback:
 
     def start(self) -> None:
         """Write the agent; the addresses are there already, as 127.0.0.0/8 is all loopback."""
-        self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-")
+        # Errors: a daemon on its way out may be clearing its own folder in there.
+        self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-", ignore_cleanup_errors=True)
         self.agent = os.path.join(self._folder.name, "agent")
-        hosts = "|".join(f"{node.name}|{node.address}" for node in self.nodes)
+        nodes = "\n".join(self._agent_row(node) for node in self.nodes)
         path, home = shlex.quote(ENVIRON["PATH"]), shlex.quote(os.path.expanduser("~"))
         with open(self.agent, "w", encoding="utf-8") as file:
-            file.write(AGENT.format(with_value=WITH_VALUE, hosts=hosts, path=path, home=home))
+            file.write(AGENT.format(with_value=WITH_VALUE, nodes=nodes, path=path, home=home))
         os.chmod(self.agent, 0o700)
+
+    def _agent_row(self, node: Node) -> str:
+        folder = os.path.join(os.path.dirname(self.agent), node.name)
+        os.mkdir(folder)
+        return f"    {node.name}|{node.address}) folder={shlex.quote(folder)} ;;"
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
         """Return the command itself: every node is this machine."""
