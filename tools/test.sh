@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Sets up everything, and runs ruff, mypy and all the tests; pytest's totals stand at the end.
+#
+#   bash tools/test.sh [ARGUMENT OF PYTEST ...]         e.g. tests/unit -k batch
+set -euo pipefail
+# shellcheck source=tools/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+
+setup_tools
+setup_frameworks
+setup_project
+setup_mpis
+
+cd "$CHECKOUT"
+failed=()
+check() {
+  say "$*"
+  "$@" || failed+=("$1")
+}
+
+check ruff check .
+check ruff format --check .
+check mypy
+# Tests that must not run beside each other name the same xdist_group. As a module, so that the checkout
+# is on sys.path.
+processes=$(nproc)
+say "python -m pytest -n $processes --dist loadgroup $*"
+totals=$(mktemp)
+trap 'rm -f "$totals"' EXIT
+python -m pytest -n "$processes" --dist loadgroup "$@" </dev/null | tee "$totals" || failed+=(pytest)
+if ((${#failed[@]})); then
+  say "FAILED, see above: ${failed[*]}"
+  tail -n 1 "$totals"
+  exit 1
+fi
