@@ -8,13 +8,14 @@
         line = ["mpirun", "--mca", "plm_rsh_agent", cluster.agent, "--host", "node0,node1", "id"]
         subprocess.run(cluster.argv(first, line), check=True)                  # on both nodes
 
-As root a node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname,
+A node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname,
 mounts, process ids, /dev/shm, /run and /etc/hosts; other files are the machine's own. Four nodes
 start in 0.1 s.
 Everything ends with the ``with`` block, and with our process, even when that gets SIGKILL: see
 `launcher.rehearse.namespaces`. Clusters can run side by side.
 
-Otherwise, or with ``loopback=True``, a node is an address, 127.0.77.10 + index, and nothing more:
+Where the kernel refuses namespaces (it mostly gives them to every user, less so in containers), or
+with ``loopback=True``, a node is an address, 127.0.77.10 + index, and nothing more:
 same hostname, same processes, no crash; see `launcher.rehearse.loopback`.
 """
 
@@ -60,8 +61,8 @@ class Cluster:
         """Path, valid on every node, of an executable that stands in for ssh.
 
         ``agent HOST COMMAND...`` runs the words through a shell on the node with that name or
-        address, in an environment of PATH and HOME (on loopback nodes a TMPDIR too), as a stock
-        sshd does, whatever the caller's environment. Use it as
+        address, in an environment of PATH, HOME and TMPDIR, much as a stock sshd does, whatever
+        the environment of the caller. Use it as
         ``--mca plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec``
         (MPICH), ``-bootstrap-exec`` (Intel MPI).
         """
@@ -70,7 +71,8 @@ class Cluster:
     def argv(self, node: Node, argv: Sequence[str], *, cwd: str | None = None) -> list[str]:
         """Return the full command line that runs ``argv`` on a node.
 
-        Start it however you like: environment, pipes and exit status pass through (a signal's too).
+        Start it however you like: environment, pipes and exit status pass through (a signal's too);
+        only TMPDIR is the node's own.
         To send a signal, use `kill`: the process you start may be nsenter, which only waits.
 
         Args:

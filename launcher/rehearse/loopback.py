@@ -1,4 +1,4 @@
-"""Nodes as loopback addresses, for people who are not root: one machine, one hostname, no walls."""
+"""Nodes as loopback addresses, where namespaces cannot be had: one hostname, no walls between."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from launcher.errors import Problem, UsageError
 from launcher.rehearse.node_agent import WITH_VALUE
 from launcher.rehearse.node_init import ENVIRON
-from launcher.rehearse.nodes import Node, in_folder
+from launcher.rehearse.nodes import Node, on_node
 
 ADDRESS = "127.0.77.{}"
 FIRST = 10
 
 AGENT = """\
 #!/bin/sh
-# Stands in for ssh between simulated nodes that are loopback addresses. TMPDIR keeps them apart:
-# daemons of one Open MPI job, on what they take for one host, would make the same folder at once.
+# Stands in for ssh between simulated nodes that are loopback addresses.
 while :; do case "$1" in
     -[{with_value}]) shift 2 ;;
     -*) shift ;;
@@ -53,13 +52,15 @@ class Loopback:
         os.chmod(self.agent, 0o700)
 
     def _agent_row(self, node: Node) -> str:
-        folder = os.path.join(os.path.dirname(self.agent), node.name)
-        os.mkdir(folder)
-        return f"    {node.name}|{node.address}) folder={shlex.quote(folder)} ;;"
+        os.mkdir(self._tmpdir(node))
+        return f"    {node.name}|{node.address}) folder={shlex.quote(self._tmpdir(node))} ;;"
+
+    def _tmpdir(self, node: Node) -> str:
+        return os.path.join(os.path.dirname(self.agent), node.name)
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
         """Return the command itself: every node is this machine."""
-        return in_folder(cwd, argv)
+        return on_node(self._tmpdir(node), cwd, argv)
 
     def process_on_node(self, pid: int) -> int:
         """Return the process itself: nothing stands in between."""
@@ -67,11 +68,11 @@ class Loopback:
 
     def crash(self, node: Node) -> None:
         """Refuse: nothing knows which processes belong to a node."""
-        raise UsageError(_needs_root(f"a crash of {node.name}"))
+        raise UsageError(_needs_namespaces(f"a crash of {node.name}"))
 
     def set_link(self, node: Node, *, up: bool) -> None:
         """Refuse: all nodes share one loopback interface."""
-        raise UsageError(_needs_root(f"a link of {node.name} that goes {'up' if up else 'down'}"))
+        raise UsageError(_needs_namespaces(f"a link of {node.name} that goes {'up' if up else 'down'}"))
 
     def close(self) -> None:
         """Remove the agent."""
@@ -84,10 +85,10 @@ def _node(index: int) -> Node:
     return Node(index, f"node{index}", address, address)
 
 
-def _needs_root(what: str) -> Problem:
+def _needs_namespaces(what: str) -> Problem:
     return Problem(
         "loopback-cluster",
         f"{what} cannot be simulated on loopback addresses",
         "rehearsal",
-        "run as root, which gives each node namespaces of its own",
+        "run as root or where the kernel gives user namespaces",
     )

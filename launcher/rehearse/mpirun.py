@@ -100,8 +100,8 @@ def command_line(
     """
     count = str(len(nodes) * per_node)
     if mpirun.family == "Open MPI":
-        line = [_program(mpirun), *(["--allow-run-as-root"] if os.geteuid() == 0 else [])]
-        line += _open_mpi_agent(mpirun, agent)
+        # Whoever we are, on a node we are root, if only of a user namespace.
+        line = [_program(mpirun), "--allow-run-as-root", *_open_mpi_agent(mpirun, agent)]
         line += _open_mpi_binding(mpirun, per_node)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]
         return line + [word for name in _forwarded(forward) for word in ("-x", name)]

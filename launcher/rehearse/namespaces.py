@@ -5,6 +5,9 @@ holder process keeps each set of namespaces open and reads from a pipe that only
 end, even by SIGKILL, the pipes end, the holders end, and the kernel takes apart the rest. So there
 is nothing to clean up, and clusters can run side by side with the same host names and addresses.
 
+Root is not needed where the kernel gives people user namespaces: on the nodes they then are root,
+of nothing but the nodes, and their files are root's there.
+
 The switch holder owns the bridge, so that no frame reaches the machine's own interfaces, and a
 tmpfs on /run that its nodes share: sockets of the agent, the agent itself, /etc/hosts.
 """
@@ -21,7 +24,7 @@ from collections.abc import Sequence
 
 from launcher.errors import NotReady, Problem
 from launcher.rehearse import node_agent, node_init
-from launcher.rehearse.nodes import Node, in_folder
+from launcher.rehearse.nodes import Node, on_node
 
 ADDRESS = "10.77.0.{}"
 FIRST = 10
@@ -33,7 +36,7 @@ FOLDER = "/run/cluster"
 SWITCH = f"""\
 set -e
 mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p {FOLDER}/nodes
+mkdir -p {FOLDER}/nodes {node_init.TMPDIR}
 $links
 cat > {FOLDER}/hosts <<'END'
 $hosts
@@ -52,28 +55,40 @@ read -r _
 
 # A fresh /sys, as an old one goes on listing the interfaces of the machine in /sys/class/net; the
 # cgroup mounts below it are carried over. Not everybody may mount one: then the old one stays.
-# Process ids start at a number of the node's own, because Open MPI names its folders in /tmp, which
-# nodes share with the machine, after host name and process id (4) or process id alone (5).
 NODE = """\
 set -e
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+mount -t tmpfs -o mode=1777 tmpfs /run/tmp
 mount --bind "$1/hosts" /etc/hosts
 mkdir "$1/cgroup.$2"
-mount --rbind /sys/fs/cgroup "$1/cgroup.$2"
-if mount -t sysfs sysfs /sys 2>/dev/null; then mount --rbind "$1/cgroup.$2" /sys/fs/cgroup; fi
-umount -l "$1/cgroup.$2"
-echo "$3" 2>/dev/null > /proc/sys/kernel/ns_last_pid || :
-shift 3
+if mount --rbind /sys/fs/cgroup "$1/cgroup.$2" 2>/dev/null; then
+    if mount -t sysfs sysfs /sys 2>/dev/null; then mount --rbind "$1/cgroup.$2" /sys/fs/cgroup; fi
+    umount -l "$1/cgroup.$2"
+fi
+shift 2
 exec "$@"
 """
+KINDS = ["--net", "--uts", "--mount", "--pid", "--ipc"]
 
 
 def available() -> bool:
-    """Whether we may make namespaces: root in a container often may not."""
-    if os.geteuid() != 0:
+    """Whether we may make namespaces: root in a container often may not, other users often may."""
+    trial = ["unshare", *_as_root_of_its_own(), *KINDS, "--fork", "--mount-proc", "true"]
+    try:
+        return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+    except OSError:
         return False
-    trial = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--fork", "true"]
-    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
+
+
+def _as_root_of_its_own() -> list[str]:
+    """Who is not root becomes root of a user namespace, where the kernel lets people have one."""
+    return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+
+
+def _enter(pid: int, *kinds: str) -> list[str]:
+    """Return the start of a command line that enters namespaces of a holder."""
+    user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
+    return ["nsenter", "--target", str(pid), *user, *kinds, "--"]
 
 
 class Holder:
@@ -143,9 +158,7 @@ class Namespaces:
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
         """Return an nsenter line; it passes on the exit status, and dies of the same signal."""
-        pid = str(self._holders[node.index].pid)
-        enter = ["nsenter", "--target", pid, "--net", "--uts", "--mount", "--pid", "--ipc", "--"]
-        return enter + in_folder(cwd, argv)
+        return _enter(self._holders[node.index].pid, *KINDS) + on_node(node_init.TMPDIR, cwd, argv)
 
     def process_on_node(self, pid: int) -> int:
         """Return the child of nsenter, which stays outside of the node and only waits."""
@@ -194,26 +207,22 @@ def _start_switch(nodes: Sequence[Node]) -> Holder:
     lines += [f"::ffff:{node.address} {node.name}.mapped" for node in nodes]
     links = (f"ln -s {node.name} {FOLDER}/nodes/{node.address}" for node in nodes)
     script = SWITCH.replace("$hosts", "\n".join(lines)).replace("$links", "\n".join(links))
-    return Holder(["unshare", "--net", "--mount", "/bin/sh", "-c", script], forks=False)
+    own = ["unshare", *_as_root_of_its_own(), "--net", "--mount"]
+    return Holder([*own, "/bin/sh", "-c", script], forks=False)
 
 
 def _start_node(node: Node, switch_pid: int) -> Holder:
-    in_switch = ["nsenter", "--target", str(switch_pid), "--mount", "--"]
-    own = ["unshare", "--net", "--uts", "--mount", "--pid", "--ipc", "--mount-proc"]
-    own += ["--fork", "--kill-child=KILL", "--"]
-    setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name, str(_first_pid(node, switch_pid))]
+    in_switch = _enter(switch_pid, "--mount")
+    own = ["unshare", *KINDS, "--mount-proc", "--fork", "--kill-child=KILL", "--"]
+    setup = ["/bin/sh", "-c", NODE, "sh", FOLDER, node.name]
     socket_path = f"{FOLDER}/nodes/{node.name}"
-    init = [sys.executable, "-I", "-S", node_init.__file__, node.name, socket_path]
+    home = os.path.expanduser("~")
+    init = [sys.executable, "-I", "-S", node_init.__file__, node.name, socket_path, home]
     return Holder([*in_switch, *own, *setup, *init], forks=True)
 
 
-def _first_pid(node: Node, switch_pid: int) -> int:
-    """Return a number that differs between nodes and clusters, with room for a job in between."""
-    return 300 + (switch_pid * 61 + node.index * 1009) % 30_000
-
-
 def _ip(pid: int, commands: Sequence[str]) -> None:
-    argv = ["nsenter", "--target", str(pid), "--net", "--", "ip", "-batch", "-"]
+    argv = [*_enter(pid, "--net"), "ip", "-batch", "-"]
     text = "\n".join(commands).encode()
     done = subprocess.run(argv, input=text, capture_output=True, check=False)
     if done.returncode:
@@ -229,6 +238,6 @@ def _no_namespaces(output: str) -> Problem:
     return Problem(
         "no-namespaces",
         f"a simulated node did not start: {output.strip() or 'it ended without a word'}",
-        "rehearsal, as root with network namespaces",
+        "rehearsal, nodes as network namespaces",
         "apt-get install iproute2 util-linux, or use loopback addresses (--loopback)",
     )

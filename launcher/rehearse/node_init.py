@@ -1,7 +1,7 @@
 """PID 1 of a simulated node: reaps orphans, and starts commands for the agent as sshd would.
 
-Runs as ``python -I -S node_init.py HOSTNAME SOCKET`` inside the namespaces of its node, standard
-library only. Standard input is the lifeline: it reads as ended when the owner of the cluster is
+Runs as ``python -I -S node_init.py HOSTNAME SOCKET HOME`` inside the namespaces of its node,
+standard library only. Standard input is the lifeline: it reads as ended when the owner of the cluster is
 gone, however it went, and when PID 1 then leaves, the kernel ends every process of the node.
 
 A pipe, not PR_SET_PDEATHSIG: that signal is sent when the *thread* that forked ends.
@@ -17,11 +17,13 @@ import socket
 import sys
 
 ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""What sshd gives a command when nobody configured anything, with HOME."""
+"""What sshd gives a command when nobody configured anything, with HOME (and our TMPDIR)."""
+TMPDIR = "/run/tmp"
+"""A folder of the node's own: see `launcher.rehearse.nodes.on_node`."""
 READ_TIMEOUT_S = 5.0
 
 
-def main(hostname: str, path: str) -> None:
+def main(hostname: str, path: str, home: str) -> None:
     """Become the node: take its name, listen for the agent, say ``ready``, serve."""
     socket.sethostname(hostname)
     listener = socket.socket(socket.AF_UNIX)
@@ -32,10 +34,10 @@ def main(hostname: str, path: str) -> None:
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    serve(listener, wake)
+    serve(listener, wake, home)
 
 
-def serve(listener: socket.socket, wake: int) -> None:
+def serve(listener: socket.socket, wake: int, home: str) -> None:
     """Start what is asked for and report how it ended, until the lifeline ends."""
     sessions: dict[int, socket.socket] = {}
     while True:
@@ -46,7 +48,7 @@ def serve(listener: socket.socket, wake: int) -> None:
             os.read(wake, 4096)
             reap(sessions)
         if listener.fileno() in ready:
-            answer(listener.accept()[0], sessions)
+            answer(listener.accept()[0], sessions, home)
 
 
 def reap(sessions: dict[int, socket.socket]) -> None:
@@ -64,7 +66,7 @@ def reap(sessions: dict[int, socket.socket]) -> None:
             _send_status(connection, code if code >= 0 else 128 - code)
 
 
-def answer(connection: socket.socket, sessions: dict[int, socket.socket]) -> None:
+def answer(connection: socket.socket, sessions: dict[int, socket.socket], home: str) -> None:
     """Take one request (three descriptors, then the command) and start it."""
     connection.settimeout(READ_TIMEOUT_S)
     try:
@@ -74,12 +76,12 @@ def answer(connection: socket.socket, sessions: dict[int, socket.socket]) -> Non
         connection.close()
         return
     if len(descriptors) == 3:
-        sessions[start(command, descriptors)] = connection
+        sessions[start(command, descriptors, home)] = connection
     for descriptor in descriptors:
         os.close(descriptor)
 
 
-def start(command: bytes, descriptors: list[int]) -> int:
+def start(command: bytes, descriptors: list[int], home: str) -> int:
     """Start a command through a shell in a session and an environment of its own."""
     pid = os.fork()
     if pid:
@@ -87,11 +89,11 @@ def start(command: bytes, descriptors: list[int]) -> int:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        home = os.path.expanduser("~")  # from the user database: nothing is inherited
-        os.chdir(home)
+        with contextlib.suppress(OSError):  # as sshd: who has no home starts at /
+            os.chdir(home)
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
-        os.execve("/bin/sh", [b"sh", b"-c", command], {**ENVIRON, "HOME": home})
+        os.execve("/bin/sh", [b"sh", b"-c", command], {**ENVIRON, "HOME": home, "TMPDIR": TMPDIR})
     finally:
         os._exit(255)
 
@@ -112,4 +114,4 @@ def _send_status(connection: socket.socket, status: int) -> None:
 
 if __name__ == "__main__":
     os.environ.clear()
-    main(sys.argv[1], sys.argv[2])
+    main(sys.argv[1], sys.argv[2], sys.argv[3])

@@ -49,10 +49,13 @@ class Backend(Protocol):
         """End everything; may be called twice."""
 
 
-def in_folder(cwd: str, argv: Sequence[str]) -> list[str]:
-    """Return a command line that changes the folder first.
+def on_node(tmpdir: str, cwd: str, argv: Sequence[str]) -> list[str]:
+    """Return a command line that goes to a folder and takes the node's own TMPDIR first.
+
+    TMPDIR, because nodes share /tmp with the machine and with each other. Open MPI makes a folder in
+    there, named after host and user, that daemons of two nodes or two clusters would fight over.
 
     `env` and not a shell, which would drop variables whose names it cannot hold, such as
     ``com.nvidia.cuda.version``.
     """
-    return ["env", f"--chdir={cwd}", *argv]
+    return ["env", f"--chdir={cwd}", f"TMPDIR={tmpdir}", *argv]

@@ -15,7 +15,7 @@ from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import Start
 
-from .conftest import need_root, read_dumps
+from .conftest import need_namespaces, read_dumps
 
 KINDS = pytest.mark.parametrize("loopback", [False, True], ids=["namespaces", "loopback"])
 PATIENCE_S = 20
@@ -30,7 +30,7 @@ sys.exit(run_rehearsal("slurm", 2, 1, sys.argv[2:], bare=True, loopback=sys.argv
 def rehearse(script: str, *, loopback: bool) -> int:
     """Run a shell script as a Slurm task on two nodes by two processes."""
     if not loopback:
-        need_root()
+        need_namespaces()
     return run_rehearsal("slurm", 2, 2, ["sh", "-c", script], bare=True, loopback=loopback)
 
 
@@ -57,7 +57,7 @@ def test_missing_command_is_127(loopback: bool, monkeypatch: pytest.MonkeyPatch)
     """As in a shell."""
     monkeypatch.setenv("PATH", "/usr/bin:/bin")  # a folder that we may not read would give 126
     if not loopback:
-        need_root()
+        need_namespaces()
     assert run_rehearsal("plain", 1, 1, ["no-such"], bare=True, loopback=loopback) == 127
 
 
@@ -82,7 +82,7 @@ def test_deaf_process_is_killed_after_the_grace(loopback: Cluster, tmp_path: Pat
 def test_signal_ends_the_job(loopback: bool, signum: signal.Signals, tmp_path: Path) -> None:
     """Processes get SIGTERM and may save a checkpoint; the status is that of our own signal."""
     if not loopback:
-        need_root()
+        need_namespaces()
     script = f"trap 'touch {tmp_path}/saved$SLURM_PROCID; exit 0' TERM; echo up; while :; do sleep 0.1; done"
     line = [sys.executable, "-c", REHEARSE, str(loopback), "sh", "-c", script]
     with subprocess.Popen(line, stdout=subprocess.PIPE) as process:
@@ -113,7 +113,7 @@ def test_every_process_gets_its_own_environment(
 ) -> None:
     """Each process has the identity that the platform gives, and nothing of the caller's job."""
     if not loopback:
-        need_root()
+        need_namespaces()
     assert run_rehearsal("slurm", 2, 2, dump, bare=True, loopback=loopback) == 0
     environs = read_dumps(tmp_path)
     assert sorted(environ["SLURM_PROCID"] for environ in environs) == ["0", "1", "2", "3"]

@@ -14,7 +14,7 @@ from launcher.rehearse.mpirun import Mpirun, command_line, find_mpirun, parse_ve
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, Job, Start, find_platform
 
-from .conftest import RECORDINGS, need_root, read_dumps, read_recording
+from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
 
 NODES = tuple(Node(i, f"node{i}", f"10.77.0.{10 + i}", f"node{i}") for i in range(2))
 OPEN_MPI = Mpirun("/usr/bin/mpirun", "Open MPI", "4.1.4")
@@ -190,7 +190,7 @@ def test_real_mpirun_starts_four_processes(
 ) -> None:
     """Two nodes by two processes, each with its own rank, all with the user's variables."""
     if not loopback:
-        need_root()
+        need_namespaces()
     status = run_rehearsal(like, 2, 2, dump, bare=True, env={"HELLO": "1"}, loopback=loopback)
     environs = read_dumps(tmp_path)
     assert status == 0
@@ -207,7 +207,7 @@ def test_real_mpirun_gives_what_was_recorded(
     dump: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Debian's Open MPI 4 gives every public variable that the recording of it has."""
-    need_root()
+    need_namespaces()
     monkeypatch.setenv("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
     if find_mpirun("/usr/bin").major != 4:
         pytest.skip("the recording is of Open MPI 4")
