@@ -111,7 +111,7 @@ setup_frameworks() {
   local recipe
   recipe="torch==$TORCH ${FRAMEWORKS[*]} $PYTHON_IS"
   FRAMEWORKS_DIR=$CACHE/frameworks-$(sha256sum <<<"$recipe" | cut -c 1-12)
-  make_once "installing PyTorch $TORCH, ${FRAMEWORKS[*]} (once, about a minute)" \
+  make_once "installing PyTorch $TORCH and ${FRAMEWORKS[*]} (once, about a minute)" \
     "$FRAMEWORKS_DIR" "$recipe" make_frameworks
 }
 

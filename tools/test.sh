@@ -24,7 +24,7 @@ check mypy
 # Tests that must not run beside each other name the same xdist_group. As a module, so that the checkout
 # is on sys.path.
 processes=$(nproc)
-say "python -m pytest -n $processes --dist loadgroup $*"
+say "python -m pytest -n $processes --dist loadgroup${*:+ $*}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT
 python -m pytest -n "$processes" --dist loadgroup "$@" </dev/null | tee "$totals" || failed+=(pytest)
