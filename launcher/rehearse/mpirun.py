@@ -104,7 +104,8 @@ def command_line(
         line = [_program(mpirun), "--allow-run-as-root", *_open_mpi_agent(mpirun, agent)]
         line += _open_mpi_binding(mpirun, per_node)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]
-        return line + [word for name in _forwarded(forward) for word in ("-x", name)]
+        line += [word for name in _forwarded(forward) for word in ("-x", name)]
+        return line + _own_path(mpirun, forward)
     if mpirun.family == "MPICH":
         line = [mpirun.path, "-launcher", "ssh", "-launcher-exec", agent]
         return [*line, "-hosts", _hosts(nodes, f":{per_node}"), "-n", count]
@@ -113,13 +114,21 @@ def command_line(
 
 
 def _program(mpirun: Mpirun) -> str:
-    """Name mpirun by path only where the other nodes would not find Open MPI by themselves.
+    """Name mpirun by path only where the other nodes would not find Open MPI by themselves."""
+    return mpirun.path if _has_prefix(mpirun) else os.path.basename(mpirun.path)
 
-    Named by path, Open MPI puts its own folder in front of PATH in every process, as with --prefix:
-    with /usr/bin/mpirun, the system's python3 would hide the one of a virtual environment.
+
+def _own_path(mpirun: Mpirun, forward: Mapping[str, str]) -> list[str]:
+    """Give the command its own PATH back where Open MPI put a folder in front of it.
+
+    Named by path, mpirun acts as with --prefix. Where that folder has a python too, as a virtual
+    environment with MPI alone has, it would hide the one that the user meant.
     """
-    folder, name = os.path.split(mpirun.path)
-    return name if folder in ENVIRON["PATH"].split(":") else mpirun.path
+    return ["env", f"PATH={forward['PATH']}"] if _has_prefix(mpirun) and "PATH" in forward else []
+
+
+def _has_prefix(mpirun: Mpirun) -> bool:
+    return os.path.dirname(mpirun.path) not in ENVIRON["PATH"].split(":")
 
 
 def _open_mpi_agent(mpirun: Mpirun, agent: str) -> list[str]:
