@@ -8,15 +8,14 @@
         line = ["mpirun", "--mca", "plm_rsh_agent", cluster.agent, "--host", "node0,node1", "id"]
         subprocess.run(cluster.argv(first, line), check=True)                  # on both nodes
 
-A node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname,
-mounts, process ids, /dev/shm, /run and /etc/hosts; other files are the machine's own. Four nodes
-start in 0.1 s.
-Everything ends with the ``with`` block, and with our process, even when that gets SIGKILL: see
+A node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname, mounts, process
+ids, /dev/shm, /run, TMPDIR and /etc/hosts; other files are the machine's own. Four nodes start in
+0.1 s. Everything ends with the ``with`` block, and with our process, even when that gets SIGKILL: see
 `launcher.rehearse.namespaces`. Clusters can run side by side.
 
 Where the kernel refuses namespaces (it mostly gives them to every user, less so in containers), or
-with ``loopback=True``, a node is an address, 127.0.77.10 + index, and nothing more:
-same hostname, same processes, no crash; see `launcher.rehearse.loopback`.
+with ``loopback=True``, a node is an address, 127.0.77.10 + index, and nothing more: one hostname, one
+process table, no crash, and what is left running outlives a SIGKILL of its owner.
 """
 
 from __future__ import annotations
