@@ -38,10 +38,12 @@ def _read_workers(reader: Reader) -> None:
     except Malformed as error:
         reader.malformed(WORKERS, str(error))
         return
-    reader.claim_int(Fact.RANK, TASK_INDEX)
+    index = reader.claim_int(Fact.RANK, TASK_INDEX)
     reader.claim(Fact.WORLD_SIZE, len(hosts), WORKERS)
     reader.claim(Fact.MASTER_ADDR, hosts[0], WORKERS, Trust.DERIVED)
     if len(set(hosts)) == len(hosts):
         reader.claim(Fact.LOCAL_SIZE, 1, WORKERS, Trust.DERIVED)
         reader.claim(Fact.LOCAL_RANK, 0, WORKERS, Trust.DERIVED)
         reader.claim_hosts(tuple(hosts), WORKERS, Trust.DERIVED)
+        if index is not None:
+            reader.claim(Fact.NODE_RANK, index, TASK_INDEX, Trust.DERIVED)

@@ -4,19 +4,23 @@ In a PyTorchJob RANK is the index of the *pod* while WORLD_SIZE is pods times pr
 the pair is not a rank in a world. The Trainer (v2) sets only PET_* (see `torch_agent`); an MPIJob
 shows itself through mpirun (`open_mpi`); a TFJob through TF_CONFIG (`tensorflow`).
 
-Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/{pytorch,jax}/envvar.go.
+In a JAXJob a pod is one process of JAX with all GPUs of the pod, so the launcher never multiplies it.
+
+Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/{pytorch,jax}/envvar.go;
+kubeflow/pytorch-operator pkg/controller.v1/pytorch/pod.go, setClusterSpec.
 """
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope
+from launcher.environ import Reader, is_loopback
+from launcher.model import Fact, Scope, Trust
 
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"
 PODS = "PET_NNODES"
 PROCESSES = "PET_NPROC_PER_NODE"
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
+MASTER_ADDR = "MASTER_ADDR"
 PROCESS_ID = "PROCESS_ID"
 NUM_PROCESSES = "NUM_PROCESSES"
 COORDINATOR = "COORDINATOR_ADDRESS"
@@ -32,13 +36,31 @@ def read(reader: Reader) -> None:
     """One launcher per pod, and a pod is a node."""
     if counts_pods(reader):
         reader.starts = Scope.NODE
-        reader.claim_int(Fact.NODE_RANK, RANK)
+        node = reader.claim_int(Fact.NODE_RANK, RANK)
         _read_pods(reader)
+        if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
+            _claim_own_name(reader)
     elif reader.has(PROCESS_ID) and reader.has(COORDINATOR):
-        reader.starts = Scope.NODE
-        reader.claim_int(Fact.NODE_RANK, PROCESS_ID)
-        reader.claim_int(Fact.NODE_COUNT, NUM_PROCESSES, 1)
-        reader.claim_host(Fact.MASTER_ADDR, COORDINATOR)
+        reader.starts = Scope.PROCESS
+        _read_jax(reader)
+
+
+def _claim_own_name(reader: Reader) -> None:
+    # The operator before PET_* says localhost on the master pod, and its name on all others
+    reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
+    reader.note(f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead")
+
+
+def _read_jax(reader: Reader) -> None:
+    rank = reader.claim_int(Fact.RANK, PROCESS_ID)
+    world = reader.claim_int(Fact.WORLD_SIZE, NUM_PROCESSES, 1)
+    reader.claim(Fact.LOCAL_RANK, 0, "one process per pod", Trust.DERIVED)
+    reader.claim(Fact.LOCAL_SIZE, 1, "one process per pod", Trust.DERIVED)
+    if rank is not None:
+        reader.claim(Fact.NODE_RANK, rank, PROCESS_ID, Trust.DERIVED)
+    if world is not None:
+        reader.claim(Fact.NODE_COUNT, world, NUM_PROCESSES, Trust.DERIVED)
+    reader.claim_host(Fact.MASTER_ADDR, COORDINATOR)
 
 
 def _read_pods(reader: Reader) -> None:

@@ -9,7 +9,7 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 from __future__ import annotations
 
 from launcher.environ import Reader, parse_hosts
-from launcher.model import Fact, Trust
+from launcher.model import Fact, Scope, Trust
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
 STEP_ID = "SLURM_STEP_ID"
@@ -36,13 +36,12 @@ def read(reader: Reader) -> None:
         _read_batch_script(reader)
         return
     reader.claim_int(Fact.RANK, PROCID)
-    reader.claim_int(Fact.WORLD_SIZE, "SLURM_NTASKS", 1)
+    tasks = reader.claim_int(Fact.WORLD_SIZE, "SLURM_NTASKS", 1)
     reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
     node = reader.claim_int(Fact.NODE_RANK, NODEID)
-    for name in NODE_COUNTS:
-        if reader.claim_int(Fact.NODE_COUNT, name, 1) is not None:
-            break
-    _read_local_size(reader, node)
+    nodes = _read_node_count(reader)
+    if _read_local_size(reader, node) == 1 and tasks and nodes and tasks > nodes:
+        reader.starts = Scope.PROCESS  # alone on this node (srun -N2 -n4 gives 3 and 1), but no agent
     _read_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST, Trust.STATED)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
 
@@ -62,17 +61,27 @@ def _read_batch_script(reader: Reader) -> None:
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
 
 
-def _read_local_size(reader: Reader, node: int | None) -> None:
+def _read_node_count(reader: Reader) -> int | None:
+    for name in NODE_COUNTS:
+        count = reader.claim_int(Fact.NODE_COUNT, name, 1)
+        if count is not None:
+            return count
+    return None
+
+
+def _read_local_size(reader: Reader, node: int | None) -> int | None:
     text = reader.text(TASKS_PER_NODE)
     if text is None:
-        return
+        return None
     try:
         sizes = parse_tasks_per_node(text)
     except ValueError as error:
         reader.malformed(TASKS_PER_NODE, str(error))
-        return
-    if node is not None and node < len(sizes):
-        reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
+        return None
+    if node is None or node >= len(sizes):
+        return None
+    reader.claim(Fact.LOCAL_SIZE, sizes[node], TASKS_PER_NODE)
+    return sizes[node]
 
 
 def _read_hosts(reader: Reader, name: str, trust: Trust | None) -> None:

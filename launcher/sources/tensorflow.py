@@ -27,10 +27,10 @@ def read(reader: Reader) -> None:
         tasks = [address for name in RANKED for address in cluster.get(name, [])]
         hosts = [parse_host_port(address)[0] for address in tasks]
     except Malformed as error:
-        reader.malformed(TF_CONFIG, f"every task to be {error}")
+        _refuse(reader, f"every task to be {error}")
         return
     except Refused as error:
-        reader.malformed(TF_CONFIG, str(error))
+        _refuse(reader, str(error))
         return
     if role not in RANKED:
         reader.sign(TF_CONFIG, f"a {role} has no rank: start its server itself, without launcher run")
@@ -38,6 +38,14 @@ def read(reader: Reader) -> None:
     reader.starts = Scope.PROCESS
     rank = index if role == "chief" else index + len(cluster.get("chief", []))
     _claim(reader, hosts, rank)
+
+
+def _refuse(reader: Reader, expected: str) -> None:
+    reader.problem(
+        "malformed-variable",
+        f"{reader.origin(TF_CONFIG)}: expected {expected}",
+        f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job",
+    )
 
 
 def _claim(reader: Reader, hosts: list[str], rank: int) -> None:

@@ -7,7 +7,7 @@ Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framewo
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_host_port
+from launcher.environ import Malformed, Reader, parse_host_port, parse_int
 from launcher.model import Fact, Scope, Trust
 
 NNODES = "PET_NNODES"
@@ -38,19 +38,19 @@ def _read_nnodes(reader: Reader) -> None:
     if text is None:
         return
     low, colon, high = text.partition(":")
-    if colon and low != high:
-        reader.problem(
-            "elastic-job",
-            f"{reader.origin(NNODES)}: an elastic job has no fixed number of nodes to plan with",
-            "start it with torchrun itself, or fix the number of nodes with --nnodes N",
+    try:
+        least, most = parse_int(low, 1), parse_int(high if colon else low, 1)
+    except Malformed:
+        reader.malformed(NNODES, "a number of nodes, N or MIN:MAX")
+        return
+    if least != most:
+        reader.sign(
+            NNODES,
+            "an elastic job has no fixed number of nodes to plan with: start torchrun itself, "
+            "or pass --nnodes N --node-rank R",
         )
         return
-    if colon:
-        reader.claim(Fact.NODE_COUNT, int(low), NNODES) if low.isdecimal() else reader.malformed(
-            NNODES, "N or N:M"
-        )
-        return
-    reader.claim_int(Fact.NODE_COUNT, NNODES, 1)
+    reader.claim(Fact.NODE_COUNT, least, NNODES)
 
 
 def _read_processes(reader: Reader) -> None:

@@ -1,0 +1,143 @@
+"""What single sources claim, where the golden cases of whole jobs do not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.errors import EnvironmentUntrusted
+from launcher.host import Host
+from launcher.model import Evidence, Fact, Plan, Scope, Value
+from launcher.options import read_options
+from launcher.plan import plan_job
+from launcher.snapshot import RecordedHost
+from launcher.sources import gather
+
+
+def ask(source: str, environ: dict[str, str]) -> Evidence:
+    """Return what one source makes of an environment."""
+    (evidence,) = gather(environ, Host("/nonexistent"), source).evidence
+    return evidence
+
+
+def facts(evidence: Evidence) -> dict[Fact, Value]:
+    """Return what a source claims, by fact."""
+    return {claim.fact: claim.value for claim in evidence.claims}
+
+
+def plan(environ: dict[str, str], gpus: int, **flags: str) -> Plan:
+    """Return the plan for an environment and a number of GPUs."""
+    host = RecordedHost({"environ": environ, "gpus": gpus})
+    return plan_job(host.environ, host, read_options(flags, host.environ), ())
+
+
+@pytest.mark.parametrize(
+    ("tasks", "starts"),
+    [("2", None), ("4", Scope.PROCESS)],
+)
+def test_slurm_a_lone_task_among_more_is_no_launcher_per_node(tasks: str, starts: Scope | None) -> None:
+    """srun -N2 -n4 may put three tasks on one node and one on the other."""
+    environ = {
+        "SLURM_JOB_ID": "9",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": str(int(tasks) - 1),
+        "SLURM_NTASKS": tasks,
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "1",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": f"{int(tasks) - 1},1",
+        "SLURM_STEP_NODELIST": "nodeA,nodeB",
+    }
+    assert ask("slurm", environ).starts is starts
+
+
+@pytest.mark.parametrize(("rank", "starts"), [("1", None), ("3", Scope.PROCESS)])
+def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, starts: Scope | None) -> None:
+    """mpiexec -hosts a:3,b:1: rank 3 is alone on proxy 1; one per node, proxy 1 would have rank 1."""
+    environ = {
+        "PMI_RANK": rank,
+        "PMI_SIZE": str(int(rank) + 1),
+        "MPI_LOCALRANKID": "0",
+        "MPI_LOCALNRANKS": "1",
+        "HYDRA_BSTRAP_NODE_ID": "1",
+    }
+    assert ask("hydra", environ).starts is starts
+
+
+def test_batch_ai_workers_on_hosts_of_their_own_are_nodes() -> None:
+    """One worker per host: the index of the worker is the index of the node."""
+    environ = {"AZ_BATCHAI_WORKER_HOSTS": "10.0.0.4:2223,10.0.0.5:2222", "AZ_BATCHAI_TASK_INDEX": "1"}
+    assert facts(ask("batch_ai", environ))[Fact.NODE_RANK] == 1
+
+
+def test_batch_ai_workers_that_share_a_host_are_not() -> None:
+    """Two workers on one host: the index is that of a process."""
+    environ = {"AZ_BATCHAI_WORKER_HOSTS": "10.0.0.4:2223,10.0.0.4:2224", "AZ_BATCHAI_TASK_INDEX": "1"}
+    assert Fact.NODE_RANK not in facts(ask("batch_ai", environ))
+
+
+def test_jaxjob_starts_one_process_per_pod() -> None:
+    """PROCESS_ID is JAX's own: four processes with the same one would never meet."""
+    environ = {"COORDINATOR_ADDRESS": "job-worker-0", "NUM_PROCESSES": "2", "PROCESS_ID": "1"}
+    job = plan(environ, gpus=4)
+    assert (job.allocation.scope, job.topology.world_size, job.topology.rank) == (Scope.PROCESS, 2, 1)
+    assert (job.topology.local_size, job.topology.node_rank) == (1, 1)
+
+
+@pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
+def test_old_pytorch_operator_names_the_master_pod_localhost(name: str) -> None:
+    """On the master pod alone; the others wait for it by its name, which is its hostname."""
+    environ = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": name}
+    host = RecordedHost({"environ": environ, "gpus": 1, "hostname": "job-master-0"})
+    job = plan_job(host.environ, host, read_options({}, host.environ), ())
+    assert job.topology.master_addr == "job-master-0"
+
+
+def test_localhost_on_another_pod_stays_an_error() -> None:
+    """Only the master pod may say so."""
+    environ = {
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "localhost",
+    }
+    with pytest.raises(EnvironmentUntrusted):
+        plan(environ, gpus=1)
+
+
+ELASTIC = {"PET_NNODES": "1:4", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-0", "PET_NPROC_PER_NODE": "2"}
+
+
+def test_an_elastic_job_is_refused() -> None:
+    """1:4 is no number of nodes to plan with."""
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(ELASTIC, gpus=2)
+    (problem,) = caught.value.problems
+    assert "PET_NNODES='1:4'" in problem.what
+    assert "--nnodes N --node-rank R" in problem.fix
+
+
+def test_an_elastic_job_can_be_fixed_as_its_refusal_says() -> None:
+    """What the message tells to type works."""
+    job = plan(ELASTIC, gpus=2, nnodes="2")
+    assert (job.topology.world_size, job.topology.node_rank) == (4, 1)
+
+
+def test_a_range_of_one_is_a_fixed_job() -> None:
+    """2:2 is two nodes."""
+    job = plan({**ELASTIC, "PET_NNODES": "2:2"}, gpus=2)
+    assert job.topology.world_size == 4
+
+
+@pytest.mark.parametrize("text", ["2:", ":2", "x:x", "0:0", "-1:-1", "1e1", "9999999999:9999999999"])
+def test_a_malformed_range_is_named(text: str) -> None:
+    """Neither N nor N:M."""
+    (problem,) = ask("torch_agent", {"PET_NNODES": text}).problems
+    assert problem.code == "malformed-variable"
+
+
+def test_a_wrong_tf_config_names_a_fix_that_works() -> None:
+    """There is no flag for TF_CONFIG."""
+    environ = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "master", "index": 0}}'}
+    (problem,) = ask("tensorflow", environ).problems
+    assert problem.code == "malformed-variable"
+    assert "flag" not in problem.fix
