@@ -78,9 +78,13 @@ def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
     return hosts
 
 
+OWN_PREFIXES = ("127.0.0.", "127.0.1.", "localhost.")
+"""What hosts files call this node (Debian: 127.0.1.1). The rest of 127/8 serves as nodes on one machine."""
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host means "this node" wherever it is read."""
-    return host in ("localhost", "::1", "0.0.0.0") or host.startswith(("127.", "localhost."))  # noqa: S104
+    return host in ("localhost", "::1", "0.0.0.0") or host.startswith(OWN_PREFIXES)  # noqa: S104
 
 
 class Reader:

@@ -18,9 +18,9 @@ SIZE = "PMI_SIZE"
 LOCAL_RANK = "MPI_LOCALRANKID"
 LOCAL_SIZE = "MPI_LOCALNRANKS"
 NODE_IDS = ("HYDRA_BSTRAP_NODE_ID", "PROXY_ID")  # Intel MPI, undocumented
-PROXY_NAMES = ("hydra_pmi_proxy", "hydra_bstrap_proxy")
+PROXY_NAMES = ("hydra_pmi_proxy",)
 NODE_OPTIONS = ("--proxy-id",)
-HEAD_OPTIONS = ("--control-port", "--upstream-host")
+HEAD_OPTIONS = ("--control-port",)  # MPICH only: Intel's proxies form a tree, their upstream is not the head
 
 
 def read(reader: Reader) -> None:
