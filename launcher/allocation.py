@@ -16,6 +16,8 @@ from launcher.scope import add_local_size, decide_scope
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
+IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
+"""Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
 
 
 def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> tuple[Allocation, Ledger]:
@@ -63,7 +65,7 @@ def _add_single_machine(ledger: Ledger) -> None:
         ledger.add(Fact.NODE_COUNT, 1, nothing)
         ledger.add(Fact.NODE_RANK, 0, nothing)
         return
-    if ledger.about(Fact.NODE_COUNT) and ledger.about(Fact.NODE_RANK):
+    if any(all(ledger.about(fact) for fact in pair) for pair in IDENTIFYING):
         return
     for origin, fix in signs:
         ledger.problems.append(
@@ -141,7 +143,7 @@ def _add_nodes(ledger: Ledger) -> None:
     nodes = ledger.number(Fact.NODE_COUNT)
     if nodes == 1:
         ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
-    elif rank is not None and size and nodes and world == nodes * size and rank % size == local:
+    elif rank is not None and size and _is_in_blocks(ledger, rank, local, size, world):
         origin = f"{ledger.origin(Fact.RANK)} // {ledger.origin(Fact.LOCAL_SIZE)}, in blocks"
         ledger.add(Fact.NODE_RANK, rank // size, origin)
     if not ledger.about(Fact.NODE_RANK):
@@ -154,6 +156,14 @@ def _add_nodes(ledger: Ledger) -> None:
             "nothing states or proves how many processes this node runs: LOCAL_WORLD_SIZE is "
             "not set (fix: --nnodes N, or set LOCAL_WORLD_SIZE)"
         )
+
+
+def _is_in_blocks(ledger: Ledger, rank: int, local: int | None, size: int, world: int | None) -> bool:
+    nodes = ledger.number(Fact.NODE_COUNT)
+    if nodes is None or world != nodes * size or rank % size != local:
+        return False
+    stated = ledger.findings[Fact.NODE_COUNT].claim.trust <= Trust.STATED
+    return stated and (rank // nodes != local or rank % nodes == rank // size)
 
 
 def _check_process(ledger: Ledger) -> None:

@@ -2,7 +2,8 @@
 
 ``OMPI_COMM_WORLD_NODE_RANK`` is *not* a node rank (it is the rank on the node, over all jobs). The
 node is the index of the local daemon, 0 being mpirun's own: the N in ``<job>.N;tcp://...``. Where
-mpirun's node runs no ranks (a Kubernetes MPIJob) the nodes of the job are 1..N instead.
+mpirun's node runs no ranks (a Kubernetes MPIJob) the nodes of the job are 1..N instead. No variable
+says which of the two it is: a node rank is claimed where the numbers leave one answer.
 
 Source: orte/mca/schizo/ompi/schizo_ompi.c (v3.1, v4.1); openpmix src/mca/pmdl/ompi (v5); captured
 with 4.1.4, 4.1.8 and 5.0.11.
@@ -13,23 +14,27 @@ from __future__ import annotations
 import re
 
 from launcher.environ import Malformed, Reader, is_loopback, parse_host
-from launcher.model import Fact, Trust
+from launcher.frozen import frozen
+from launcher.model import Fact, Scope, Trust
 
 RANK = "OMPI_COMM_WORLD_RANK"
 SIZE = "OMPI_COMM_WORLD_SIZE"
 LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
 LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
-NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # daemons, v3 and v4 only
+NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # nodes with ranks, v3 and v4 only
+NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not on mpirun's own
 HEAD_URI = "OMPI_MCA_orte_hnp_uri"  # v3 and v4 only
 DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21")
 NAMESPACE = "PMIX_NAMESPACE"
 
 # 3544449024.1;tcp://10.77.0.5,172.17.0.1:49373 or prterun-nodeA-2498@0.1;tcp4://127.0.0.1:57991
 _DAEMON = re.compile(r"[^;]*\.(\d{1,8});", re.ASCII)
-_URI_HOSTS = re.compile(r"tcp6?://\[?([^/;]*?)\]?:\d+", re.ASCII)
+_URI_HOSTS = re.compile(r"tcp6?://(\[[^]/;]*\]|[^]/;:[]*):\d+", re.ASCII)
 # prterun-nodeA-26578@1, where nodeA is mpirun's host
 _NAMESPACE = re.compile(r"prterun-(.+)-\d+@\d+\Z", re.ASCII)
+# node[1:0-2]@0(3): names, then the indices of their daemons, here three from 0 on
+_DAEMON_RANGE = re.compile(r"\d{1,8}(?:\((\d{1,8})\))?\Z", re.ASCII)
 _DOCKER_BRIDGE = "172.17.0.1"  # docker0: the same address on every node, so the address of none
 
 
@@ -42,18 +47,18 @@ def read(reader: Reader) -> None:
     if rank is None or size is None or local_rank is None or local_size is None:
         _read_outside(reader)
         return
-    in_blocks = size % local_size == 0 and rank % local_size == local_rank
+    nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
-    first = _first_daemon(reader, daemon, size, local_size, rank // local_size if in_blocks else None)
-    if daemon is not None:
-        reader.claim(Fact.NODE_RANK, daemon - first, origin, Trust.DERIVED)
-    daemons = reader.integer(NODE_COUNT, 1)
-    if daemons is not None and daemons > first:
-        reader.claim(Fact.NODE_COUNT, daemons - first, NODE_COUNT, Trust.DERIVED)
-    if first == 0 and (rank > 0 or daemon in (0, None)):
+    place = Place(rank, local_rank, size, local_size)
+    node = _find_node(daemon, nodes, _count_daemons(reader), place)
+    if node is not None:
+        reader.claim(Fact.NODE_RANK, node, origin, Trust.DERIVED)
+    if local_size == 1 and _has_larger_nodes(daemon, nodes, place):
+        reader.starts = Scope.PROCESS  # the others run several: one process per GPU is not for us to start
+    if _is_master_elsewhere(daemon, node, nodes, place):
+        reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
+    else:
         _read_master(reader, daemon)
-    elif size > local_size:
-        reader.note("mpirun runs on a node without ranks: its address is not the master's")
 
 
 def _read_outside(reader: Reader) -> None:
@@ -70,14 +75,80 @@ def _read_daemon(reader: Reader) -> tuple[int | None, str]:
     return None, ""
 
 
-def _first_daemon(reader: Reader, daemon: int | None, size: int, local_size: int, block: int | None) -> int:
-    """Return the index of the first daemon with ranks: 1 where mpirun's own node runs none."""
-    if daemon is None or daemon == 0:
-        return 0
-    daemons = reader.integer(NODE_COUNT, 1)
-    if daemons is not None and size % local_size == 0:
-        return int(daemons == size // local_size + 1)
-    return int(block is not None and daemon == block + 1)
+@frozen
+class Place:
+    """The four numbers that mpirun states."""
+
+    rank: int
+    local_rank: int
+    size: int
+    local_size: int
+
+    def is_even(self, nodes: int | None) -> bool:
+        """Whether all nodes can have as many processes as this one."""
+        count, rest = divmod(self.size, self.local_size)
+        return rest == 0 and nodes in (None, count)
+
+    def is_in_block(self, node: int) -> bool:
+        """Whether an evenly filled job has this place on that node, placed node by node."""
+        return divmod(self.rank, self.local_size) == (node, self.local_rank)
+
+    def is_dealt_to(self, node: int) -> bool:
+        """Whether an evenly filled job has this place on that node, placed in turn (--map-by node)."""
+        return divmod(self.rank, self.size // self.local_size) == (self.local_rank, node)
+
+
+def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: Place) -> int | None:
+    """Return the index of this node among those with ranks, None where two answers are possible.
+
+    Args:
+        daemon: Index of the daemon here.
+        nodes: Number of nodes with ranks; None under version 5, which does not say.
+        daemons: Number of nodes with a daemon; None where it is not said.
+        place: Where mpirun put us.
+    """
+    if daemon is None or (nodes is not None and nodes == daemons):
+        return daemon
+    if daemon == 0:
+        # version 5 follows the order of --host, so that rank 0 can be elsewhere
+        return 0 if nodes is not None or place.local_rank == place.rank or place.is_dealt_to(0) else None
+    if daemon == nodes:
+        return daemon - 1  # there is no node of this index, so mpirun's own has no ranks
+    if place.local_rank == 0 and daemon == 1 and (nodes is not None or place.rank > 0):
+        return int(place.rank > 0)  # the first rank after mpirun's own, or rank 0 itself
+    if not place.is_even(nodes) or (nodes is not None and daemon > nodes):
+        return None
+    if place.is_in_block(daemon - 1):
+        # mpirun's node runs no ranks, or the nodes are uneven and it only looks so from here
+        idle = nodes is not None and (place.local_size == 1 or daemons is not None)
+        return daemon - 1 if idle else None
+    return daemon if place.is_in_block(daemon) or place.is_dealt_to(daemon) else None
+
+
+def _has_larger_nodes(daemon: int | None, nodes: int | None, place: Place) -> bool:
+    """Whether other nodes surely run more processes than the one here."""
+    if nodes is not None:
+        return nodes != place.size
+    return bool(daemon) and place.rank not in (daemon, (daemon or 0) - 1)
+
+
+def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: Place) -> bool:
+    """Whether rank 0 runs, or as far as we see may run, on another node than mpirun."""
+    if daemon is None:
+        return False
+    if place.local_rank == 0 and (daemon == 0) != (place.rank == 0) and 0 in (daemon, place.rank):
+        return True
+    if not place.is_even(nodes):
+        return False
+    if daemon == 0:
+        return not place.is_in_block(0) and not place.is_dealt_to(0)
+    return node != daemon and place.is_in_block(daemon - 1)
+
+
+def _count_daemons(reader: Reader) -> int | None:
+    ranges = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
+    found = [_DAEMON_RANGE.match(item) for item in ranges]
+    return sum(int(match[1] or 1) for match in found if match) if all(found) else None
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
@@ -92,15 +163,19 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
 
 
 def _claim_head_address(reader: Reader, uri: str, daemon: int | None) -> None:
-    addresses = [host for group in _URI_HOSTS.findall(uri) for host in group.split(",")]
+    addresses = _uri_hosts(uri)
     usable = [a for a in addresses if not is_loopback(a) and a != _DOCKER_BRIDGE]
     if not usable:
         return
     own = reader.text(DAEMON_URIS[0]) or ""
-    if daemon and usable[0] in {a for group in _URI_HOSTS.findall(own) for a in group.split(",")}:
+    if daemon and usable[0] in _uri_hosts(own):
         reader.note(f"{HEAD_URI} begins with {usable[0]}, which this node has too: not the master's")
         return
     _claim_head(reader, usable[0], HEAD_URI)
+
+
+def _uri_hosts(uri: str) -> list[str]:
+    return [host for group in _URI_HOSTS.findall(uri) for host in group.strip("[]").split(",")]
 
 
 def _claim_head(reader: Reader, host: str, origin: str) -> None:
