@@ -90,11 +90,10 @@ need_packages() {
   step "installing ${packages[*]}" "${install[@]}" -o DPkg::Lock::Timeout=300 "${packages[@]}"
 }
 
+# setup_tools [COMMAND:PACKAGE ...]: Python, what a rehearsal starts, and these commands.
 setup_tools() {
-  local tool missing=() tools=(mpirun:openmpi-bin flock:util-linux)
-  # Nodes with a network of their own are for root; others rehearse on loopback addresses.
-  ((EUID)) || tools+=(ip:iproute2 unshare:util-linux nsenter:util-linux)
-  for tool in "${tools[@]}"; do
+  local tool missing=()
+  for tool in mpirun:openmpi-bin ip:iproute2 {flock,nsenter,unshare}:util-linux "$@"; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
   done
   command -v "$PYTHON" >/dev/null || missing+=(python3 python3-venv)
