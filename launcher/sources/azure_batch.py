@@ -86,5 +86,9 @@ def _claim_own_index(reader: Reader, hosts: tuple[str, ...], name: str) -> None:
     if len(places) == 1:
         reader.claim(Fact.NODE_RANK, places[0], f"own address {hosts[places[0]]} in {name}", Trust.DERIVED)
     else:
-        found = "several of" if places else "none of"
-        reader.note(f"{found} this node's addresses stand in {name}: no node rank from it")
+        found = f"{'several' if places else 'none'} of this node's addresses"
+        reader.note(f"{found} stand in {name}: no node rank from it")
+        if len(hosts) > 1:
+            reader.sign(
+                name, f"{found} stand in it: pass --node-rank R, the place in it with the master first"
+            )

@@ -83,6 +83,39 @@ def test_jaxjob_starts_one_process_per_pod() -> None:
     assert (job.topology.local_size, job.topology.node_rank) == (1, 1)
 
 
+BATCH = {
+    "AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5,10.0.0.6",
+    "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000",
+    "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false",
+}
+
+
+def test_a_batch_node_that_does_not_find_itself_says_so() -> None:
+    """Behind a bridge no address of the node is in the list: the refusal names the reason."""
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(BATCH, gpus=1)
+    (problem,) = caught.value.problems
+    assert "AZ_BATCH_HOST_LIST" in problem.what
+    assert "none of this node's addresses" in problem.fix
+    assert "--node-rank R" in problem.fix
+
+
+def test_a_batch_node_that_does_not_find_itself_can_be_told() -> None:
+    """What the message says to type works."""
+    assert plan(BATCH, gpus=1, node_rank="2").topology.node_rank == 2
+
+
+def test_a_batch_node_under_mpirun_need_not_find_itself() -> None:
+    """mpirun has said who we are."""
+    mpi = {
+        "OMPI_COMM_WORLD_RANK": "5",
+        "OMPI_COMM_WORLD_SIZE": "6",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    }
+    assert plan({**BATCH, **mpi}, gpus=0).topology.rank == 5
+
+
 @pytest.mark.parametrize("name", ["localhost", "127.0.0.1"])
 def test_old_pytorch_operator_names_the_master_pod_localhost(name: str) -> None:
     """On the master pod alone; the others wait for it by its name, which is its hostname."""
