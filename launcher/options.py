@@ -15,6 +15,8 @@ from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
 
 PREFIX = "LAUNCHER_"
+PROCESS_LIMIT = 4096
+"""More processes on one node than any node has GPUs or cores."""
 
 
 @frozen
@@ -58,7 +60,7 @@ def _port(text: str) -> int:
 
 
 def _processes(text: str) -> int | str:
-    return text if text in ("auto", "gpu", "cpu") else parse_int(text, 1)
+    return text if text in ("auto", "gpu", "cpu") else parse_int(text, 1, PROCESS_LIMIT + 1)
 
 
 def _scope(text: str) -> str:

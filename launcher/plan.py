@@ -18,7 +18,7 @@ from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
 from launcher.model import Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
-from launcher.options import Options
+from launcher.options import PROCESS_LIMIT, Options
 from launcher.scope import processes_wanted
 from launcher.sources import gather
 from launcher.topology import plan_topology
@@ -55,7 +55,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     machine = read_machine(host, environ)
     allocation, ledger = decide(gathered.evidence, options, machine)
     forks = allocation.scope is Scope.NODE
-    each, why = processes_wanted(ledger, machine) if forks else (1, "")
+    each, why = _check_count(*processes_wanted(ledger, machine)) if forks else (1, "")
     topology = plan_topology(allocation, each)
     origins = name_origins(ledger, options, why)
     return Plan(
@@ -80,6 +80,15 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         notes=tuple(dict.fromkeys(ledger.notes)),
         reads=gathered.reads,
     )
+
+
+def _check_count(each: int, why: str) -> tuple[int, str]:
+    """Refuse a number of processes that is no plan but an attempt on this node's memory."""
+    if each > PROCESS_LIMIT:
+        fix = "correct it, or pass --nproc-per-node N"
+        what = f"{why}: {each} processes on one node, expected {PROCESS_LIMIT} at most"
+        raise EnvironmentUntrusted(Problem("too-many-processes", what, "environment", fix))
+    return each, why
 
 
 def name_origins(ledger: Ledger, options: Options, per_node: str) -> dict[str, str]:
