@@ -12,7 +12,7 @@ show() {
   "$@"
 }
 
-setup_tools
+setup_tools "${REHEARSAL_TOOLS[@]}"
 setup_frameworks
 setup_project
 say "ready"

