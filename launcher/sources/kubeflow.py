@@ -12,7 +12,7 @@ kubeflow/pytorch-operator pkg/controller.v1/pytorch/pod.go, setClusterSpec.
 
 from __future__ import annotations
 
-from launcher.environ import Reader, is_loopback
+from launcher.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.model import Fact, Scope, Trust
 
 RANK = "RANK"
@@ -69,7 +69,9 @@ def _read_pods(reader: Reader) -> None:
         return
     pods, world = reader.text(PODS), reader.integer(WORLD_SIZE, 1)
     processes = reader.text(PROCESSES) or "1"
-    if world is None or not (pods or "").isdecimal() or not processes.isdecimal():
+    try:
+        expected = parse_int(pods or "", 1) * parse_int(processes, 1)
+    except Malformed:
         return  # "auto" counts as 1 in WORLD_SIZE: nothing to compare with
-    if world != int(pods or "0") * int(processes):
+    if world not in (None, expected):
         reader.note(f"{reader.origin(WORLD_SIZE)} is not {PODS} x {PROCESSES}: not used")

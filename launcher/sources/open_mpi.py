@@ -141,7 +141,8 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
     if not place.is_even(nodes):
         return False
     if daemon == 0:
-        return not place.is_in_block(0) and not place.is_dealt_to(0)
+        # version 3 and 4 put their own node first; 5 follows the order of --host
+        return nodes is None and not place.is_in_block(0) and not place.is_dealt_to(0)
     return node != daemon and place.is_in_block(daemon - 1)
 
 

@@ -19,7 +19,7 @@ import launcher
 from launcher.__main__ import main
 from launcher.errors import EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.options import FLAGS
-from tests.unit.platforms_model import PLATFORMS, deterministic, jobs
+from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 
 PACKAGE = Path(launcher.__file__).parent
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)*")
@@ -216,6 +216,19 @@ def test_any_snapshot_gives_a_plan_or_named_errors(
     path = tmp_path_factory.getbasetemp() / "snapshot.json"
     path.write_text(json.dumps(data))
     check([argv[0], "--replay", str(path), *argv[1:]], {}, capfd)
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "\u0663", "\uff12", "\xb2", "-1", "1_0", "1\n2"])
+@pytest.mark.parametrize("name", sorted(PLATFORMS))
+def test_every_number_of_every_platform_is_checked(
+    name: str, number: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each variable that holds a number, spoiled on its own: int() alone takes some of these, or raises."""
+    nodes = (Node(0, "node0", "10.0.0.4", 1), Node(1, "node1", "10.0.0.5", 1))
+    start = PLATFORMS[name].start(Job(nodes, gpus=2))[1]
+    for variable, value in start.environ.items():
+        if value.isdecimal():
+            check(["plan"], {**start.environ, variable: number}, capfd)
 
 
 @pytest.mark.parametrize(

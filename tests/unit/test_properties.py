@@ -151,6 +151,7 @@ SHAPES = [
     ([2, 1, 1], True),  # rank 3 on node 0 looks like node 1 in blocks
     ([3, 1], False),
     ([1, 3, 2], True),
+    ([4, 1, 1, 1, 1, 8, 8, 8], True),  # as many processes as eight nodes of four would have
     ([2, 2, 2], True),  # rank 3 on node 0: 3 // 2 is another node
 ]
 
