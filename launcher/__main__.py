@@ -45,6 +45,8 @@ def _print_problems(error: LauncherError) -> None:
             f"launcher:   from: {printable(redact(problem.where))}\n"
             f"launcher:   fix:  {printable(redact(problem.fix))}\n"
         )
+    for note in error.notes:
+        sys.stderr.write(f"launcher: note: {printable(redact(note))}\n")
 
 
 def _print_bug() -> None:

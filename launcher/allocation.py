@@ -12,7 +12,7 @@ from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, STARTED, Ledger
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
-from launcher.scope import add_local_size, decide_scope
+from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
@@ -37,11 +37,16 @@ def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> 
     ledger = Ledger(evidence, options)
     _add_single_machine(ledger)
     scope = decide_scope(ledger, machine)
-    settled = _settle_process(ledger) if scope is Scope.PROCESS else _settle_node(ledger)
-    master_addr, master_port = _settle_master(ledger, scope)
+    if scope is Scope.PROCESS:
+        settled = _settle_process(ledger)
+        single = _is_all_here(ledger)
+    else:
+        settled = _settle_node(ledger, machine)
+        single = settled["node_count"] == 1
+    master_addr, master_port = _settle_master(ledger, single)
     _check_hosts(ledger)
     if ledger.problems:
-        raise EnvironmentUntrusted(*ledger.problems)
+        raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)
     allocation = Allocation(
         source=_name_sources(ledger),
@@ -78,7 +83,7 @@ def _add_single_machine(ledger: Ledger) -> None:
         )
 
 
-def _settle_node(ledger: Ledger) -> dict[str, int | None]:
+def _settle_node(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
     """Settle a launcher started once per node: ranks of what was started are ranks of nodes."""
     ledger.settle(Fact.RANK)  # for the contradictions among what the starters themselves say
     ledger.settle(Fact.WORLD_SIZE)
@@ -89,8 +94,9 @@ def _settle_node(ledger: Ledger) -> dict[str, int | None]:
             fact, trust = Fact.NODE_COUNT, claim.trust
         origin = f"{claim.origin}, one per node"
         ledger.claims.append(Claim(fact, claim.value, origin, claim.source, max(trust, claim.trust)))
-    for fact in STARTED:
-        ledger.findings.pop(fact, None)
+    for fact in (*STARTED, Fact.LOCAL_SIZE):
+        ledger.findings.pop(fact, None)  # they counted launchers; a plan speaks of processes
+    settle_processes(ledger, machine)
     count, rank = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.NODE_RANK)
     if count == 1 and rank is None:
         ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
@@ -119,6 +125,7 @@ def _settle_process(ledger: Ledger) -> dict[str, int | None]:
     )
     _add_nodes(ledger)
     _check_process(ledger)
+    check_processes(ledger)
     return {
         "rank": rank,
         "world_size": world,
@@ -199,9 +206,13 @@ def _check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
         )
 
 
+def _is_broken(ledger: Ledger) -> bool:
+    """Whether something is known to be wrong that explains why other things are missing."""
+    return any(p.code in ("malformed-variable", "no-identity", "ambiguous-scope") for p in ledger.problems)
+
+
 def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
-    broken = any(p.code in ("malformed-variable", "no-identity", "ambiguous-scope") for p in ledger.problems)
-    if value is None and not broken:
+    if value is None and not _is_broken(ledger):
         others = sorted(claim.origin for claim in ledger.claims if claim.fact in IDENTITY)
         ledger.missing(
             f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
@@ -209,18 +220,18 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         )
 
 
-def _settle_master(ledger: Ledger, scope: Scope) -> tuple[str, int]:
-    single = _is_single_node(ledger)
+def _settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
     if single:
-        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.INDIRECT)
+        # Before circumstance: mpirun's idea of its own name need not resolve inside a container
+        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
     ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
     address = ledger.settle(Fact.MASTER_ADDR)
     port = ledger.number(Fact.MASTER_PORT) or DEFAULT_PORT
     if address is None:
-        if not any(p.code == "malformed-variable" for p in ledger.problems):
-            sizes = ", ".join(
-                f"{ledger.origin(f)}" for f in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if f in ledger.findings
-            )
+        sizes = ", ".join(
+            ledger.origin(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if fact in ledger.findings
+        )
+        if sizes and not _is_broken(ledger):
             ledger.missing(
                 f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
                 "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
@@ -234,7 +245,8 @@ def _settle_master(ledger: Ledger, scope: Scope) -> tuple[str, int]:
     return str(address), port
 
 
-def _is_single_node(ledger: Ledger) -> bool:
+def _is_all_here(ledger: Ledger) -> bool:
+    """Whether all processes of the job run on this node."""
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)
     return nodes == 1 or (nodes is None and world is not None and world in (1, size))
@@ -249,7 +261,7 @@ def _check_hosts(ledger: Ledger) -> None:
         return
     if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
         ledger.contradiction(
-            f"{stated.claim.origin} nodes but {len(hosts)} hosts in {ledger.origin(Fact.HOSTS)}",
+            f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",
             "correct the number of nodes or the host list",
         )
 

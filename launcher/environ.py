@@ -184,7 +184,7 @@ class Reader:
         self.problem(
             "malformed-variable",
             f"{self.origin(name)}: expected {expected}",
-            f"correct {name}, or pass the value as a flag (launcher run --help)",
+            f"correct or unset {name}",
         )
 
     def missing(self, names: str, why: str, fix: str) -> None:

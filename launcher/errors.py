@@ -7,6 +7,8 @@ instead of one per attempt. `LauncherError` carries them to the one place that p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from launcher.frozen import frozen
 
 EXIT_USAGE = 64
@@ -36,12 +38,16 @@ class Problem:
 
 
 class LauncherError(Exception):
-    """A stop with reasons. Subclasses fix the exit status; instances carry the problems."""
+    """A stop with reasons. Subclasses fix the exit status; instances carry the problems.
+
+    ``notes`` say what was seen on the way: often the cause stands there and the problem is its effect.
+    """
 
     exit_status = EXIT_BUG
 
-    def __init__(self, *problems: Problem) -> None:
+    def __init__(self, *problems: Problem, notes: Sequence[str] = ()) -> None:
         super().__init__("; ".join(f"[{p.code}] {p.what}" for p in problems))
+        self.notes = tuple(dict.fromkeys(notes))
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.code, p.what, p.where, p.fix)))
 
 
@@ -55,6 +61,12 @@ class EnvironmentUntrusted(LauncherError):
     """The environment is contradictory, incomplete or malformed: status 78."""
 
     exit_status = EXIT_UNTRUSTED
+
+
+class HardwareMissing(LauncherError):
+    """Hardware that was asked for is not here: status 69."""
+
+    exit_status = EXIT_HARDWARE
 
 
 class NotReady(LauncherError):

@@ -89,8 +89,12 @@ class Ledger:
         hint = ""
         if one.fact is Fact.WORLD_SIZE and other.value in _values(self.about(Fact.NODE_COUNT)):
             hint = f" ({other.origin} counts nodes, not processes)"
+        what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
+        if one.source == other.source:
+            self.contradiction(what, "correct or unset the wrong one", f"environment, source {one.source}")
+            return
         self.contradiction(
-            f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}",
+            what,
             f"unset the wrong one, or name the one to believe: --source {one.source}",
             f"environment, sources {one.source} and {other.source}",
         )

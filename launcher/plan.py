@@ -12,14 +12,13 @@ from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.process import plan_argv
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.frameworks import mpi, torch
+from launcher.frameworks import starters, torch
 from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
-from launcher.model import Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
+from launcher.model import Fact, Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
 from launcher.options import PROCESS_LIMIT, Options
-from launcher.scope import processes_wanted
 from launcher.sources import gather
 from launcher.topology import plan_topology
 
@@ -55,9 +54,9 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     machine = read_machine(host, environ)
     allocation, ledger = decide(gathered.evidence, options, machine)
     forks = allocation.scope is Scope.NODE
-    each, why = _check_count(*processes_wanted(ledger, machine)) if forks else (1, "")
+    each = _count_processes(ledger) if forks else 1
     topology = plan_topology(allocation, each)
-    origins = name_origins(ledger, options, why)
+    origins = name_origins(ledger, options, forks)
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -74,7 +73,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         ),
         settings=plan_settings(topology, machine, options, origins, forks),
         unset=plan_unset(topology, environ, forks),
-        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in mpi.STARTERS),
+        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in starters.STARTERS),
         grace_s=options.number("grace", DEFAULT_GRACE_S),
         findings=tuple(ledger.findings.values()),
         notes=tuple(dict.fromkeys(ledger.notes)),
@@ -82,25 +81,28 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     )
 
 
-def _check_count(each: int, why: str) -> tuple[int, str]:
-    """Refuse a number of processes that is no plan but an attempt on this node's memory."""
-    if each > PROCESS_LIMIT:
+def _count_processes(ledger: Ledger) -> int:
+    """Return how many processes to fork; refuse what is no plan but an attempt on the node's memory."""
+    claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
+    if not isinstance(claim.value, int) or claim.value > PROCESS_LIMIT:
         fix = "correct it, or pass --nproc-per-node N"
-        what = f"{why}: {each} processes on one node, expected {PROCESS_LIMIT} at most"
+        what = f"{claim.origin}: {claim.value} processes on one node, expected {PROCESS_LIMIT} at most"
         raise EnvironmentUntrusted(Problem("too-many-processes", what, "environment", fix))
-    return each, why
+    return claim.value
 
 
-def name_origins(ledger: Ledger, options: Options, per_node: str) -> dict[str, str]:
-    """Return where each fact came from, by its name; ``per_node`` is why a node runs that many."""
+def name_origins(ledger: Ledger, options: Options, forks: bool) -> dict[str, str]:
+    """Return where each fact came from, by its name."""
     origins = {fact.value: ledger.origin(fact) for fact in ledger.findings}
     role = options.get("role")
     origins["role"] = role.origin if role else "default"
-    if per_node:
-        nodes, node = origins.get("node_count", ""), origins.get("node_rank", "")
+    if forks:
+        each = ledger.findings[Fact.PROCESSES_PER_NODE].claim
+        nodes, node = ledger.findings[Fact.NODE_COUNT].claim, ledger.findings[Fact.NODE_RANK].claim
+        per_node = f"{each.value} per node ({each.origin})"
         origins["local_size"] = per_node
-        origins["world_size"] = f"{nodes} x {per_node}"
-        origins["rank"] = f"{node} x {per_node} + local rank"
+        origins["world_size"] = f"{nodes.value} nodes ({nodes.origin}) x {per_node}"
+        origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
         origins["local_rank"] = "counted on this node"
     return origins
 
@@ -128,7 +130,7 @@ def plan_process(
     """Return the variables of one process."""
     return (
         *torch.plan_process(place, origins),
-        *(mpi.plan_process(topology, place, environ) if forks else ()),
+        *starters.plan_process(topology, place, environ, forks),
         *_plan_gpus(place, machine, options, environ),
     )
 
@@ -136,7 +138,7 @@ def plan_process(
 def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
     """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
     names = [f"LAUNCHER_{name}" for name in CONSUMED] + torch.plan_unknown(topology)
-    dropped = mpi.plan_unset(environ) if forks else []
+    dropped = starters.plan_unset(environ) if forks else []
     return tuple(sorted({*dropped, *(name for name in names if name in environ)}))
 
 

@@ -6,9 +6,9 @@ by the presence of RANK, which platforms set in both cases.
 
 from __future__ import annotations
 
-from launcher.errors import Problem
-from launcher.ledger import STARTED, Ledger
-from launcher.model import Claim, Fact, Machine, Scope, Trust
+from launcher.errors import HardwareMissing, Problem
+from launcher.ledger import RULE, STARTED, Ledger
+from launcher.model import Claim, Fact, Finding, Lost, Machine, Scope, Trust
 
 
 def decide_scope(ledger: Ledger, machine: Machine) -> Scope:
@@ -29,16 +29,7 @@ def _compare_sizes(ledger: Ledger, machine: Machine) -> Scope:
     local_size = ledger.number(Fact.LOCAL_SIZE)
     local_rank = ledger.number(Fact.LOCAL_RANK) or 0
     wanted, origin = processes_wanted(ledger, machine)
-    if (local_size or 0) > 1 or local_rank > 0:
-        given = ledger.options.get("nproc_per_node")
-        if given and isinstance(given.value, int) and local_size and given.value != local_size:
-            ledger.contradiction(
-                f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started "
-                f"{local_size} on this node already",
-                "leave out --nproc-per-node, or let the platform start one per node",
-            )
-        return Scope.PROCESS
-    if wanted == 1:
+    if (local_size or 0) > 1 or local_rank > 0 or wanted == 1:
         return Scope.PROCESS
     if local_size is None:
         ledger.problems.append(_ambiguous(ledger, wanted, origin))
@@ -58,6 +49,29 @@ def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
 def _described(ledger: Ledger, fact: Fact) -> str:
     claims = ledger.about(fact)
     return claims[0].origin if claims else f"no {fact.value}"
+
+
+def check_processes(ledger: Ledger) -> None:
+    """Report a number of processes that was asked for where the platform has started another already."""
+    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
+    if given and isinstance(given.value, int) and local_size and given.value != local_size:
+        ledger.contradiction(
+            f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started the "
+            f"processes of this node already, {local_size} of them",
+            "leave out --nproc-per-node, or let the platform start one launcher per node",
+            "command line and environment",
+        )
+
+
+def settle_processes(ledger: Ledger, machine: Machine) -> None:
+    """Settle how many processes a launcher per node starts here."""
+    count, origin = processes_wanted(ledger, machine)
+    claims = ledger.about(Fact.PROCESSES_PER_NODE)
+    source = next((claim.source for claim in claims if origin.startswith(claim.origin)), RULE)
+    others = [claim for claim in claims if not origin.startswith(claim.origin)]
+    lost = tuple(Lost(c, "agrees" if c.value == count else f"less direct than {origin}") for c in others)
+    claim = Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED)
+    ledger.findings[Fact.PROCESSES_PER_NODE] = Finding(claim, lost)
 
 
 def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
@@ -84,9 +98,13 @@ def _resolve_word(ledger: Ledger, claim: Claim, machine: Machine) -> tuple[int, 
         return claim.value, claim.origin
     gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1
     if claim.value == "gpu" and not gpus:
-        ledger.contradiction(
-            f"{claim.origin} but no GPU is visible",
-            "--nproc-per-node N, or give the container GPUs",
+        raise HardwareMissing(
+            Problem(
+                "no-gpu",
+                f"{claim.origin} but no GPU is visible",
+                claim.source,
+                "--nproc-per-node N, or give the container GPUs (docker run --gpus all)",
+            )
         )
     if claim.value == "cpu" or (claim.value == "auto" and not gpus):
         return cpus, f"{claim.origin}: {cpus} CPUs"
@@ -109,5 +127,5 @@ def add_local_size(ledger: Ledger) -> None:
         # Platforms that name a node rank place in blocks: rank = node_rank * local_size + local_rank
         size, rest = divmod(rank - local_rank, node_rank)
         if rest == 0:
-            origin = f"{ledger.origin(Fact.RANK)} on {ledger.origin(Fact.NODE_RANK)}"
+            origin = f"{ledger.origin(Fact.RANK)} with {ledger.origin(Fact.NODE_RANK)}, in blocks"
             ledger.add(Fact.LOCAL_SIZE, size, origin, Trust.DERIVED)
