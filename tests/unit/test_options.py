@@ -1,0 +1,262 @@
+"""Flags and their LAUNCHER_* forms: which one wins, what is refused, and where the command begins."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.errors import EXIT_USAGE, EnvironmentUntrusted, UsageError
+from launcher.model import Fact, Trust
+from launcher.options import FLAGS, PROCESS_LIMIT, Flag, Options, read_options
+from launcher.plan import plan_job
+from launcher.snapshot import RecordedHost
+from tests.process.starting import clean_environ
+
+VALUED = [flag for flag in FLAGS if flag.parse is not None]
+SWITCHES = [flag for flag in FLAGS if flag.parse is None]
+SAMPLE = {
+    "nnodes": ("2", "3"),
+    "node_rank": ("1", "0"),
+    "nproc_per_node": ("2", "auto"),
+    "master_addr": ("node0", "10.0.0.4"),
+    "master_port": ("29500", "6105"),
+    "scope": ("node", "process"),
+    "source": ("manual", "slurm"),
+    "role": ("trainer", "default"),
+    "gpus_per_process": ("1", "2"),
+    "grace": ("5", "0.5"),
+}
+MALFORMED = {
+    "nnodes": ["0", "-1", "two", "1:4", "", " ", "1.5", "\u0662", "9" * 30],
+    "node_rank": ["-1", "x", "", "1_0"],
+    "nproc_per_node": ["0", "GPU", "all", str(PROCESS_LIMIT + 1), ""],
+    "master_addr": ["", "a b", "a;b", "-x", "http://node0", "x" * 300],
+    "master_port": ["0", "65536", "http", "-1"],
+    "scope": ["Node", "rank", ""],
+    "gpus_per_process": ["0", "1024", "half"],
+    "grace": ["-1", "nan", "inf", "soon", "86401"],
+}
+
+
+def plan_environ(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], gpus: int | None = None
+) -> dict[str, str]:
+    """Return the settings of the first process of a plan on a recorded machine."""
+    host = RecordedHost({"environ": environ, "gpus": gpus})
+    plan = plan_job(environ, host, read_options(typed, environ), ())
+    return {item.name: item.value for item in (*plan.settings, *plan.processes[0].settings)}
+
+
+@pytest.mark.parametrize("flag", VALUED, ids=lambda flag: flag.dest)
+def test_a_flag_beats_its_variable(flag: Flag) -> None:
+    """--nnodes 2 wins over LAUNCHER_NNODES=3, and says so."""
+    typed, exported = SAMPLE[flag.dest]
+    given = read_options({flag.dest: typed}, {flag.variable: exported}).get(flag.dest)
+    assert given is not None and flag.parse is not None
+    assert given.value == flag.parse(typed)
+    assert given.origin == f"{flag.name} {typed}"
+
+
+@pytest.mark.parametrize("flag", VALUED, ids=lambda flag: flag.dest)
+def test_a_variable_gives_what_its_flag_gives(flag: Flag) -> None:
+    """Without the flag its LAUNCHER_* form counts, with its own origin; an empty one is unset."""
+    text = SAMPLE[flag.dest][0]
+    given = read_options({}, {flag.variable: text}).get(flag.dest)
+    assert given is not None and flag.parse is not None
+    assert given.value == flag.parse(text)
+    assert given.origin == f"{flag.variable}={text!r}"
+    assert read_options({}, {flag.variable: ""}).get(flag.dest) is None
+
+
+@pytest.mark.parametrize("flag", SWITCHES, ids=lambda flag: flag.dest)
+def test_a_switch_is_on_by_flag_or_by_variable(flag: Flag) -> None:
+    """1 and true turn it on, 0 and false do not, anything else is refused."""
+    assert read_options({flag.dest: True}, {flag.variable: "0"}).switch(flag.dest)
+    for text, on in (("1", True), ("True", True), ("0", False), ("false", False)):
+        assert read_options({}, {flag.variable: text}).switch(flag.dest) is on
+    with pytest.raises(UsageError):
+        read_options({}, {flag.variable: "yes"})
+
+
+@pytest.mark.parametrize(
+    ("dest", "text"), [(dest, text) for dest, texts in MALFORMED.items() for text in texts]
+)
+def test_a_malformed_flag_is_named_with_what_was_expected(dest: str, text: str) -> None:
+    """Typed or exported: the message has the name, the value and where it came from."""
+    (flag,) = (flag for flag in FLAGS if flag.dest == dest)
+    with pytest.raises(UsageError) as typed:
+        read_options({dest: text}, {})
+    (problem,) = typed.value.problems
+    assert (problem.code, problem.where) == ("malformed-flag", "command line")
+    assert problem.what.startswith(f"{flag.name} {text}: expected ")
+    if text:
+        with pytest.raises(UsageError) as exported:
+            read_options({}, {flag.variable: text})
+        (problem,) = exported.value.problems
+        assert problem.where == "environment"
+        assert flag.variable in problem.what and flag.variable in problem.fix
+
+
+def test_all_malformed_flags_are_reported_at_once() -> None:
+    """Whether typed or exported, in sorted order."""
+    with pytest.raises(UsageError) as caught:
+        read_options({"nnodes": "x", "master_port": "0"}, {"LAUNCHER_SCOPE": "rank"})
+    named = [problem.what.partition(":")[0] for problem in caught.value.problems]
+    assert named == ["--master-port 0", "--nnodes x", "LAUNCHER_SCOPE='rank'"]
+
+
+def test_every_flag_with_a_fact_is_a_claim_that_the_user_asked_for() -> None:
+    """Rule 4: the user wins, because nothing has a more direct trust."""
+    options = read_options({flag.dest: SAMPLE[flag.dest][0] for flag in VALUED if flag.fact}, {})
+    claims = options.evidence().claims
+    assert {claim.fact for claim in claims} == {flag.fact for flag in FLAGS if flag.fact}
+    assert {claim.trust for claim in claims} == {Trust.ASKED}
+    assert Options().evidence().claims == ()
+
+
+def test_flags_overrule_what_the_platform_says() -> None:
+    """Each fact of a Slurm step, contradicted by a flag: the flag wins, without an error."""
+    slurm = {
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "1",
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "1",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_STEP_NODELIST": "node[0-1]",
+    }
+    typed = {"master_addr": "10.0.0.9", "master_port": "1234", "nproc_per_node": "2", "scope": "node"}
+    environ = plan_environ(typed, slurm)
+    assert (environ["MASTER_ADDR"], environ["MASTER_PORT"]) == ("10.0.0.9", "1234")
+    assert (environ["WORLD_SIZE"], environ["RANK"], environ["NODE_RANK"]) == ("4", "2", "1")
+
+
+@pytest.mark.parametrize("word", ["auto", "gpu"])
+def test_words_for_the_number_of_processes_count_the_gpus(word: str) -> None:
+    """Both are the visible GPUs."""
+    assert plan_environ({"nproc_per_node": word}, {}, gpus=4)["WORLD_SIZE"] == "4"
+
+
+def test_without_gpus_auto_is_the_cpus_and_gpu_an_error() -> None:
+    """As torchrun has it; what the cgroup grants counts, not the machine."""
+    host = RecordedHost({"environ": {}, "gpus": 0, "cpus": {"granted": 6, "bound": 1}})
+    for word in ("auto", "cpu"):
+        plan = plan_job({}, host, read_options({"nproc_per_node": word}, {}), ())
+        assert plan.topology.world_size == 6
+    with pytest.raises(EnvironmentUntrusted):
+        plan_job({}, host, read_options({"nproc_per_node": "gpu"}, {}), ())
+
+
+def test_several_nodes_need_a_node_rank_and_a_master() -> None:
+    """--nnodes 2 alone never becomes node 0 on localhost."""
+    argv = ["env", "--nnodes", "2"]
+    assert main(argv, {}) == 78
+    assert main([*argv, "--node-rank", "1"], {}) == 78
+    assert main([*argv, "--node-rank", "1", "--master-addr", "localhost"], {}) == 78
+    assert main([*argv, "--node-rank", "2", "--master-addr", "node0"], {}) == 78
+    assert main([*argv, "--node-rank", "1", "--master-addr", "node0"], {}) == 0
+
+
+def test_both_spellings_of_a_flag_are_one_flag(capfd: pytest.CaptureFixture[str]) -> None:
+    """torchrun takes --nproc_per_node and --nproc-per-node; the last one counts."""
+    for spelling in ("--nproc_per_node", "--nproc-per-node"):
+        assert main(["env", "--format", "json", spelling, "3"], {}) == 0
+        assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "3"
+    assert main(["env", "--format", "json", "--nproc_per_node=3", "--nproc-per-node=2"], {}) == 0
+    assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "2"
+
+
+PROBE = """#!{python}
+import json, os, sys
+names = ("RANK", "ROLE_NAME", "LAUNCHER_NNODES")
+print(json.dumps([sys.argv[1:], {{name: os.environ.get(name) for name in names}}]))
+"""
+# words after "launcher run", what the command must find as its own arguments, and its ROLE_NAME
+LINES: list[tuple[list[str], list[str] | int, str]] = [
+    (["--", "PROBE", "--flag"], ["--flag"], "default"),
+    (["PROBE", "--", "y"], ["--", "y"], "default"),
+    (["--", "PROBE", "--", "y"], ["--", "y"], "default"),
+    (["PROBE"], [], "default"),
+    (["-m", "probe", "--nnodes", "3"], ["--nnodes", "3"], "default"),
+    (["--role", "a", "-m", "probe", "--role", "b", "-m"], ["--role", "b", "-m"], "a"),
+    (["--", "-m", "probe", "--dry-run"], ["--dry-run"], "default"),
+    (["--module", "--", "probe", "--", "-x"], ["--", "-x"], "default"),
+    (["PROBE", "--dry-run", "--help", "-h"], ["--dry-run", "--help", "-h"], "default"),
+    (["--role=a", "PROBE", "--role=b"], ["--role=b"], "a"),
+    (["--nproc_per_node=1", "PROBE", "--nproc-per-node", "9"], ["--nproc-per-node", "9"], "default"),
+    (["PROBE", "", "a b", "*", "-", "--", "$HOME"], ["", "a b", "*", "-", "--", "$HOME"], "default"),
+    (["--role", "--", "PROBE"], 64, ""),
+    (["--unknown", "PROBE"], 64, ""),
+    (["--nno", "1", "PROBE"], 64, ""),  # no abbreviations: a new flag would change what they mean
+    (["--nnodes", "-1", "PROBE"], 64, ""),
+    (["--"], 64, ""),
+    ([], 64, ""),
+]
+
+
+def interpreters() -> list[str]:
+    """Return one interpreter for each supported version that this machine has, ours first."""
+    found = {sys.version_info[:2]: sys.executable}
+    for minor in range(10, 15):
+        patterns = (f"~/.pyenv/versions/3.{minor}.*/bin/python", f"/usr/bin/python3.{minor}")
+        paths = [path for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
+        if paths:
+            found.setdefault((3, minor), paths[-1])
+    return list(found.values())
+
+
+def run_line(python: str, words: Sequence[str], folder: Path) -> tuple[list[str] | int, str]:
+    """Run one line under one interpreter; return the command's arguments or the status, and the role."""
+    environ = clean_environ()
+    environ["PYTHONPATH"] += os.pathsep + str(folder)
+    line = [str(folder / "probe") if word == "PROBE" else word for word in words]
+    done = subprocess.run(
+        [python, "-m", "launcher", "run", *line],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    if done.returncode:
+        return done.returncode, ""
+    arguments, variables = json.loads(done.stdout)
+    assert variables["RANK"] == "0"
+    return arguments, variables["ROLE_NAME"]
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_the_command_keeps_its_own_flags_under_every_python(python: str, tmp_path: Path) -> None:
+    """argparse treats -- differently from version to version; what the command gets must not differ."""
+    for name in ("probe", "probe.py"):
+        (tmp_path / name).write_text(PROBE.format(python=sys.executable))
+        (tmp_path / name).chmod(0o755)
+    expected = [(wanted, role) for _, wanted, role in LINES]
+    assert [run_line(python, words, tmp_path) for words, _, _ in LINES] == expected
+
+
+def test_env_takes_no_command(capfd: pytest.CaptureFixture[str]) -> None:
+    """launcher env prints variables; a command after it is a mistake, and is named."""
+    assert main(["env", "--", "python"], {}) == EXIT_USAGE
+    assert "python" in capfd.readouterr().err
+
+
+def test_facts_of_flags_are_those_of_the_vocabulary() -> None:
+    """The table's facts are those a person can know before the start: never a rank."""
+    assert {flag.fact for flag in FLAGS} - {None} == {
+        Fact.NODE_COUNT,
+        Fact.NODE_RANK,
+        Fact.PROCESSES_PER_NODE,
+        Fact.MASTER_ADDR,
+        Fact.MASTER_PORT,
+    }
