@@ -130,9 +130,11 @@ def test_every_platform_starts_the_same_job(words: tuple[str, ...]) -> None:
     assert_sum(rehearse(*words, "--nodes", "2", "--processes", "2", "--", *ALLREDUCE))
 
 
-def test_a_rehearsal_needs_no_root() -> None:
-    """On loopback addresses the same job runs without any privilege."""
-    words = ("--like", "azureml-pytorch", "--loopback", "--nodes", "2", "--processes", "2")
+@pytest.mark.mpi
+@pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi"])
+def test_a_rehearsal_needs_no_root(like: str) -> None:
+    """On loopback addresses the same job runs without any privilege, real mpirun included."""
+    words = ("--like", like, "--loopback", "--nodes", "2", "--processes", "2")
     assert_sum(rehearse(*words, "--", *ALLREDUCE), master="127.0.77.10")
 
 
