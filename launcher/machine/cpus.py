@@ -55,10 +55,13 @@ def count_cpu_list(text: str) -> int:
     """Return how many CPUs a kernel list such as ``0-3,8,10-11`` names; 0 if it is not one."""
     count = 0
     for part in text.strip().split(","):
-        low, _, high = part.partition("-")
-        if not (low.isdecimal() and (high or low).isdecimal() and len(part) < 16):
+        low, dash, high = part.partition("-")
+        if not (low.isdecimal() and (not dash or high.isdecimal()) and len(part) < 16):
             return 0
-        count += int(high or low) - int(low) + 1
+        size = int(high or low) - int(low) + 1
+        if size < 1:
+            return 0
+        count += size
     return count
 
 

@@ -32,7 +32,10 @@ def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: i
 
     None where there are not enough of them: sharing a GPU by accident is worse than a stop.
     """
-    names = visible_devices.split(",") if visible_devices else [str(i) for i in range(gpu_count or 0)]
+    count = gpu_count or 0
+    names = [str(index) for index in range(count)]
+    if visible_devices:
+        names = [name.strip() for name in visible_devices.split(",")[:count]]  # CUDA sees no more of them
     mine = names[local_rank * each : (local_rank + 1) * each]
     return ",".join(mine) if len(mine) == each else None
 

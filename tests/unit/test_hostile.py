@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 import launcher
 from launcher.__main__ import main
-from launcher.errors import EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.options import FLAGS
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 
 PACKAGE = Path(launcher.__file__).parent
 NAME = re.compile(r"[A-Z][A-Z0-9]*(?:_[A-Za-z0-9]+)*")
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-EXPECTED = (0, EXIT_USAGE, EXIT_UNTRUSTED)
+EXPECTED = (0, EXIT_USAGE, EXIT_HARDWARE, EXIT_UNTRUSTED)
 ERROR = re.compile(r"launcher: error: \[[a-z-]+\] ")
 COMMANDS = (
     ["plan"],

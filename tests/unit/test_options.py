@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.errors import EXIT_USAGE, EnvironmentUntrusted, UsageError
+from launcher.errors import EXIT_USAGE, HardwareMissing, UsageError
 from launcher.model import Fact, Trust
 from launcher.options import FLAGS, PROCESS_LIMIT, Flag, Options, read_options
 from launcher.plan import plan_job
@@ -152,7 +152,7 @@ def test_without_gpus_auto_is_the_cpus_and_gpu_an_error() -> None:
     for word in ("auto", "cpu"):
         plan = plan_job({}, host, read_options({"nproc_per_node": word}, {}), ())
         assert plan.topology.world_size == 6
-    with pytest.raises(EnvironmentUntrusted):
+    with pytest.raises(HardwareMissing):
         plan_job({}, host, read_options({"nproc_per_node": "gpu"}, {}), ())
 
 

@@ -1,0 +1,201 @@
+"""The commands: what they print where, their exit statuses, and the plan's JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from launcher.__main__ import main
+from launcher.cli import COMMANDS, DESCRIPTION
+from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
+from tests.process.starting import launch
+
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+KEYS = {
+    "": {
+        *("version", "launcher", "source", "scope", "mode", "topology", "machine", "facts", "settings"),
+        *("unset", "widen_cpus", "grace_s", "processes", "notes", "reads"),
+    },
+    "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
+    "machine": {"gpu_count", "cpu_count", "bound_cpu_count"},
+    "fact": {"value", "origin", "source", "trust", "lost"},
+    "lost": {"value", "origin", "source", "why"},
+    "setting": {"name", "value", "origin"},
+    "changed": {"inherited", "kept"},
+    "process": {"rank", "local_rank", "argv", "settings"},
+}
+
+
+def plan_json(
+    argv: list[str], environ: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> dict[str, object]:
+    assert main(["plan", "--format", "json", *argv], environ) == 0
+    document = json.loads(capfd.readouterr().out)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_the_plans_json_has_these_keys_and_no_others(capfd: pytest.CaptureFixture[str]) -> None:
+    """Tools read it: a new key is a decision, a lost one a new version."""
+    environ = {**OPEN_MPI, "MASTER_ADDR": "127.0.0.1", "RANK": "1", "OMP_NUM_THREADS": "3"}
+    document = plan_json(["--", "train.py"], environ, capfd)
+    assert set(document) == KEYS[""] and document["version"] == 1
+    for part in ("topology", "machine"):
+        assert set(document[part]) == KEYS[part]  # type: ignore[call-overload]
+    facts = document["facts"]
+    assert isinstance(facts, dict) and "rank" in facts
+    for fact in facts.values():
+        assert set(fact) == KEYS["fact"]
+        assert all(set(lost) == KEYS["lost"] for lost in fact["lost"])
+    assert facts["rank"]["lost"], "RANK agrees with Open MPI's"
+    processes, settings = document["processes"], document["settings"]
+    assert isinstance(processes, list) and isinstance(settings, list)
+    for process in processes:
+        assert set(process) == KEYS["process"]
+        settings += process["settings"]
+    for setting in settings:
+        assert set(setting) in (KEYS["setting"], KEYS["setting"] | KEYS["changed"])
+    assert any("kept" in setting for setting in settings)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "plan-json.md"
+
+
+@pytest.mark.xfail(not PAGE.exists(), reason="the page is not written yet")
+def test_each_key_of_the_plans_json_is_documented() -> None:
+    """docs/plan-json.md names every key."""
+    page = PAGE.read_text()
+    missing = {key for keys in KEYS.values() for key in keys if not re.search(rf"\b{key}\b", page)}
+    assert not missing
+
+
+def test_the_users_values_are_kept_and_said_to_be(capfd: pytest.CaptureFixture[str]) -> None:
+    """OMP_NUM_THREADS is the user's; the plan says what it would have been."""
+    document = plan_json([], {**OPEN_MPI, "OMP_NUM_THREADS": "77"}, capfd)
+    settings = document["settings"]
+    assert isinstance(settings, list)
+    found = [setting for setting in settings if setting["name"] == "OMP_NUM_THREADS"]
+    assert all(item["inherited"] == "77" and item["kept"] is True for item in found)
+    assert main(["env", "--format", "json"], {**OPEN_MPI, "OMP_NUM_THREADS": "77"}) == 0
+    assert json.loads(capfd.readouterr().out).get("OMP_NUM_THREADS", "77") == "77"
+
+
+def test_no_command_is_a_usage_error_that_names_them(capfd: pytest.CaptureFixture[str]) -> None:
+    """launcher alone, or with a word that is none of them: status 64."""
+    for argv in ([], ["start"], ["--nnodes", "2"], [""]):
+        assert main(argv, {}) == EXIT_USAGE
+        out, err = capfd.readouterr()
+        assert out == "" and "[usage]" in err
+        assert all(name in err for name in COMMANDS)
+
+
+def test_help_and_version_go_to_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
+    """Status 0, nothing on standard error."""
+    assert main(["--version"], {}) == 0
+    assert capfd.readouterr() == (f"launcher {__version__}\n", "")
+    for argv in (["-h"], ["--help"]):
+        assert main(argv, {}) == 0
+        out, err = capfd.readouterr()
+        assert err == "" and all(name in out for name in COMMANDS)
+    assert DESCRIPTION.keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_has_help(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """With its flags and their variables."""
+    with pytest.raises(SystemExit) as stopped:
+        main([name, "--help"], {})
+    assert stopped.value.code == 0
+    out, err = capfd.readouterr()
+    assert err == "" and out.startswith(f"usage: launcher {name}")
+    if name in ("run", "env", "plan"):
+        assert "--nproc-per-node" in out and "LAUNCHER_NPROC_PER_NODE" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "environ", "status", "code"),
+    [
+        (["plan", "--nnodes", "x"], {}, EXIT_USAGE, "malformed-flag"),
+        (["plan"], {"LAUNCHER_SCOPE": "rank"}, EXIT_USAGE, "malformed-flag"),
+        (["plan", "--source", "nobody"], {}, EXIT_USAGE, "unknown-source"),
+        (["plan", "--source", ":"], {}, EXIT_USAGE, "unknown-source"),
+        (["plan", "--source", "json:missing"], {}, EXIT_USAGE, "unknown-source"),
+        (["plan", "--replay", "/nonexistent"], {}, EXIT_USAGE, "bad-snapshot"),
+        (["run"], {}, EXIT_USAGE, "no-command"),
+        (["run", "-m"], {}, EXIT_USAGE, "no-command"),
+        (["run", "--replay", "/nonexistent", "true"], {}, EXIT_USAGE, "usage"),
+        (["env", "--format", "yaml"], {}, EXIT_USAGE, "usage"),
+        (["env", "--local-rank", "1"], {}, EXIT_USAGE, "usage"),
+        (["env", "--local-rank", "x"], {}, EXIT_USAGE, "usage"),
+        (["env", "--nproc-per-node", "gpu"], {}, EXIT_HARDWARE, "no-gpu"),
+        (["env"], {"RANK": "x", "WORLD_SIZE": "2"}, EXIT_UNTRUSTED, "malformed-variable"),
+        (["env"], {"RANK": "0"}, EXIT_UNTRUSTED, "missing-variable"),
+        (["env"], {"MASTER_ADDR": "192.0.2.1"}, EXIT_UNTRUSTED, "no-identity"),
+        (["env"], {**OPEN_MPI, "RANK": "0"}, EXIT_UNTRUSTED, "contradiction"),
+        (["env", "--gpus-per-process", "2"], {}, EXIT_UNTRUSTED, "too-few-gpus"),
+    ],
+)
+def test_refusals_have_a_status_a_code_and_a_fix(
+    argv: list[str], environ: dict[str, str], status: int, code: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What, where and the fix on standard error; standard output stays empty for whoever parses it."""
+    assert main(argv, {**environ, "CUDA_VISIBLE_DEVICES": ""}) == status
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert f"launcher: error: [{code}] " in err
+    assert err.count("launcher:   from: ") == err.count("launcher:   fix:  ") == err.count("error: [")
+
+
+def test_all_problems_are_reported_at_once_and_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    """Never one per attempt."""
+    environ = {"RANK": "x", "WORLD_SIZE": "-2", "LOCAL_RANK": "1.5", "MASTER_PORT": "0"}
+    assert main(["plan"], environ) == EXIT_UNTRUSTED
+    named = re.findall(r"error: \[malformed-variable\] (\w+)=", capfd.readouterr().err)
+    assert named == sorted(environ)
+
+
+@pytest.mark.parametrize(
+    ("words", "status"), [(["no-such-program"], 127), (["/"], 126), (["--", "/etc/passwd"], 126)]
+)
+def test_a_command_that_cannot_start_has_a_shells_status(words: list[str], status: int) -> None:
+    """127 not found, 126 found but not executable; the launcher's message says which."""
+    done = launch("run", *words, environ=OPEN_MPI)
+    assert done.returncode == status
+    assert done.stdout == "" and "launcher: error: [command-not-" in done.stderr
+
+
+def test_env_prints_the_process_that_was_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    """--local-rank chooses among those of this node."""
+    for local_rank in range(3):
+        argv = ["env", "--nproc-per-node", "3", "--local-rank", str(local_rank), "--format", "json"]
+        assert main(argv, {}) == 0
+        environ = json.loads(capfd.readouterr().out)
+        assert (environ["RANK"], environ["LOCAL_RANK"]) == (str(local_rank), str(local_rank))
+    assert main(["env", "--nproc-per-node", "3", "--local-rank", "3"], {}) == EXIT_USAGE
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """run --dry-run says the exact command."""
+    marker = tmp_path / "started"
+    assert main(["run", "--dry-run", "--nproc-per-node", "2", "--", "touch", str(marker)], {}) == 0
+    out, _ = capfd.readouterr()
+    assert "start rank 1: touch" in out and "MASTER_PORT" in out
+    assert not marker.exists()
+
+
+def test_secrets_of_a_command_line_are_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    """--api-key X is what people paste into bug reports."""
+    for style in ("text", "json"):
+        assert main(["plan", "--format", style, "--", "train.py", "--api-key", "hunter2"], {}) == 0
+        assert "hunter2" not in capfd.readouterr().out

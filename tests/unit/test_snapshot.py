@@ -1,0 +1,216 @@
+"""A snapshot: no secret gets in, and what comes out plans as the machine itself would."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher import __version__
+from launcher.__main__ import main
+from launcher.errors import NotReady, UsageError
+from launcher.host import Host
+from launcher.options import read_options
+from launcher.plan import plan_job, render_environ
+from launcher.redact import is_public_name
+from launcher.snapshot import (
+    RecordedHost,
+    read_snapshot,
+    render_snapshot,
+    take_snapshot,
+    write_snapshot,
+)
+from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
+from tests.unit.test_hostile import source_names
+
+# Made up, and put together here so that scanners of this repository stay quiet.
+SECRET = "s3cr3t" + "Zq9XvT7LmK2pR8wB4nY6" * 2
+JWT = ".".join(["eyJ" + "hbGciOiJIUzI1NiJ9", "eyJ" + SECRET, SECRET])
+SIGNED = f"https://account.blob.core.windows.net/c/f?sv=2024-01-01&sig={SECRET}%3D&se=2026"
+PLANTED = {
+    # names that nobody may see
+    "AZUREML_RUN_TOKEN": JWT,
+    "MLFLOW_TRACKING_TOKEN": SECRET,
+    "HF_TOKEN": "hf_" + SECRET,
+    "WANDB_API_KEY": SECRET,
+    "AWS_SECRET_ACCESS_KEY": SECRET,
+    "AZURE_CLIENT_SECRET": SECRET,
+    "AZ_BATCH_AUTHENTICATION_TOKEN": json.dumps({"token": SECRET}),
+    "AZ_BATCHAI_STORAGE_SAS": SECRET,
+    "SLURM_JWT": SECRET,
+    "PMI_SHARED_SECRET": SECRET,
+    "OMPI_MCA_password": SECRET,
+    "MY_OWN_VARIABLE": SECRET,
+    "SSH_AUTH_SOCK": f"/tmp/{SECRET}",
+    "HOME": f"/home/{SECRET}",
+    # innocent names with a secret inside
+    "AZ_BATCHAI_HOST_TOOLS_URL": SIGNED,
+    "AZ_BATCH_ACCOUNT_URL": f"https://user:{SECRET}@account.batch.azure.com",
+    "AZUREML_CR_DISTRIBUTED_CONFIG": json.dumps({"host_list": ["node0"], "token": SECRET}),
+    "AZUREML_CR_COMPUTE_CONTEXT": json.dumps({"auth": {"password": SECRET}}),
+    "TF_CONFIG": json.dumps({"cluster": {}, "task": {}, "api_key": SECRET}),
+    "SM_RESOURCE_CONFIG": json.dumps(json.dumps({"accessKey": SECRET})),
+    "NCCL_NET_PLUGIN": f"x --api-key {SECRET}",
+    "SLURM_JOB_NAME": f"train --token={SECRET}",
+    "OMPI_ARGV": f"train.py --wandb-key {SECRET} Bearer {SECRET}1",
+    "LAUNCHER_MASTER_ADDR": f"https://{SECRET}@node0",
+    "LD_LIBRARY_PATH": f"/opt/lib:AccountKey={SECRET}==;EndpointSuffix=core.windows.net",
+}
+
+
+class Machine(RecordedHost):
+    """A machine whose Hydra proxy has a secret on its command line, too."""
+
+    def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
+        proxy = ("/usr/bin/hydra_pmi_proxy", "--proxy-id", "1", "--auth-token", SECRET)
+        return (proxy, ("bash", "-c", f"export TOKEN={SECRET}"))
+
+
+def test_no_planted_secret_gets_into_a_snapshot() -> None:
+    """Neither by name nor inside a value, nor on a command line above us."""
+    text = render_snapshot(take_snapshot(Machine({"environ": {}}), PLANTED))
+    assert "s3cr3t" not in text
+    assert "hydra_pmi_proxy" in text and "bash" not in text
+    assert "AZUREML_CR_DISTRIBUTED_CONFIG" in text and "MY_OWN_VARIABLE" not in text
+
+
+@pytest.mark.parametrize("argv", [["plan"], ["plan", "--format", "json"], ["run", "--dry-run"]])
+def test_no_planted_secret_gets_into_a_plan_or_an_error(
+    argv: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Values are quoted in provenance and in messages; what they hide stays hidden."""
+    clean = {
+        name: value for name, value in PLANTED.items() if name not in ("TF_CONFIG", "LAUNCHER_MASTER_ADDR")
+    }
+    clean["MASTER_PORT"] = f"token={SECRET}"
+    for environ in (PLANTED, clean, {**clean, "MASTER_PORT": "1", "AZUREML_CR_NODE_RANK": "0"}):
+        main([*argv, "--", "train.py", "--api-key", SECRET], environ)
+        out, err = capfd.readouterr()
+        assert "s3cr3t" not in out and "s3cr3t" not in err
+        assert out or err
+
+
+@deterministic(60)
+@given(data=st.data())
+def test_a_snapshot_replays_as_the_machine_itself(data: st.DataObject) -> None:
+    """Taken, written as JSON, read again: the same environment for every process, for every platform."""
+    platform = PLATFORMS[data.draw(st.sampled_from(sorted(PLATFORMS)))]
+    job = data.draw(jobs(platform))
+    start = data.draw(st.sampled_from(platform.start(job)))
+    here = RecordedHost(start.recording(job.gpus))
+    there = RecordedHost(json.loads(render_snapshot(take_snapshot(here, start.environ))))
+    assert there.environ == {name: text for name, text in start.environ.items() if is_public_name(name)}
+    for host in (here, there):
+        assert host.own_addresses() == {start.node.hostname, start.node.address, "127.0.0.1"}
+    assert environments(there, there.environ) == environments(here, there.environ)
+
+
+TWO_NODES = Job((Node(0, "node0", "10.0.0.4", 1), Node(1, "node1", "10.0.0.5", 1)), gpus=2)
+
+
+def environments(host: RecordedHost, environ: dict[str, str] | object) -> list[dict[str, str]]:
+    assert isinstance(environ, dict)
+    plan = plan_job(environ, host, read_options({}, environ), ("true",))
+    return [render_environ(plan, process, environ) for process in plan.processes]
+
+
+def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:
+    """Or a bug report would replay as another machine."""
+    platforms = {name for p in PLATFORMS.values() for name in p.start(TWO_NODES)[1].environ}
+    assert [name for name in source_names() if not is_public_name(name)] == []
+    assert [name for name in sorted(platforms) if not is_public_name(name)] == [
+        "GFORTRAN_UNBUFFERED_PRECONNECTED"
+    ]
+
+
+def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
+    """What tells InfiniBand from Ethernet, and nothing else of /sys."""
+    device = tmp_path / "sys/devices/pci0/infiniband/mlx5_0"
+    (device / "ports/1/gids").mkdir(parents=True)
+    for name, text in {"link_layer": "InfiniBand\n", "state": "4: ACTIVE\n", "lid": "0x1\n"}.items():
+        (device / "ports/1" / name).write_text(text)
+    (device / "ports/1/gids/0").write_text("fe80::\n")
+    (device / "node_guid").write_text("0000:0000\n")
+    (tmp_path / "sys/class/infiniband").mkdir(parents=True)
+    (tmp_path / "sys/class/infiniband/mlx5_0").symlink_to(device)
+    recorded = take_snapshot(Host(str(tmp_path)), {})
+    sysfs = recorded["sysfs"]
+    assert isinstance(sysfs, dict)
+    assert sorted(sysfs) == [
+        "class/infiniband/mlx5_0",
+        "class/infiniband/mlx5_0/node_guid",
+        "class/infiniband/mlx5_0/ports/1/lid",
+        "class/infiniband/mlx5_0/ports/1/link_layer",
+        "class/infiniband/mlx5_0/ports/1/state",
+    ]
+    host = RecordedHost(recorded)
+    assert host.list_folder("/sys/class/infiniband") == ("mlx5_0",)
+    assert host.list_folder("/sys/class/infiniband/mlx5_0/ports") == ("1",)
+    assert host.read_text("/sys/class/infiniband/mlx5_0/ports/1/link_layer") == "InfiniBand"
+    assert host.read_link("/sys/class/infiniband/mlx5_0") == str(device)
+    assert host.read_text("/proc/self/cgroup") is None
+
+
+def test_fields_may_be_missing_or_of_another_type() -> None:
+    """environ alone is enough; the rest is then unknown, not zero."""
+    wrong: dict[str, object] = {"gpus": "8", "cpus": 1, "addresses": [], "ancestors": {}, "sysfs": 1}
+    for data in ({}, wrong):
+        host = RecordedHost({"environ": {}, **data})
+        assert (host.gpu_count(), host.granted_cpus(), host.affinity()) == (None, None, None)
+        assert (host.addresses(), host.ancestors(), host.hostname()) == ({}, (), "recorded")
+        assert host.list_folder("/sys/class/infiniband") == ()
+    assert RecordedHost({"environ": {}, "gpus": [{}, {}]}).gpu_count() == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}']
+)
+def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> None:
+    """A version we do not know is not guessed at."""
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(UsageError) as caught:
+        read_snapshot(str(tmp_path / "x.json"))
+    assert caught.value.problems[0].code == "bad-snapshot"
+    with pytest.raises(UsageError):
+        read_snapshot(str(tmp_path / "missing.json"))
+
+
+def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
+    """A reader sees the old file or the whole new one; nothing is left beside it."""
+    path = tmp_path / "node.json"
+    path.write_text("old")
+    write_snapshot('{"environ": {}}\n', str(path))
+    assert path.read_text() == '{"environ": {}}\n'
+    assert os.listdir(tmp_path) == ["node.json"]
+    assert stat.S_ISREG(path.stat().st_mode)
+    with pytest.raises(NotReady):
+        write_snapshot("x", str(tmp_path / "no" / "folder.json"))
+
+
+def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """launcher snapshot, to a file or to standard output, then launcher env --replay."""
+    environ = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_PORT": "1234", "HOME": "/root"}
+    path = tmp_path / "node.json"
+    assert main(["snapshot", "-o", str(path)], environ) == 0
+    assert main(["snapshot"], environ) == 0
+    printed = json.loads(capfd.readouterr().out)
+    assert printed == json.loads(path.read_text())
+    assert printed["version"] == 1 and printed["launcher"] == __version__
+    assert printed["environ"] == {name: value for name, value in environ.items() if name != "HOME"}
+    assert main(["env", "--replay", str(path), "--format", "json"], {"RANK": "7"}) == 0
+    replayed = json.loads(capfd.readouterr().out)
+    assert (replayed["RANK"], replayed["MASTER_PORT"]) == ("0", "1234")
+
+
+def test_bytes_that_are_not_utf_8_survive_a_snapshot(tmp_path: Path) -> None:
+    """Bug reports come with what was really there."""
+    environ = {"SLURM_JOB_NAME": os.fsdecode(b"na\xffme\n")}
+    write_snapshot(
+        render_snapshot(take_snapshot(RecordedHost({"environ": {}}), environ)), str(tmp_path / "x")
+    )
+    assert read_snapshot(str(tmp_path / "x")).environ == environ
