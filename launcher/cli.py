@@ -12,10 +12,11 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
+from launcher.arguments import Parser, add_flags, add_replay, make_parser, strip_dashes
 from launcher.errors import Problem, UsageError
 from launcher.host import Host
 from launcher.model import Mode, Plan, Process
-from launcher.options import FLAGS, Options, read_options
+from launcher.options import Options, read_options
 
 DESCRIPTION = {
     "run": "start COMMAND with everything a distributed process must see",
@@ -24,16 +25,7 @@ DESCRIPTION = {
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
-HELP_WIDTH = 100
 STYLES = ("table", "sh", "json", "dotenv")
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, with our exit status and our form of message."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        """Raise instead of exiting with status 2, which a training script may use itself."""
-        raise UsageError(Problem("usage", message, "command line", f"{self.prog} --help"))
 
 
 def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -69,13 +61,18 @@ def _overview() -> str:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher run``: exec the command, or start one process per GPU and wait."""
-    parser = _parser("run", "[options] [--] COMMAND ...")
-    parser.add_argument("--dry-run", action="store_true", help="print the plan and stop")
-    _add_replay(parser)
-    _add_flags(parser)
+    parser = make_parser("run", "[options] [--] COMMAND ...", DESCRIPTION["run"])
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
+        help="print the plan and stop [LAUNCHER_DRY_RUN]",
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     words = parser.parse_args(argv)
-    command = _strip_dashes(words.command)
+    command = strip_dashes(words.command)
     if words.replay and not words.dry_run:
         parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
     plan, inherited = _plan(words, environ, command)
@@ -101,7 +98,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher env``: the variables of one process, for people, shells and tools."""
-    parser = _parser("env", "[options]")
+    parser = make_parser("env", "[options]", DESCRIPTION["env"])
     parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
     parser.add_argument(
         "--local-rank", type=int, metavar="N", default=0, help="which process of this node (0)"
@@ -111,8 +108,8 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         action="store_true",
         help="the whole environment of the process, not only what the launcher sets",
     )
-    _add_replay(parser)
-    _add_flags(parser)
+    add_replay(parser, environ)
+    add_flags(parser)
     words = parser.parse_args(argv)
     plan, inherited = _plan(words, environ, ())
     from launcher.plan import render_environ
@@ -141,21 +138,21 @@ def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process:
 
 def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher plan``: everything the launcher knows and would do."""
-    parser = _parser("plan", "[options] [--] [COMMAND ...]")
+    parser = make_parser("plan", "[options] [--] [COMMAND ...]", DESCRIPTION["plan"])
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
     )
-    _add_replay(parser)
-    _add_flags(parser)
+    add_replay(parser, environ)
+    add_flags(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     words = parser.parse_args(argv)
-    job, inherited = _plan(words, environ, _strip_dashes(words.command))
+    job, inherited = _plan(words, environ, strip_dashes(words.command))
     return _print_plan(job, inherited, words.format)
 
 
 def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher snapshot``: one file that replays this node anywhere."""
-    parser = _parser("snapshot", "[-o FILE]")
+    parser = make_parser("snapshot", "[-o FILE]", DESCRIPTION["snapshot"])
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
     )
@@ -168,105 +165,6 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     else:
         write_snapshot(text, words.output)
     return 0
-
-
-def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher rehearse``: a job of simulated nodes."""
-    from launcher.rehearse.job import run_rehearsal
-    from launcher.rehearse.platforms import PLATFORMS
-
-    parser = _parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...")
-    parser.add_argument("--like", choices=tuple(PLATFORMS), required=True, help="the platform to imitate")
-    parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
-    parser.add_argument(
-        "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"
-    )
-    parser.add_argument(
-        "--scope",
-        choices=("node", "process"),
-        help="how often the platform starts the command (as it does by default)",
-    )
-    parser.add_argument(
-        "--bare", action="store_true", help="start COMMAND itself, without launcher run in front"
-    )
-    parser.add_argument(
-        "--loopback",
-        action="store_true",
-        help="nodes as loopback addresses even where namespaces are possible",
-    )
-    parser.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME[=VALUE]",
-        help="pass a variable to every node",
-    )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    words = parser.parse_args(argv)
-    command = _strip_dashes(words.command)
-    if not command:
-        parser.error("no COMMAND to rehearse")
-    return run_rehearsal(
-        words.like,
-        words.nodes,
-        words.processes,
-        command,
-        scope=words.scope,
-        bare=words.bare,
-        env=_read_pairs(words.env, environ),
-        loopback=words.loopback,
-    )
-
-
-def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    pairs = {}
-    for item in items:
-        name, equals, value = item.partition("=")
-        pairs[name] = value if equals else environ.get(name, "")
-    return pairs
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 200:
-        raise argparse.ArgumentTypeError("expected a number in 1..200")
-    return number
-
-
-def _parser(name: str, usage: str) -> Parser:
-    return Parser(
-        formatter_class=_formatter,
-        prog=f"launcher {name}",
-        usage=f"launcher {name} {usage}",
-        description=DESCRIPTION[name],
-        allow_abbrev=False,
-    )
-
-
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter of a given width; asked for one, argparse loads shutil and three compressors."""
-    return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
-
-
-def _add_replay(parser: Parser) -> None:
-    parser.add_argument("--replay", metavar="FILE", help="work from a snapshot file instead of this machine")
-
-
-def _add_flags(parser: Parser) -> None:
-    for flag in FLAGS:
-        names = [*([flag.short] if flag.short else []), flag.name]
-        if "_" in flag.dest:
-            names.append("--" + flag.dest)  # torchrun takes both spellings
-        text = f"{flag.help} [{flag.variable}]"
-        if flag.parse is None:
-            parser.add_argument(*names, dest=flag.dest, action="store_true", help=text)
-        else:
-            parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
-
-
-def _strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
-    """Drop the ``--`` that separates options from the command; argparse keeps it in a remainder."""
-    return tuple(command[1:] if command and command[0] == "--" else command)
 
 
 def _plan(
@@ -301,6 +199,13 @@ def _write(text: str) -> None:
     data = text.encode("utf-8", "surrogateescape")
     while data:
         data = data[os.write(1, data) :]
+
+
+def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher rehearse``: a job of simulated nodes."""
+    from launcher.rehearse import command
+
+    return command.rehearse(argv, environ, DESCRIPTION["rehearse"])
 
 
 COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {

@@ -33,6 +33,8 @@ CONSUMED = (
     "SCOPE",
     "SOURCE",
     "GPUS_PER_PROCESS",
+    "DRY_RUN",
+    "REPLAY",
 )
 """LAUNCHER_* variables that described the launcher's own place, not the process's."""
 DEFAULT_GRACE_S = 30.0

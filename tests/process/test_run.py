@@ -241,3 +241,14 @@ def test_a_dry_run_prints_and_starts_nothing(tmp_path: Path) -> None:
     done = launch("run", "--dry-run", "--", "touch", str(witness), environ=MPI)
     assert done.returncode == 0 and "OMPI_COMM_WORLD_RANK='3'" in done.stdout
     assert str(witness) in done.stdout and not witness.exists()
+
+
+def test_a_dry_run_can_be_asked_for_by_a_variable(tmp_path: Path) -> None:
+    """LAUNCHER_DRY_RUN=1 shows what an image would do, without touching its command."""
+    witness = tmp_path / "started"
+    done = launch("run", "--", "touch", str(witness), environ={**MPI, "LAUNCHER_DRY_RUN": "1"})
+    assert (done.returncode, witness.exists()) == (0, False)
+    assert (
+        launch("run", "--", "touch", str(witness), environ={**MPI, "LAUNCHER_DRY_RUN": "0"}).returncode == 0
+    )
+    assert witness.exists()

@@ -1,0 +1,63 @@
+"""Words to options: one parser per command, built when that command is asked for."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from launcher.errors import Problem, UsageError
+from launcher.options import FLAGS
+
+HELP_WIDTH = 100
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, with our exit status and our form of message."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]
+        """Raise instead of exiting with status 2, which a training script may use itself."""
+        raise UsageError(Problem("usage", message, "command line", f"{self.prog} --help"))
+
+
+def make_parser(name: str, usage: str, description: str) -> Parser:
+    """Return the parser of one command."""
+    return Parser(
+        formatter_class=_formatter,
+        prog=f"launcher {name}",
+        usage=f"launcher {name} {usage}",
+        description=description,
+        allow_abbrev=False,
+    )
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Return a formatter of a given width; asked for one, argparse loads shutil and three compressors."""
+    return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
+
+
+def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
+    """Add ``--replay``."""
+    parser.add_argument(
+        "--replay",
+        metavar="FILE",
+        default=environ.get("LAUNCHER_REPLAY") or None,
+        help="work from a snapshot file instead of this machine [LAUNCHER_REPLAY]",
+    )
+
+
+def add_flags(parser: Parser) -> None:
+    """Add the flags of ``launcher run``, from their table."""
+    for flag in FLAGS:
+        names = [*([flag.short] if flag.short else []), flag.name]
+        if "_" in flag.dest:
+            names.append("--" + flag.dest)  # torchrun takes both spellings
+        text = f"{flag.help} [{flag.variable}]"
+        if flag.parse is None:
+            parser.add_argument(*names, dest=flag.dest, action="store_true", help=text)
+        else:
+            parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
+
+
+def strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
+    """Drop the ``--`` that separates options from the command; argparse keeps it in a remainder."""
+    return tuple(command[1:] if command and command[0] == "--" else command)

@@ -1,0 +1,70 @@
+"""The command line of ``launcher rehearse``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+
+from launcher.arguments import make_parser, strip_dashes
+from launcher.rehearse.job import run_rehearsal
+from launcher.rehearse.platforms import PLATFORMS
+
+
+def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """Run ``launcher rehearse ARGV``; return the job's exit status."""
+    parser = make_parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...", description)
+    parser.add_argument("--like", choices=tuple(PLATFORMS), required=True, help="the platform to imitate")
+    parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
+    parser.add_argument(
+        "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"
+    )
+    parser.add_argument(
+        "--scope",
+        choices=("node", "process"),
+        help="how often the platform starts the command (as it does by default)",
+    )
+    parser.add_argument(
+        "--bare", action="store_true", help="start COMMAND itself, without launcher run in front"
+    )
+    parser.add_argument(
+        "--loopback",
+        action="store_true",
+        help="nodes as loopback addresses even where namespaces are possible",
+    )
+    parser.add_argument(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="pass a variable to every node",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    words = parser.parse_args(argv)
+    command = strip_dashes(words.command)
+    if not command:
+        parser.error("no COMMAND to rehearse")
+    return run_rehearsal(
+        words.like,
+        words.nodes,
+        words.processes,
+        command,
+        scope=words.scope,
+        bare=words.bare,
+        env=_read_pairs(words.env, environ),
+        loopback=words.loopback,
+    )
+
+
+def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    pairs = {}
+    for item in items:
+        name, equals, value = item.partition("=")
+        pairs[name] = value if equals else environ.get(name, "")
+    return pairs
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 200:
+        raise argparse.ArgumentTypeError("expected a number in 1..200")
+    return number
