@@ -143,7 +143,8 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
     if daemon == 0:
         # version 3 and 4 put their own node first; 5 follows the order of --host
         return nodes is None and not place.is_in_block(0) and not place.is_dealt_to(0)
-    return node != daemon and place.is_in_block(daemon - 1)
+    # Dealt in turn a place can look as in blocks beside an idle head; if it is that, rank 0 stops
+    return node != daemon and place.is_in_block(daemon - 1) and not place.is_dealt_to(daemon)
 
 
 def _count_daemons(reader: Reader) -> int | None:
