@@ -1,0 +1,113 @@
+"""Write the tables of docs/flags.md anew from the program itself: ``python tools/render_docs.py``.
+
+Each table stands between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->``; the text around it is left
+alone. With ``--check`` nothing is written, and the status is 1 if something would be. A test does that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
+
+from launcher.cli import COMMANDS  # noqa: E402
+from launcher.options import FLAGS, Flag  # noqa: E402
+
+PAGE = ROOT / "docs" / "flags.md"
+SHARED = "flags"
+_VARIABLE = re.compile(r" \[(LAUNCHER_\w+)\]\Z")
+
+
+class Built(Exception):
+    """Carries a parser out of a command, at the moment when it is complete."""
+
+
+def main(argv: list[str]) -> int:
+    """Write the page, or compare it."""
+    old = PAGE.read_text(encoding="utf-8")
+    new = render(old)
+    if argv == ["--check"]:
+        return int(old != new)
+    PAGE.write_text(new, encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)}: {'as it was' if old == new else 'changed'}")
+    return 0
+
+
+def render(page: str) -> str:
+    """Return the page with its tables made from the program.
+
+    Raises:
+        ValueError: A table has no place in the page.
+    """
+    tables = {SHARED: render_flags()} | {name: render_command(name) for name in COMMANDS}
+    for name, table in tables.items():
+        begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
+        head, found, rest = page.partition(begin)
+        _, closed, tail = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{PAGE.name} has no {begin.strip()} ... {end}")
+        page = f"{head}{begin}{table}{end}{tail}"
+    return page
+
+
+def render_flags() -> str:
+    """Return the table of the flags that ``run``, ``env`` and ``plan`` share."""
+    rows = [(_names(_spellings(flag), flag.metavar), f"`{flag.variable}`", flag.help) for flag in FLAGS]
+    return _table(("flag", "variable", "meaning"), rows)
+
+
+def _spellings(flag: Flag) -> list[str]:
+    return [*([flag.short] if flag.short else []), flag.name]
+
+
+def render_command(name: str) -> str:
+    """Return the table of one command's own flags: those that are not shared."""
+    shared = {flag.dest for flag in FLAGS} if _takes_flags(name) else set()
+    rows = []
+    for action in find_parser(name)._actions:
+        if not action.option_strings or action.dest in {*shared, "help"}:
+            continue
+        text = action.help or ""
+        variable = _VARIABLE.search(text)
+        value = "|".join(action.choices) if action.choices else action.metavar or ""
+        names = _names(action.option_strings, str(value) if action.nargs != 0 else "")
+        rows.append((names, f"`{variable[1]}`" if variable else "", _VARIABLE.sub("", text)))
+    return _table(("flag", "variable", "meaning"), rows)
+
+
+def _takes_flags(name: str) -> bool:
+    spellings = {spelling for action in find_parser(name)._actions for spelling in action.option_strings}
+    return {flag.name for flag in FLAGS} <= spellings
+
+
+def find_parser(name: str) -> argparse.ArgumentParser:
+    """Return the parser that a command builds, at the moment when it would use it."""
+
+    def stop(parser: argparse.ArgumentParser, *_: object) -> None:
+        raise Built(parser)
+
+    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
+        try:
+            COMMANDS[name]([], {})
+        except Built as built:
+            parser: argparse.ArgumentParser = built.args[0]
+            return parser
+    raise ValueError(f"launcher {name} parses no arguments")
+
+
+def _names(spellings: list[str], value: str) -> str:
+    return ", ".join(f"`{f'{spelling} {value}'.strip()}`" for spelling in spellings)
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
