@@ -124,6 +124,8 @@ def _import_foreign(path: str) -> Read:
     module, _, attribute = path.partition(":")
     try:
         read: Read = getattr(import_module(module), attribute or "read")
+        if not callable(read):
+            raise AttributeError(f"{attribute!r} is no function")
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(
             Problem(

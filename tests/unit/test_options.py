@@ -260,3 +260,18 @@ def test_facts_of_flags_are_those_of_the_vocabulary() -> None:
         Fact.MASTER_ADDR,
         Fact.MASTER_PORT,
     }
+
+
+def test_code_is_named_on_the_command_line_only() -> None:
+    """--source module:function may import anything, so a variable of an image must not name it."""
+    with pytest.raises(UsageError, match="on the command line only"):
+        read_options({}, {"LAUNCHER_SOURCE": "antigravity:read"})
+    assert read_options({"source": "my.cluster:read"}, {}).text("source") == "my.cluster:read"
+    assert read_options({}, {"LAUNCHER_SOURCE": "slurm"}).text("source") == "slurm"
+
+
+@pytest.mark.parametrize("path", ["no_such_module_x:read", "json:no_such", "json:__doc__", "json", ":"])
+def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
+    """A wrong --source is named, with those that exist; it is no bug of the launcher."""
+    with pytest.raises(UsageError, match="unknown-source"):
+        plan_job({}, RecordedHost({"environ": {}}), read_options({"source": path}, {}), ())
