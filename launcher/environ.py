@@ -17,7 +17,7 @@ from launcher.model import Claim, Evidence, Fact, Scope, Trust, Value
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
 PORT_LIMIT = 65536
-_DIGITS = re.compile(r"[0-9]{1,9}\Z", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,10}\Z", re.ASCII)
 # Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
 # IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,251}[A-Za-z0-9_])?\Z|::[A-Fa-f0-9.:]*\Z", re.ASCII)

@@ -20,7 +20,10 @@ STEP_NODELIST = "SLURM_STEP_NODELIST"
 JOB_NODELIST = "SLURM_JOB_NODELIST"
 JOB_NODE_COUNT = "SLURM_JOB_NUM_NODES"
 TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+DISTRIBUTION = "SLURM_DISTRIBUTION"
+NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
+OTHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
 OTHER_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 # The batch step, the extern step and the interactive step of salloc run shells, not tasks.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -42,20 +45,34 @@ def read(reader: Reader) -> None:
     nodes = _read_node_count(reader)
     if _read_local_size(reader, node) == 1 and tasks and nodes and tasks > nodes:
         reader.starts = Scope.PROCESS  # alone on this node (srun -N2 -n4 gives 3 and 1), but no agent
-    _read_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST, Trust.STATED)
+    _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
 
 
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
         reader.note(f"{reader.origin(PROCID)} belongs to mpirun's daemon on this node, not to this process")
-    _read_hosts(reader, JOB_NODELIST, None)
+    hosts = _read_hosts(reader, JOB_NODELIST)
+    if _is_rank_0_on(hosts[1:], reader):
+        # The other ranks cannot see that; but mpirun ends them with this one
+        reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
+    elif hosts:
+        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
+
+
+def _is_rank_0_on(hosts: tuple[str, ...], reader: Reader) -> bool:
+    if not any(reader.text(name) == "0" for name in OTHER_RANKS):
+        return False
+    # mpirun may have been told of some nodes only (--host). Hydra brings its own node's SLURMD_NODENAME
+    names = {reader.text(NODE_NAME), reader.host.hostname(), reader.host.hostname().partition(".")[0]}
+    return not names.isdisjoint(hosts)
 
 
 def _read_batch_script(reader: Reader) -> None:
     count = reader.integer(JOB_NODE_COUNT, 1)
     if count is not None and count > 1:
-        reader.sign(JOB_NODE_COUNT, "this is the batch script, it runs once: srun launcher run -- COMMAND")
+        fix = "a batch script or a shell of salloc runs once: srun launcher run -- COMMAND"
+        reader.sign(JOB_NODE_COUNT, fix)
     elif count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
@@ -84,16 +101,23 @@ def _read_local_size(reader: Reader, node: int | None) -> int | None:
     return sizes[node]
 
 
-def _read_hosts(reader: Reader, name: str, trust: Trust | None) -> None:
-    """Claim the first host as master, and the list itself where it is the step's own."""
+def _read_step_hosts(reader: Reader, name: str) -> None:
+    """Claim the step's own nodes, and the first as master."""
+    hosts = _read_hosts(reader, name)
+    reader.claim_hosts(hosts, name)
+    if len(hosts) > 1 and (reader.text(DISTRIBUTION) or "").startswith("arbitrary"):
+        # The list is sorted, SLURM_HOSTFILE is not: rank 0 is on the first node of that
+        reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
+    elif hosts:
+        reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+
+
+def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:
     text = reader.text(name)
     if text is None:
-        return
+        return ()
     try:
-        hosts = parse_hosts(",".join(parse_nodelist(text)))
+        return parse_hosts(",".join(parse_nodelist(text)))
     except ValueError as error:
         reader.malformed(name, str(error))
-        return
-    if trust is not None:
-        reader.claim_hosts(hosts, name, trust)
-    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+        return ()

@@ -50,6 +50,49 @@ def test_slurm_a_lone_task_among_more_is_no_launcher_per_node(tasks: str, starts
     assert ask("slurm", environ).starts is starts
 
 
+def test_slurm_arbitrary_tasks_have_no_master() -> None:
+    """The node list is sorted whatever SLURM_HOSTFILE says: its first node is not rank 0's."""
+    environ = {
+        "SLURM_DISTRIBUTION": "arbitrary",
+        "SLURM_NODEID": "0",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "node[0-1]",
+    }
+    evidence = ask("slurm", environ)
+    assert Fact.MASTER_ADDR not in facts(evidence)
+    assert facts(evidence)[Fact.HOSTS] == ("node0", "node1")
+    assert "SLURM_DISTRIBUTION='arbitrary'" in evidence.notes[0]
+    assert facts(ask("slurm", {**environ, "SLURM_STEP_NODELIST": "node1"}))[Fact.MASTER_ADDR] == "node1"
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"])
+@pytest.mark.parametrize(
+    ("rank", "node", "master"), [("0", "node0", "node0"), ("0", "node1", None), ("1", "node1", "node0")]
+)
+def test_slurm_mpirun_may_put_rank_0_on_another_node(
+    name: str, rank: str, node: str, master: str | None
+) -> None:
+    """Mpirun --host leaves the first node out: rank 0 must not send everybody there."""
+    environ = {
+        "MPI_LOCALRANKID": "0",
+        "SLURMD_NODENAME": node,
+        "SLURM_JOB_ID": "9",
+        "SLURM_JOB_NODELIST": "node[0-1]",
+        "SLURM_PROCID": "0",
+        name: rank,
+    }
+    assert facts(ask("slurm", environ)).get(Fact.MASTER_ADDR) == master
+
+
+def test_slurm_interactive_step_is_no_task() -> None:
+    """The shell of salloc, where Slurm starts it on the first node, has a step of ten digits."""
+    environ = {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_ID": "4294967290"}
+    evidence = ask("slurm", environ)
+    assert (evidence.problems, evidence.claims, len(evidence.signs)) == ((), (), 1)
+
+
 @pytest.mark.parametrize(("rank", "starts"), [("1", None), ("3", Scope.PROCESS)])
 def test_hydra_a_lone_process_among_more_is_no_launcher_per_node(rank: str, starts: Scope | None) -> None:
     """mpiexec -hosts a:3,b:1: rank 3 is alone on proxy 1; one per node, proxy 1 would have rank 1."""
