@@ -1,0 +1,190 @@
+"""The documentation says what the code does: names that stand in both must be the same names."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from launcher.__main__ import main
+from launcher.errors import EnvironmentUntrusted
+from launcher.options import FLAGS, read_options
+from launcher.plan import plan_job
+from launcher.snapshot import RecordedHost
+from launcher.sources import TABLE, Row
+from tests.process.starting import ROOT
+
+DOCS = Path(ROOT) / "docs"
+CODE = Path(ROOT) / "launcher"
+VARIABLE = re.compile(r"[A-Z]{2,}[A-Z0-9]*(_[A-Za-z0-9]+)*")
+WORDS = {"RANK"}  # of one part; every other word of one part in capitals is no variable
+LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
+
+
+def read(name: str) -> str:
+    """Return a page of the documentation."""
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def pages() -> list[str]:
+    """Return the names of all pages."""
+    return sorted(path.name for path in DOCS.glob("*.md"))
+
+
+def constants(path: Path) -> Iterator[str]:
+    """Yield every text that stands in quotes in a module, less its docstrings' own sentences."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def variables(path: Path) -> set[str]:
+    """Return the names of variables that stand in quotes in a module."""
+    found = {text for text in constants(path) if VARIABLE.fullmatch(text)}
+    return {name for name in found if "_" in name or name in WORDS}
+
+
+def codes() -> Iterator[tuple[str, str]]:
+    """Yield (code, module) of every problem that the launcher can report."""
+    for path in sorted(CODE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and node.args and _reports(node.func):
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    yield first.value, path.name
+
+
+def _reports(function: ast.expr) -> bool:
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return name in ("Problem", "problem")
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the text under each heading of the second level."""
+    parts = re.split(r"^## (.+)$", page, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+@pytest.mark.parametrize("path", sorted((CODE / "sources").glob("*.py")), ids=lambda path: path.stem)
+def test_every_variable_that_a_source_reads_is_documented(path: Path) -> None:
+    """A variable named in a source stands in the section of that source, or anywhere if it is shared."""
+    page = read("environments.md")
+    text = sections(page).get(path.stem, page)
+    missing = {name for name in variables(path) if f"`{name}`" not in text}
+    assert missing == set()
+
+
+def test_every_source_has_a_section_in_the_order_of_the_table() -> None:
+    """The order is the meaning: inner before outer."""
+    expected = [row.name for row in TABLE]
+    assert expected == [name for name in sections(read("environments.md")) if name in expected]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.name)
+def test_the_markers_of_a_source_are_in_its_section(row: Row) -> None:
+    """When a source is asked is part of what a reader must know."""
+    section = sections(read("environments.md"))[row.name]
+    assert {marker for marker in row.markers if f"`{marker}`" not in section} == set()
+
+
+def test_every_flag_and_its_variable_are_documented() -> None:
+    """Each flag by its name, and by the variable that gives the same."""
+    page = read("flags.md")
+    names = [name for flag in FLAGS for name in (flag.name, flag.variable)]
+    assert [name for name in names if not re.search(rf"`{re.escape(name)}\b", page)] == []
+
+
+def test_the_tables_of_flags_are_as_the_program_has_them() -> None:
+    """If this fails: ``python tools/render_docs.py``, and read the difference."""
+    done = subprocess.run(
+        [sys.executable, str(Path(ROOT) / "tools" / "render_docs.py"), "--check"], check=False
+    )
+    assert done.returncode == 0, "docs/flags.md is not up to date: run python tools/render_docs.py"
+
+
+def test_every_error_code_is_documented_once() -> None:
+    """Each code has a row of its own in docs/errors.md, and each row is a code that exists."""
+    rows = re.findall(r"^\| `([a-z-]+)` \|", read("errors.md"), flags=re.MULTILINE)
+    assert sorted(rows) == sorted({code for code, _ in codes()})
+
+
+@pytest.mark.parametrize("page", pages())
+def test_links_lead_somewhere(page: str) -> None:
+    """A link names a file that is there, and a heading that is in it."""
+    for target, heading in LINK.findall(read(page)):
+        path = DOCS / target if target else DOCS / page
+        assert path.exists(), f"{page}: {target}"
+        if heading:
+            assert heading in anchors(path.read_text(encoding="utf-8")), f"{page}: {target}#{heading}"
+
+
+def anchors(page: str) -> set[str]:
+    """Return what headings are called in links, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.+)$", page, flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", text.lower()).strip().replace(" ", "-") for text in headings}
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """Return the fenced blocks of a language in a page."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", read(page), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_example_of_a_plan_is_a_real_one(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The snapshot in docs/snapshot.md gives the plan in docs/plan-json.md, field by field."""
+    (recorded,), (expected,) = blocks("snapshot.md", "json"), blocks("plan-json.md", "json")
+    file = tmp_path / "node.json"
+    file.write_text(recorded, encoding="utf-8")
+    assert main(["plan", "--format", "json", "--replay", str(file), "--", "./train"], {}) == 0
+    version = json.loads(expected)["launcher"]
+    assert json.loads(expected.replace(version, __version__)) == json.loads(capfd.readouterr().out)
+
+
+def test_every_key_of_a_plan_is_documented() -> None:
+    """The example has all keys of the top level, and the page explains each."""
+    (example,) = blocks("plan-json.md", "json")
+    text = read("plan-json.md").replace(example, "")
+    keys = {key for key in _keys(json.loads(example)) if not re.search(rf"[`.]{key}`", text)}
+    assert keys == set()
+
+
+def _keys(document: dict[str, object]) -> Iterator[str]:
+    yield from document
+    for part in ("topology", "machine"):
+        yield from document[part]  # type: ignore[misc]
+    facts = document["facts"]
+    assert isinstance(facts, dict)
+    for name, fact in facts.items():
+        yield name
+        yield from fact
+        for lost in fact["lost"]:
+            yield from lost
+    assert isinstance(document["settings"], list) and isinstance(document["processes"], list)
+    for item in (*document["settings"], *document["processes"]):
+        yield from item
+
+
+def test_the_example_of_a_source_works() -> None:
+    """The source in docs/extending.md gives the example's job its ranks, and a login shell a sign."""
+    code = types.ModuleType("acme_example")
+    exec(blocks("extending.md", "python")[0], code.__dict__)
+    sys.modules[code.__name__] = code
+    case = json.loads(blocks("extending.md", "json")[0])
+    options = read_options({"source": f"{code.__name__}:read"}, {})
+    try:
+        for rank, process in enumerate(case["processes"]):
+            host = RecordedHost({**process, "environ": {**case["environ"], **process["environ"]}})
+            topology = plan_job(host.environ, host, options, ()).topology
+            assert (topology.rank, topology.node_rank, topology.world_size) == (rank, rank // 2, 4)
+            assert (topology.master_addr, topology.local_size) == ("10.0.0.4", 2)
+        with pytest.raises(EnvironmentUntrusted, match="no-identity"):
+            plan_job(case["environ"], RecordedHost({}), options, ())
+    finally:
+        del sys.modules[code.__name__]
