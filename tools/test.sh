@@ -6,7 +6,8 @@ set -euo pipefail
 # shellcheck source=tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-setup_tools "${REHEARSAL_TOOLS[@]}" scontrol:slurm-client # Slurm's own reader of host lists
+# A real Slurm runs on the tests' nodes, and its scontrol reads host lists beside our own reader.
+setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 setup_frameworks
 setup_project
 setup_mpis
