@@ -16,10 +16,12 @@ import pytest
 from launcher import __version__
 from launcher.__main__ import main
 from launcher.errors import EnvironmentUntrusted
+from launcher.model import Claim
 from launcher.options import FLAGS, read_options
 from launcher.plan import plan_job
 from launcher.snapshot import RecordedHost
-from launcher.sources import TABLE, Row
+from launcher.sources import TABLE, Row, gather
+from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 
 DOCS = Path(ROOT) / "docs"
@@ -188,3 +190,39 @@ def test_the_example_of_a_source_works() -> None:
             plan_job(case["environ"], RecordedHost({}), options, ())
     finally:
         del sys.modules[code.__name__]
+
+
+def claims() -> Iterator[Claim]:
+    """Yield every claim that any source makes on any process of the golden cases."""
+    for name in case_names():
+        for snapshot in snapshots(read_case(name)):
+            host = RecordedHost(snapshot)
+            for evidence in gather(host.environ, host).evidence:
+                yield from evidence.claims
+
+
+def documented() -> set[tuple[str, str, str, str]]:
+    """Return (source, variable, fact, trust) of every row in the tables of docs/environments.md."""
+    found = set()
+    for source, text in sections(read("environments.md")).items():
+        names: list[str] = []
+        for line in re.findall(r"^\|(.+)\|$", text, flags=re.MULTILINE):
+            cells = [cell.strip() for cell in line.split("|")]
+            names = re.findall(r"`(\w+)`", cells[0]) or names
+            facts, trusts = cells[1].split(";"), cells[2].split(";") if len(cells) > 2 else []
+            for fact, trust in zip(facts, trusts, strict=False):
+                words = [re.sub(r" [01]\Z", "", word.strip()) for word in fact.split(",")]
+                found |= {(source, name, word, trust.strip()) for name in names for word in words}
+    return found
+
+
+def test_sources_claim_what_the_tables_say() -> None:
+    """Over all golden cases: no variable gives another fact, or with another trust, than documented."""
+    table, seen = documented(), set()
+    for claim in claims():
+        name, equals, _ = claim.origin.partition("='")
+        if equals and name.isidentifier():
+            fact = claim.fact.value.replace("_", " ").replace("addr", "address")
+            seen.add((claim.source, name, fact, claim.trust.name))
+    assert len(seen) > 60
+    assert seen - table == set()
