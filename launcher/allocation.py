@@ -237,12 +237,27 @@ def _settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
                 "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
             )
         return "", port
+    _check_rank_0_is_master(ledger)
     if not single and is_loopback(str(address)):
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
             "set MASTER_ADDR to the address of node 0, or unset it",
         )
     return str(address), port
+
+
+def _check_rank_0_is_master(ledger: Ledger) -> None:
+    """Rank 0 listens at the master's address: whoever names the master must not place it elsewhere."""
+    rank, master = ledger.findings.get(Fact.RANK), ledger.findings[Fact.MASTER_ADDR].claim
+    if rank is None or rank.claim.value != 0:
+        return
+    for claim in ledger.about(Fact.NODE_RANK):
+        if claim.source == master.source and claim.value != 0 and master.trust is not Trust.ASKED:
+            ledger.contradiction(
+                f"{rank.claim.origin} is rank 0, on node {claim.value} ({claim.origin}), but the master is "
+                f"node 0 ({master.origin})",
+                "start mpirun on the master, that node first, or pass --master-addr HOST (this node)",
+            )
 
 
 def _is_all_here(ledger: Ledger) -> bool:

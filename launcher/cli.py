@@ -184,12 +184,9 @@ def _plan(
 
 
 def _print_plan(job: Plan, environ: Mapping[str, str], style: str) -> int:
-    from launcher.views.plan import print_text, render_json
+    from launcher.views.plan import render_json, render_text
 
-    if style == "json":
-        _write(render_json(job, environ))
-    else:
-        print_text(job, environ)
+    _write(render_json(job, environ) if style == "json" else render_text(job, environ))
     return 0
 
 

@@ -48,8 +48,8 @@ def parse_host(text: str) -> str:
     host = text.strip(" \t\r\n")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not _HOST.match(host):
-        raise Malformed("a host name or an IP address")
+    if not _HOST.match(host) or host.count(":") == 1:
+        raise Malformed("a host name or an IP address, without a port")
     return host
 
 

@@ -78,12 +78,27 @@ class Ledger:
             return "agrees"
         if winner.trust is Trust.ASKED:
             return f"overruled by {winner.origin}"
+        if self._is_forwarded(winner, loser):
+            self._contradict(winner, loser)
+            return f"contradicts {winner.origin}"
         if winner.trust < loser.trust:
             return f"less direct than {winner.origin} ({loser.trust.name.lower()})"
         if winner.fact in IDENTITY and winner.trust is Trust.STATED:
             self._contradict(winner, loser)
             return f"contradicts {winner.origin}"
         return f"{winner.source} is nearer to the process than {loser.source}"
+
+    def _is_forwarded(self, winner: Claim, loser: Claim) -> bool:
+        """Whether a platform's node rank may be the head node's, handed to all ranks by mpirun -x.
+
+        The daemon that started us knows its node; a variable from further out that says another one
+        is either another order of the nodes or another node's value, and nothing tells which.
+        """
+        return (
+            winner.fact is Fact.NODE_RANK
+            and (winner.trust, loser.trust) == (Trust.STATED, Trust.DERIVED)
+            and self.claims.index(loser) < self.claims.index(winner)
+        )
 
     def _contradict(self, one: Claim, other: Claim) -> None:
         hint = ""

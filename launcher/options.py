@@ -177,8 +177,6 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
             continue
         origin = f"{flag.name} {text}" if where == "command line" else f"{flag.variable}={shorten(text)!r}"
         try:
-            if flag.dest == "source" and ":" in text and where != "command line":
-                raise Malformed("a source's name (code is named on the command line only: --source)")
             value = flag.parse(text) if flag.parse else _is_on(text)
         except Malformed as error:
             fix = f"correct {flag.name if where == 'command line' else flag.variable}"

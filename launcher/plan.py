@@ -18,25 +18,15 @@ from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
 from launcher.model import Fact, Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
-from launcher.options import PROCESS_LIMIT, Options
+from launcher.options import FLAGS, PROCESS_LIMIT, Options
 from launcher.sources import gather
+from launcher.sources.launched import MARKER
 from launcher.topology import plan_topology
 
-MARKER = "LAUNCHER_LAUNCHED"
-"""Set in every process we start: a launcher inside of it believes its contract and starts nothing twice."""
-CONSUMED = (
-    "NNODES",
-    "NODE_RANK",
-    "NPROC_PER_NODE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "SCOPE",
-    "SOURCE",
-    "GPUS_PER_PROCESS",
-    "DRY_RUN",
-    "REPLAY",
-)
-"""LAUNCHER_* variables that described the launcher's own place, not the process's."""
+CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
+"""LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
+EMPTY_IS_FATAL = ("TF_CONFIG",)
+"""TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 DEFAULT_GRACE_S = 30.0
 
 
@@ -52,7 +42,9 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     Raises:
         LauncherError: What is wrong, by name, all at once.
     """
-    gathered = gather(environ, host, options.text("source") or None)
+    source = options.get("source")
+    typed = source is not None and source.origin.startswith("--")
+    gathered = gather(environ, host, options.text("source") or None, typed=typed)
     machine = read_machine(host, environ)
     allocation, ledger = decide(gathered.evidence, options, machine)
     forks = allocation.scope is Scope.NODE
@@ -139,9 +131,10 @@ def plan_process(
 
 def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
     """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
-    names = [f"LAUNCHER_{name}" for name in CONSUMED] + torch.plan_unknown(topology)
+    names = [*CONSUMED, *torch.plan_unknown(topology)]
     dropped = starters.plan_unset(environ) if forks else []
-    return tuple(sorted({*dropped, *(name for name in names if name in environ)}))
+    empty = [name for name in EMPTY_IS_FATAL if environ.get(name) == ""]
+    return tuple(sorted({*dropped, *empty, *(name for name in names if name in environ)}))
 
 
 def _plan_gpus(

@@ -63,4 +63,6 @@ def refusal(name: str, error: Exception) -> LauncherError:
     if number not in (EACCES, ENOEXEC):
         fix = "check the file and its arguments"
     reason = getattr(error, "strerror", None) or str(error)
-    return CommandNotExecutable(Problem("command-not-executable", f"{name!r}: {reason}", "command line", fix))
+    return CommandNotExecutable(
+        Problem("command-not-executable", f"cannot execute {name!r} ({reason})", "command line", fix)
+    )

@@ -17,6 +17,7 @@ from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence
+from launcher.sources import other_platforms
 
 Read = Callable[[Reader], None]
 
@@ -72,6 +73,7 @@ TABLE = (
             "MASTER_IP",
         ),
     ),
+    Row("other_platforms", other_platforms.COUNTS),
 )
 NAMES = tuple(row.name for row in TABLE)
 
@@ -84,20 +86,23 @@ class Gathered:
     reads: tuple[str, ...]
 
 
-def gather(environ: Mapping[str, str], host: Host, only: str | None = None) -> Gathered:
+def gather(
+    environ: Mapping[str, str], host: Host, only: str | None = None, *, typed: bool = False
+) -> Gathered:
     """Ask every source that can know something, from the inside out, up to one that seals.
 
     Args:
         environ: The environment to read.
         host: The machine, for the few sources that must compare addresses with it.
         only: Name of the one source to ask, or ``module:function`` of somebody else's.
+        typed: ``only`` was typed by the user: a variable of an image must not name code to import.
 
     Raises:
         UsageError: ``only`` names no source, or one that cannot be imported.
     """
     evidence: list[Evidence] = []
     reads: set[str] = set()
-    for name, module in _chosen(environ, only):
+    for name, module in _chosen(environ, only, typed):
         reader = Reader(name, environ, host)
         module(reader)
         evidence.append(reader.evidence())
@@ -107,7 +112,7 @@ def gather(environ: Mapping[str, str], host: Host, only: str | None = None) -> G
     return Gathered(tuple(evidence), tuple(sorted(reads)))
 
 
-def _chosen(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str, Read]]:
+def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterator[tuple[str, Read]]:
     """Yield (name, read function) of the sources to ask; import each only when its turn comes."""
     if only is None:
         for row in TABLE:
@@ -116,13 +121,15 @@ def _chosen(environ: Mapping[str, str], only: str | None) -> Iterator[tuple[str,
     elif only in NAMES:
         yield only, import_module(f"launcher.sources.{only}").read
     elif only != "manual":
-        yield only, _import_foreign(only)
+        yield only, _import_foreign(only, typed)
 
 
-def _import_foreign(path: str) -> Read:
+def _import_foreign(path: str, typed: bool) -> Read:
     """Return somebody else's read function, ``package.module:function``."""
     module, _, attribute = path.partition(":")
     try:
+        if not typed:
+            raise ValueError("code is named on the command line only")
         read: Read = getattr(import_module(module), attribute or "read")
         if not callable(read):
             raise AttributeError(f"{attribute!r} is no function")

@@ -1,7 +1,8 @@
 """Inside of a process that this launcher started: everything is there already.
 
-The outer launcher gave the whole contract and may have dropped or left what its own platform set, so
-nothing outside is asked: the node's SLURM_PROCID is not this process's rank.
+The outer launcher gave the whole contract and made the starters' public names true, so nothing outside
+is asked. But the process may have started an mpirun or srun of its own: then that one is nearer, and
+the contract that its ranks inherited is the outer process's, not theirs.
 """
 
 from __future__ import annotations
@@ -9,7 +10,27 @@ from __future__ import annotations
 from launcher.environ import Reader
 from launcher.sources import torch_elastic
 
+MARKER = "LAUNCHER_LAUNCHED"
+CONTRACT = ("RANK", "WORLD_SIZE")
+NEARER = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
 
 def read(reader: Reader) -> None:
-    """The contract, as `launcher.frameworks.torch` writes it."""
-    torch_elastic.read_worker(reader)
+    """The contract, as `launcher.frameworks.torch` writes it, unless somebody started us since."""
+    if is_left_over(reader):
+        reader.note(f"{MARKER} comes from the process around this one, which started it: not used")
+    else:
+        torch_elastic.read_worker(reader)
+
+
+def is_left_over(reader: Reader) -> bool:
+    """Whether a starter inside of a launched process speaks of another rank or world."""
+    if not reader.has(MARKER):
+        return False
+    contract = tuple(reader.text(name) for name in CONTRACT)
+    found = [tuple(reader.text(name) for name in pair) for pair in NEARER]
+    return any(None not in pair and pair != contract for pair in found)

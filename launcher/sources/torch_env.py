@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from launcher.environ import Reader, is_loopback
 from launcher.model import Fact
+from launcher.sources import launched
 from launcher.sources.kubeflow import counts_pods
 
 MASTER_ADDR = "MASTER_ADDR"
@@ -18,6 +19,8 @@ IDENTITY = ("RANK", "WORLD_SIZE", "NODE_RANK")
 
 def read(reader: Reader) -> None:
     """The contract, less RANK and WORLD_SIZE where Kubeflow counts pods with them."""
+    if launched.is_left_over(reader):
+        return
     if not counts_pods(reader):
         reader.claim_int(Fact.RANK, "RANK")
         reader.claim_int(Fact.WORLD_SIZE, "WORLD_SIZE", 1)

@@ -5,9 +5,9 @@ Nothing leaves here raw: secrets are taken out, and control characters are shown
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -106,11 +106,18 @@ def render_json(plan: Plan, environ: Mapping[str, str]) -> str:
     return json.dumps(describe(plan, environ), indent=1) + "\n"
 
 
-def print_text(plan: Plan, environ: Mapping[str, str]) -> None:
-    """Print the plan for people: the facts and who said so, the variables, the commands."""
-    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
-    if not console.is_terminal:
-        console.width = 160  # a log has no width; wrapped at 80 the origins would be unreadable
+def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
+    """Return the plan for people: the facts and who said so, the variables, the commands."""
+    terminal = Console()
+    console = Console(
+        file=io.StringIO(),
+        force_terminal=terminal.is_terminal,
+        # a log has no width; wrapped at 80 the origins would be unreadable
+        width=terminal.width if terminal.is_terminal else 160,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
     console.print(_headline(plan))
     console.print(_facts_table(plan))
     console.print(_settings_table(plan, environ))
@@ -118,6 +125,8 @@ def print_text(plan: Plan, environ: Mapping[str, str]) -> None:
         console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
     for line in [*_commands(plan), *_notes(plan)]:
         console.print(line, soft_wrap=True)
+    assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
+    return console.file.getvalue()
 
 
 def _headline(plan: Plan) -> str:

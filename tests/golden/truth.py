@@ -120,6 +120,7 @@ TRUTH: dict[str, Job | Refused] = {
     "torchrun_2.15_static_2x2": Job("process", 4, A, P2X2),
     "torchrun_left_over": Job("node", 2, LOCAL, TWO),
     "launcher_inside_launcher": Job("process", 4, A, P2X2),
+    "mpirun_inside_launcher": Job("process", 2, LOCAL, "0.0=0 | 0.1=1"),
     "launcher_inside_launcher_node_unknown": Job("process", 4, A, UNKNOWN),
     # Azure Batch and Batch AI
     "azure_batch_2_nodes": Job("node", 2, AZ, P1X1),
@@ -196,6 +197,9 @@ TRUTH: dict[str, Job | Refused] = {
     "refused_batch_lists_disagree": CONTRADICTION,
     "refused_everything_at_once": Refused(78, "contradiction malformed-variable"),
     "refused_host_list_against_nnodes": CONTRADICTION,
+    "refused_node_rank_forwarded": CONTRADICTION,
+    "refused_platform_without_source": Refused(78, "no-identity"),
+    "refused_rank_0_off_the_master": CONTRADICTION,
     "refused_malformed_flags": Refused(64, "malformed-flag"),
     "refused_malformed_numbers": MALFORMED,
     "refused_master_alone": Refused(78, "no-identity"),

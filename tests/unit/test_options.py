@@ -262,11 +262,13 @@ def test_facts_of_flags_are_those_of_the_vocabulary() -> None:
     }
 
 
-def test_code_is_named_on_the_command_line_only() -> None:
+@pytest.mark.parametrize("name", ["antigravity:read", "antigravity"])
+def test_code_is_named_on_the_command_line_only(name: str) -> None:
     """--source module:function may import anything, so a variable of an image must not name it."""
+    sys.modules.pop("antigravity", None)
     with pytest.raises(UsageError, match="on the command line only"):
-        read_options({}, {"LAUNCHER_SOURCE": "antigravity:read"})
-    assert read_options({"source": "my.cluster:read"}, {}).text("source") == "my.cluster:read"
+        plan_job({}, RecordedHost({"environ": {}}), read_options({}, {"LAUNCHER_SOURCE": name}), ())
+    assert "antigravity" not in sys.modules
     assert read_options({}, {"LAUNCHER_SOURCE": "slurm"}).text("source") == "slurm"
 
 
