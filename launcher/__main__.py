@@ -18,6 +18,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         argv: Words after the program's name; those of this process if None.
         environ: The environment to work from; that of this process if None.
     """
+    if argv is None:
+        _open_closed_descriptors()
     from launcher.cli import dispatch
 
     try:
@@ -34,6 +36,17 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     except Exception:
         _print_bug()
         return EXIT_BUG
+
+
+def _open_closed_descriptors() -> None:
+    """Give us /dev/null where 0, 1 or 2 is closed, so that no file of ours or the command's lands there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the process's life
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _print_problems(error: LauncherError) -> None:

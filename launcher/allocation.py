@@ -16,6 +16,8 @@ from launcher.scope import add_local_size, check_processes, decide_scope, settle
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
+DEFAULTS = "torch_env"
+"""The source of the names that people and images set, too."""
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
 
@@ -70,7 +72,7 @@ def _add_single_machine(ledger: Ledger) -> None:
         ledger.add(Fact.NODE_COUNT, 1, nothing)
         ledger.add(Fact.NODE_RANK, 0, nothing)
         return
-    if any(all(ledger.about(fact) for fact in pair) for pair in IDENTIFYING):
+    if any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
         return
     for origin, fix in signs:
         ledger.problems.append(
@@ -81,6 +83,12 @@ def _add_single_machine(ledger: Ledger) -> None:
                 fix,
             )
         )
+
+
+def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
+    # RANK=0 and WORLD_SIZE=1 are what images carry as defaults: no answer to a sign of several nodes
+    found = [claim for claim in ledger.about(count) if claim.value != 1 or claim.source != DEFAULTS]
+    return bool(found and ledger.about(index))
 
 
 def _settle_node(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
@@ -190,6 +198,12 @@ def _check_process(ledger: Ledger) -> None:
             f"this node runs {size} processes ({ledger.origin(Fact.LOCAL_SIZE)})",
             "set WORLD_SIZE to the number of processes, or unset it",
         )
+    elif world and nodes and nodes > 1 and world == size:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.NODE_COUNT)} means {nodes} nodes, but all {world} processes run on "
+            f"this one ({ledger.origin(Fact.LOCAL_SIZE)})",
+            "pass --nnodes 1 if that is meant, or start the processes on all nodes",
+        )
     elif world and nodes and nodes > world:
         ledger.contradiction(
             f"{ledger.origin(Fact.NODE_COUNT)} nodes but {ledger.origin(Fact.WORLD_SIZE)} processes",
@@ -248,15 +262,19 @@ def _settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
 
 def _check_rank_0_is_master(ledger: Ledger) -> None:
     """Rank 0 listens at the master's address: whoever names the master must not place it elsewhere."""
-    rank, master = ledger.findings.get(Fact.RANK), ledger.findings[Fact.MASTER_ADDR].claim
-    if rank is None or rank.claim.value != 0:
+    master = ledger.findings[Fact.MASTER_ADDR].claim
+    found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
+    if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:
         return
+    per_node = found.claim.fact is Fact.NODE_RANK
     for claim in ledger.about(Fact.NODE_RANK):
-        if claim.source == master.source and claim.value != 0 and master.trust is not Trust.ASKED:
+        first, there = found.claim.value == 0, claim.value == 0
+        if claim.source == master.source and ((first and not there) or (per_node and there and not first)):
             ledger.contradiction(
-                f"{rank.claim.origin} is rank 0, on node {claim.value} ({claim.origin}), but the master is "
-                f"node 0 ({master.origin})",
-                "start mpirun on the master, that node first, or pass --master-addr HOST (this node)",
+                f"{found.claim.origin}, but this is node {claim.value} ({claim.origin}), and node 0 is the "
+                f"master ({master.origin})",
+                "rank 0 belongs on the master: start there first, unset the wrong variable, or pass "
+                "--master-addr HOST",
             )
 
 

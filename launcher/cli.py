@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
 from launcher.arguments import Parser, add_flags, add_replay, make_parser, strip_dashes
-from launcher.errors import Problem, UsageError
+from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
 from launcher.model import Mode, Plan, Process
 from launcher.options import Options, read_options
@@ -34,7 +34,7 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if name in COMMANDS:
         return COMMANDS[name](argv[1:], environ)
     if name in ("-h", "--help"):
-        print(_overview())
+        _write(_overview() + "\n")
         return 0
     if name == "--version":
         print(f"launcher {__version__}")
@@ -194,8 +194,16 @@ def _write(text: str) -> None:
     """Write to standard output byte for byte: values may hold bytes that are not UTF-8."""
     sys.stdout.flush()
     data = text.encode("utf-8", "surrogateescape")
-    while data:
-        data = data[os.write(1, data) :]
+    try:
+        while data:
+            data = data[os.write(1, data) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"standard output: {error.strerror}"
+        raise NotReady(
+            Problem("cannot-write", what, "command line", "free the disk, or name another file")
+        ) from error
 
 
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:

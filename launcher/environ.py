@@ -78,13 +78,28 @@ def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
     return hosts
 
 
-OWN_PREFIXES = ("127.0.0.", "127.0.1.", "localhost.")
-"""What hosts files call this node (Debian: 127.0.1.1). The rest of 127/8 serves as nodes on one machine."""
+OWN_NAMES = ("localhost", "ip6-localhost", "ip6-loopback", "localhost4", "localhost6")
+REHEARSED = "127.0.77."
+"""Where `launcher rehearse` puts the nodes of one machine; all else in 127/8 means this node."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host means "this node" wherever it is read."""
-    return host in ("localhost", "::1", "0.0.0.0") or host.startswith(OWN_PREFIXES)  # noqa: S104
+    """Whether a host means "this node" wherever it is read, in any of its spellings."""
+    name = host.lower().rstrip(".")
+    if name.partition(".")[0] in OWN_NAMES or name in ("0", "0.0.0.0", "127"):  # noqa: S104
+        return True
+    if ":" not in name:
+        return (
+            name.startswith("127.") and not name.startswith(REHEARSED) and name.replace(".", "").isdecimal()
+        )
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or address.is_unspecified or bool(mapped and mapped.is_loopback)
 
 
 class Reader:

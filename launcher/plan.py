@@ -69,7 +69,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in starters.STARTERS),
         grace_s=options.number("grace", DEFAULT_GRACE_S),
-        findings=tuple(ledger.findings.values()),
+        findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(ledger.notes)),
         reads=gathered.reads,
     )

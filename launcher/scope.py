@@ -67,11 +67,28 @@ def settle_processes(ledger: Ledger, machine: Machine) -> None:
     """Settle how many processes a launcher per node starts here."""
     count, origin = processes_wanted(ledger, machine)
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
+    _check_visible(ledger, machine, claims)
     source = next((claim.source for claim in claims if origin.startswith(claim.origin)), RULE)
     others = [claim for claim in claims if not origin.startswith(claim.origin)]
     lost = tuple(Lost(c, "agrees" if c.value == count else f"less direct than {origin}") for c in others)
     claim = Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED)
     ledger.findings[Fact.PROCESSES_PER_NODE] = Finding(claim, lost)
+
+
+def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> None:
+    """Stop where the platform says this node has more GPUs than are visible, and other nodes count on it."""
+    if ledger.number(Fact.NODE_COUNT) == 1 or machine.gpu_count is None or not claims:
+        return
+    claim, visible = claims[0], machine.gpu_count
+    if claim.trust > Trust.STATED and isinstance(claim.value, int) and claim.value > visible:
+        raise HardwareMissing(
+            Problem(
+                "missing-gpus",
+                f"{claim.origin} but {visible} are visible here: the nodes would not agree on the world",
+                f"environment, source {claim.source}",
+                "give the container its GPUs, or pass --nproc-per-node N on every node",
+            )
+        )
 
 
 def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:

@@ -99,11 +99,14 @@ def write_snapshot(text: str, path: str) -> None:
     Raises:
         NotReady: The folder or the disk refuses.
     """
-    temporary = f"{path}.{os.getpid()}.tmp"
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
+        target = os.path.realpath(path)
+        if os.path.exists(target) and not os.path.isfile(target):
+            _write_to(target, text, os.O_WRONLY)  # a pipe or a device: never to be replaced
+            return
+        temporary = f"{target}.{os.getpid()}.tmp"
+        _write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        os.replace(temporary, target)
     except OSError as error:
         raise NotReady(
             Problem(
@@ -113,6 +116,11 @@ def write_snapshot(text: str, path: str) -> None:
                 "name a writable place with -o FILE",
             )
         ) from error
+
+
+def _write_to(path: str, text: str, flags: int) -> None:
+    with open(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 class RecordedHost(Host):
@@ -197,6 +205,11 @@ def read_snapshot(path: str) -> RecordedHost:
         raise UsageError(_refuse(path, getattr(error, "strerror", None) or str(error))) from error
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
+    try:
+        "\n".join(str(value) for value in data["environ"].values()).encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        reason = "a variable holds half of a surrogate pair, which no environment can"
+        raise UsageError(_refuse(path, reason)) from error
     if data.get("version", VERSION) != VERSION:
         raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))
     return RecordedHost(data)

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from launcher.arguments import make_parser, strip_dashes
+from launcher.environ import Malformed, parse_int
+from launcher.errors import Problem, UsageError
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.platforms import PLATFORMS
 
@@ -59,12 +61,15 @@ def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, s
     pairs = {}
     for item in items:
         name, equals, value = item.partition("=")
+        if not name:
+            what = f"--env {item!r}: expected NAME or NAME=VALUE"
+            raise UsageError(Problem("usage", what, "command line", "launcher rehearse --help"))
         pairs[name] = value if equals else environ.get(name, "")
     return pairs
 
 
 def _at_least_one(text: str) -> int:
-    number = int(text)
-    if not 1 <= number <= 200:
-        raise argparse.ArgumentTypeError("expected a number in 1..200")
-    return number
+    try:
+        return parse_int(text, 1, 201)
+    except Malformed as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {error}") from error

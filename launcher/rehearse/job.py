@@ -20,7 +20,7 @@ GRACE_S = 10.0
 KEPT = ("HOME", "LANG", "NO_COLOR", "PYTHONPATH", "TERM", "VIRTUAL_ENV")
 """What a job keeps of the caller's environment, with PATH and LAUNCHER_*: a job in a container has
 nothing else of it either, and a leftover RANK or SLURM_JOB_ID would spoil what is rehearsed."""
-STOPS = (signal.SIGINT, signal.SIGTERM)
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run_rehearsal(

@@ -97,8 +97,13 @@ def azure_batch(job: Job) -> list[Start]:
 
 
 def openmpi(job: Job) -> list[Start]:
-    """mpirun by hand, on the first node."""
-    return _by_mpirun(job, {})
+    """mpirun by hand, on the first node.
+
+    On loopback addresses mpirun takes no node for its own, so that nothing tells where rank 0 runs; there
+    the person who types mpirun gives MASTER_ADDR as well.
+    """
+    isolated = job.nodes[0].hostname != job.nodes[0].address
+    return _by_mpirun(job, {} if isolated else {"MASTER_ADDR": job.nodes[0].address})
 
 
 def slurm_step(job: Job) -> list[Start]:

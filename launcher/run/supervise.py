@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from launcher.errors import EXIT_BUG
 from launcher.frozen import frozen
 from launcher.run.execute import RESTORED, find_program, refusal
 
@@ -26,6 +27,8 @@ PASSED_ON = (
 )
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 WATCHED = frozenset((*PASSED_ON, signal.SIGCHLD))
+SI_KERNEL = 0x80
+"""si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
 KILL_WAIT_S = 5.0
 """After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
 
@@ -55,9 +58,13 @@ def supervise(children: Sequence[Child], grace_s: float, *, widen_cpus: bool = F
     if widen_cpus:
         # The kernel cuts this down to the cgroup's cpuset, which is exactly what is wanted.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    # A blocked signal that is ignored (nohup, a background job of a script) would still be delivered
+    # to us, and an ignored SIGCHLD would let the kernel swallow every status.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    watched = {number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     try:
-        return _Watch(grace_s, before).run(children, paths)
+        return _Watch(grace_s, before, watched).run(children, paths)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -65,9 +72,10 @@ def supervise(children: Sequence[Child], grace_s: float, *, widen_cpus: bool = F
 class _Watch:
     """The running processes, the first status that ends the job, and the deadline if it is ending."""
 
-    def __init__(self, grace_s: float, mask: set[int | signal.Signals]) -> None:
+    def __init__(self, grace_s: float, mask: set[int | signal.Signals], watched: set[signal.Signals]) -> None:
         self.grace_s = grace_s
         self.mask = mask
+        self.watched = watched
         self.running: dict[int, str] = {}
         self.status: int | None = None
         self.deadline: float | None = None
@@ -93,18 +101,17 @@ class _Watch:
             raise refusal(child.argv[0], error) from error
         self.running[pid] = child.name
 
-    def wait(self) -> int | None:
+    def wait(self) -> signal.struct_siginfo | None:
         """Return the next signal, or None when the deadline has passed."""
         if self.deadline is None:
-            return signal.sigwaitinfo(WATCHED).si_signo
-        info = signal.sigtimedwait(WATCHED, max(0.0, self.deadline - time.monotonic()))
-        return info.si_signo if info else None
+            return signal.sigwaitinfo(self.watched)
+        return signal.sigtimedwait(self.watched, max(0.0, self.deadline - time.monotonic()))
 
-    def handle(self, number: int | None) -> None:
-        if number == signal.SIGCHLD:
+    def handle(self, info: signal.struct_siginfo | None) -> None:
+        if info is not None and info.si_signo == signal.SIGCHLD:
             self.reap()
-        elif number is not None:
-            self.pass_on(signal.Signals(number))
+        elif info is not None:
+            self.pass_on(signal.Signals(info.si_signo), from_terminal=info.si_code == SI_KERNEL)
         if self.deadline is not None and time.monotonic() >= self.deadline and not self.killed:
             _say(f"{len(self.running)} processes still run {self.grace_s:g} s after the signal: SIGKILL")
             self.stop(signal.SIGKILL)
@@ -114,7 +121,9 @@ class _Watch:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
+                _say(f"lost sight of {', '.join(self.running.values())}: somebody else took their status")
                 self.running.clear()
+                self.status = self.status or EXIT_BUG
                 return
             if pid == 0:
                 return
@@ -133,25 +142,32 @@ class _Watch:
             _say(f"{name} (pid {pid}) {how}{others}")
             self.stop(signal.SIGTERM)
 
-    def pass_on(self, number: signal.Signals) -> None:
-        if number in ENDING:
-            again = number == signal.SIGINT and self.deadline is not None
-            self.stop(signal.SIGKILL if again else number)
-        else:
+    def pass_on(self, number: signal.Signals, *, from_terminal: bool = False) -> None:
+        if number not in ENDING:
             self.send(number)
+        elif number == signal.SIGINT and self.deadline is not None:
+            self.stop(signal.SIGKILL)  # a second Ctrl-C: now
+        else:
+            # What is typed reaches the whole foreground group: a second copy would abort a script
+            # that is just saving its checkpoint on the first.
+            self.stop(number, tell=not from_terminal)
 
-    def stop(self, number: signal.Signals) -> None:
+    def stop(self, number: signal.Signals, *, tell: bool = True) -> None:
         """Send the first or the last word; the clock of the first one is not restarted."""
         if number == signal.SIGKILL:
             self.killed = True
             self.deadline = time.monotonic() + KILL_WAIT_S
         elif self.deadline is None:
             self.deadline = time.monotonic() + self.grace_s
-        self.send(number)
+        if tell:
+            self.send(number)
 
     def send(self, number: signal.Signals) -> None:
         for pid in self.running:
-            os.kill(pid, number)  # not yet reaped, so the pid is still ours
+            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
+                os.kill(pid, number)  # not yet reaped, so the pid is still ours
+            except ProcessLookupError:
+                pass
 
     def give_up(self) -> bool:
         if not (self.killed and self.deadline is not None and time.monotonic() >= self.deadline):

@@ -133,7 +133,7 @@ def _import_foreign(path: str, typed: bool) -> Read:
         read: Read = getattr(import_module(module), attribute or "read")
         if not callable(read):
             raise AttributeError(f"{attribute!r} is no function")
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # somebody else's module may fail in any way while it is imported
         raise UsageError(
             Problem(
                 "unknown-source",

@@ -16,6 +16,8 @@ DISTRIBUTED_CONFIG = "AZUREML_CR_DISTRIBUTED_CONFIG"
 COMPUTE_CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"
 VOLCANO_HOSTS = "VC_WORKER_HOSTS"
 VOLCANO_INDEX = "VC_TASK_INDEX"
+RANK_NAMES = ("_INDEX", "RANK")
+"""Endings of a variable that can hold a rank; another name's value would end up in a message."""
 WORKER_COUNT = "AMLARC_NUM_WORKER"
 
 
@@ -45,7 +47,7 @@ def _read_distributed_config(reader: Reader) -> None:
         except Malformed as error:
             reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
     name = config.get("rank")
-    if isinstance(name, str):
+    if isinstance(name, str) and name.endswith(RANK_NAMES):
         reader.claim_int(Fact.NODE_RANK, name)
 
 

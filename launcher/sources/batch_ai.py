@@ -14,6 +14,7 @@ from launcher.model import Fact, Trust
 MASTERS = ("AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
 WORKERS = "AZ_BATCHAI_WORKER_HOSTS"
 TASK_INDEX = "AZ_BATCHAI_TASK_INDEX"
+TASK_TYPE = "AZ_BATCHAI_TASK_TYPE"
 GPUS = "AZ_BATCHAI_GPU_COUNT_FOUND"
 
 
@@ -38,6 +39,8 @@ def _read_workers(reader: Reader) -> None:
     except Malformed as error:
         reader.malformed(WORKERS, str(error))
         return
+    if reader.text(TASK_TYPE) not in (None, "worker"):
+        return  # the index counts tasks of this type, and only workers have ranks
     index = reader.claim_int(Fact.RANK, TASK_INDEX)
     reader.claim(Fact.WORLD_SIZE, len(hosts), WORKERS)
     reader.claim(Fact.MASTER_ADDR, hosts[0], WORKERS, Trust.DERIVED)

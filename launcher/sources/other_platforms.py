@@ -16,6 +16,8 @@ COUNTS = (
     "MV2_COMM_WORLD_SIZE",
     "DLTS_NUM_WORKER",
     "VC_WORKER_NUM",
+    "JAX_NUM_PROCESSES",
+    "GROUP_WORLD_SIZE",
 )
 FIX = "pass --nnodes N --node-rank R --master-addr HOST (no source reads this platform's variables)"
 

@@ -12,6 +12,7 @@ from launcher.environ import Reader, parse_hosts
 from launcher.model import Fact, Scope, Trust
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
+HET_SIZE = "SLURM_HET_SIZE"
 STEP_ID = "SLURM_STEP_ID"
 PROCID = "SLURM_PROCID"
 NODEID = "SLURM_NODEID"
@@ -33,6 +34,13 @@ def read(reader: Reader) -> None:
     """A task's own numbers; under mpirun only the node list; in a batch script nothing."""
     if any(reader.has(name) for name in OTHER_STARTERS):
         _read_under_mpirun(reader)
+        return
+    if (reader.integer(HET_SIZE) or 1) > 1:
+        reader.problem(
+            "no-identity",
+            f"{reader.origin(HET_SIZE)}: each component of a heterogeneous job has its own ranks and world",
+            "pass --nnodes N --node-rank R --master-addr HOST, or give the job one component",
+        )
         return
     step = reader.integer(STEP_ID, limit=1 << 32)
     if step is None or step >= FIRST_SPECIAL_STEP:

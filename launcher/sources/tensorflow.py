@@ -33,7 +33,8 @@ def read(reader: Reader) -> None:
         _refuse(reader, str(error))
         return
     if role not in RANKED:
-        reader.sign(TF_CONFIG, f"a {role} has no rank: start its server itself, without launcher run")
+        fix = f"start the {role}'s server itself, without launcher run"
+        reader.problem("no-rank", f"{reader.origin(TF_CONFIG)}: a {role} is no process of the training", fix)
         return
     reader.starts = Scope.PROCESS
     rank = index if role == "chief" else index + len(cluster.get("chief", []))
@@ -69,7 +70,7 @@ def _parse(text: str) -> tuple[dict[str, list[str]], str, int]:
         cluster, task = config["cluster"], config["task"]
         role, index = str(task["type"]), int(task["index"])
         addresses = {str(name): list(items) for name, items in cluster.items()}
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         raise Refused('a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}') from None
     sparse = [name for name, items in cluster.items() if not isinstance(items, list)]
     strange = sorted({role, *addresses} - set(KNOWN))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from launcher.environ import Reader
 from launcher.model import Fact, Scope
 
-RANK = "RANK"
+MPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 FACTS = (
-    (Fact.RANK, RANK, 0),
+    (Fact.RANK, "RANK", 0),
     (Fact.WORLD_SIZE, "WORLD_SIZE", 1),
     (Fact.LOCAL_RANK, "LOCAL_RANK", 0),
     (Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1),
@@ -22,11 +22,13 @@ FACTS = (
 
 
 def read(reader: Reader) -> None:
-    """TORCHELASTIC_RUN_ID with a RANK: a worker. Without one: left over, worth nothing."""
-    if reader.has(RANK) and reader.has("LOCAL_RANK"):
-        read_worker(reader)
-    else:
-        reader.note("TORCHELASTIC_RUN_ID without RANK and LOCAL_RANK: left over from another run, not used")
+    """TORCHELASTIC_RUN_ID with all that torchrun sets: a worker. Else left over, worth nothing."""
+    missing = [name for _, name, _ in FACTS if not reader.has(name)]
+    if missing:
+        names = ", ".join(missing)
+        reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
+    elif reader.text(MPI_LOCAL_SIZE) in (None, "1"):
+        read_worker(reader)  # mpirun can be around torchrun once per node, but not several times
 
 
 def read_worker(reader: Reader) -> None:

@@ -75,7 +75,9 @@ def _fact(finding: Finding) -> dict[str, object]:
 
 
 def _value(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, tuple):
+        return [redact(str(item)) for item in value]
+    return redact(value) if isinstance(value, str) else value
 
 
 def _setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, object]:
@@ -83,7 +85,7 @@ def _setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, object]:
     inherited = environ.get(setting.name) or None
     result: dict[str, object] = {
         "name": setting.name,
-        "value": setting.value,
+        "value": redact(setting.value),
         "origin": redact(setting.origin),
     }
     if inherited is not None and inherited != setting.value:

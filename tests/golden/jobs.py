@@ -30,8 +30,9 @@ from launcher import __version__
 from launcher.errors import LauncherError
 from launcher.model import Plan
 from launcher.options import read_options
-from launcher.plan import MARKER, plan_job
+from launcher.plan import plan_job
 from launcher.snapshot import RecordedHost
+from launcher.sources.launched import MARKER
 from launcher.views.plan import describe
 
 HERE = Path(__file__).parent

@@ -172,7 +172,7 @@ TRUTH: dict[str, Job | Refused] = {
     "kubeflow_pytorchjob_elastic": Refused(78, "no-identity"),
     "kubeflow_pytorchjob_elastic_fixed": Job("node", 8, "job-worker-0:23456", N2X4),
     "kubeflow_pytorchjob_gpus4": Job("node", 8, "job-master-0:23456", N2X4),
-    "kubeflow_tfjob": Job("process", 2, "job-worker-0.ns.svc:6105", P1X1 + " | 78 no-identity"),
+    "kubeflow_tfjob": Job("process", 2, "job-worker-0.ns.svc:6105", P1X1 + " | 78 no-rank"),
     "kubeflow_tfjob_dynamic": MALFORMED,
     "kubeflow_trainer_v2": Job("node", 4, "job-node-0-0.job:29500", N2X2),
     "kubeflow_trainer_v2_cpus": Job("node", 8, "job-node-0-0.job:29500", N2X4),

@@ -41,9 +41,7 @@ EXPANSIONS = {
     "n[1-2],m3,k[4-5]": "n1 n2 m3 k4 k5",
     "n[1-2][3-4]": "n13 n14 n23 n24",
     "n[1-2]-[3-4]": "n1-3 n1-4 n2-3 n2-4",
-    "rack[1-2]node[01-02,5]": (
-        "rack1node01 rack1node02 rack1node5 rack2node01 rack2node02 rack2node5"
-    ),
+    "rack[1-2]node[01-02,5]": ("rack1node01 rack1node02 rack1node5 rack2node01 rack2node02 rack2node5"),
     "n[1-2]x[3],m": "n1x3 n2x3 m",
     "n[1-2]r[3-4]p[5-6]": "n1r3p5 n1r3p6 n2r3p5 n2r3p6 n1r4p5 n1r4p6 n2r4p5 n2r4p6",
     "a[1-2]b[1-2]c[1-2]d[1-2]": (
