@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.process.starting import launch, open_launcher
+from tests.process.starting import clean_environ, launch, open_launcher
 
 MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -252,3 +254,76 @@ def test_a_dry_run_can_be_asked_for_by_a_variable(tmp_path: Path) -> None:
         launch("run", "--", "touch", str(witness), environ={**MPI, "LAUNCHER_DRY_RUN": "0"}).returncode == 0
     )
     assert witness.exists()
+
+
+def shell(script: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of sh in which ``"$@"`` is the launcher with these words."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", sys.executable, "-m", "launcher", *words],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+TWO = ("run", "--nproc-per-node", "2", "--")
+
+
+def test_a_signal_that_was_ignored_stays_ignored() -> None:
+    """nohup launcher run ...: the hangup that ends a login does not end the job."""
+    script = 'trap "" HUP; exec "$@"'
+    flags = ("--nproc-per-node", "2", "--grace", "0.2")
+    command = ("sh", "-c", "kill -HUP $PPID; kill -HUP $PPID; sleep 0.5; echo done")
+    done = shell(script, "run", *flags, "--", *command)
+    assert (done.returncode, done.stdout) == (0, "done\ndone\n"), done.stderr
+
+
+def test_statuses_arrive_where_sigchld_was_ignored() -> None:
+    """A parent that ignores SIGCHLD hands that down; the launcher still waits and sees status 7."""
+    assert shell('trap "" CHLD; exec "$@"', *TWO, "sh", "-c", "exit 7").returncode == 7
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("flags", [TWO, ("run", "--")], ids=["two", "one"])
+def test_closed_descriptors_stop_nothing(closed: str, flags: tuple[str, ...]) -> None:
+    """A daemon's child has no standard streams; the command runs, with /dev/null in their place."""
+    assert shell(f'exec "$@" {closed}', *flags, "sh", "-c", "exit 5").returncode == 5
+
+
+def test_a_full_disk_is_said_in_one_line() -> None:
+    """What cannot be written is a problem with a fix, not a traceback."""
+    done = shell('exec "$@" >/dev/full', "env")
+    assert (done.returncode, "cannot-write" in done.stderr) == (75, True)
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_reaches_every_process_once() -> None:
+    """The terminal tells the whole foreground group; the launcher does not tell it again."""
+    script = (
+        "import signal, sys, time\n"
+        "count = 0\n"
+        "def note(*_):\n    global count\n    count += 1\n"
+        "signal.signal(signal.SIGINT, note)\n"
+        "print('ready', flush=True)\n"
+        "deadline = time.monotonic() + 20\n"
+        "while not count and time.monotonic() < deadline:\n    signal.pause()\n"
+        "time.sleep(0.3)\n"
+        "print('told', count, flush=True)\n"
+    )
+    child, terminal = pty.fork()
+    if child == 0:
+        environ = clean_environ()
+        os.execve(
+            sys.executable, [sys.executable, "-m", "launcher", *TWO, sys.executable, "-c", script], environ
+        )
+    seen = ""
+    while seen.count("ready") < 2:
+        seen += os.read(terminal, 1000).decode()
+    os.write(terminal, b"\x03")
+    while seen.count("told") < 2:
+        seen += os.read(terminal, 1000).decode()
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert seen.count("told 1") == 2, seen

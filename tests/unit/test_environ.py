@@ -172,3 +172,35 @@ def test_a_long_value_is_cut_in_messages() -> None:
     """A list of a thousand hosts must not fill the screen."""
     assert shorten("short") == "short"
     assert shorten("x" * 1000) == "x" * 120 + "... (1000 characters)"
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST",
+        "localhost.localdomain",
+        "ip6-localhost",
+        "localhost6",
+        "127.0.0.1",
+        "127.1",
+        "127.0.1.1",
+        "127.0.2.1",
+        "0",
+        "0.0.0.0",
+        "::1",
+        "::",
+        "0:0:0:0:0:0:0:1",
+        "::ffff:127.0.0.1",
+        "::1%lo",
+    ],
+)
+def test_this_node_is_known_in_every_spelling(host: str) -> None:
+    """A master of several nodes that means "this node" is a contradiction, however it is written."""
+    assert is_loopback(host)
+
+
+@pytest.mark.parametrize("host", ["node0", "10.0.0.4", "127.0.77.10", "fd00::1", "localhosts", "127.node"])
+def test_other_hosts_are_other_hosts(host: str) -> None:
+    """Names and addresses of nodes, those of a rehearsal on one machine included, are no loopback."""
+    assert not is_loopback(host)

@@ -214,3 +214,16 @@ def test_bytes_that_are_not_utf_8_survive_a_snapshot(tmp_path: Path) -> None:
         render_snapshot(take_snapshot(RecordedHost({"environ": {}}), environ)), str(tmp_path / "x")
     )
     assert read_snapshot(str(tmp_path / "x")).environ == environ
+
+
+def test_a_snapshot_never_replaces_what_is_no_file(tmp_path: Path) -> None:
+    """-o /dev/null writes to the device; a link stays a link, and its target gets the text."""
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.json"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_snapshot("{}\n", str(pipe))
+    assert (os.read(reader, 10), pipe.is_fifo()) == (b"{}\n", True)
+    os.close(reader)
+    link.symlink_to(target)
+    write_snapshot("{}\n", str(link))
+    assert (link.is_symlink(), target.read_text()) == (True, "{}\n")
