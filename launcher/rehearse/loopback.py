@@ -7,12 +7,13 @@ import shlex
 import tempfile
 from collections.abc import Sequence
 
+from launcher.environ import REHEARSED
 from launcher.errors import Problem, UsageError
 from launcher.rehearse.node_agent import WITH_VALUE
 from launcher.rehearse.node_init import ENVIRON
 from launcher.rehearse.nodes import Node, on_node
 
-ADDRESS = "127.0.77.{}"
+ADDRESS = REHEARSED + "{}"
 FIRST = 10
 
 AGENT = """\
