@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from launcher.environ import is_loopback
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.ledger import IDENTITY, STARTED, Ledger
+from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
 from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
@@ -227,7 +227,11 @@ def _is_broken(ledger: Ledger) -> bool:
 
 def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
     if value is None and not _is_broken(ledger):
-        others = sorted(claim.origin for claim in ledger.claims if claim.fact in IDENTITY)
+        known = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
+        others = sorted({claim.origin for claim in known})
+        left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
+        if left:
+            fix += f"; or unset {', '.join(sorted(set(left)))} for a single machine"
         ledger.missing(
             f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",

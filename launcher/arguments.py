@@ -16,7 +16,10 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise instead of exiting with status 2, which a training script may use itself."""
-        raise UsageError(Problem("usage", message, "command line", f"{self.prog} --help"))
+        fix = f"{self.prog} --help"
+        if message.startswith("unrecognized arguments"):
+            fix += f"; what belongs to your command comes after it: {self.prog} [options] -- COMMAND ..."
+        raise UsageError(Problem("usage", message, "command line", fix))
 
 
 def make_parser(name: str, usage: str, description: str) -> Parser:

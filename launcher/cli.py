@@ -40,7 +40,9 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         print(f"launcher {__version__}")
         return 0
     what = f"{name!r} is no command" if name else "no command given"
-    fix = f"launcher {{{','.join(COMMANDS)}}} --help"
+    fix = (
+        f"launcher run -- {name} ..., or launcher --help" if name[:1] not in ("", "-") else "launcher --help"
+    )
     raise UsageError(Problem("usage", f"{what}: expected one of {', '.join(COMMANDS)}", "command line", fix))
 
 

@@ -46,7 +46,8 @@ class LauncherError(Exception):
     exit_status = EXIT_BUG
 
     def __init__(self, *problems: Problem, notes: Sequence[str] = ()) -> None:
-        super().__init__("; ".join(f"[{p.code}] {p.what}" for p in problems))
+        lines = [f"[{p.code}] {p.what}\n  from: {p.where}\n  fix:  {p.fix}" for p in problems]
+        super().__init__("\n".join(lines + [f"note: {note}" for note in dict.fromkeys(notes)]))
         self.notes = tuple(dict.fromkeys(notes))
         self.problems = tuple(sorted(set(problems), key=lambda p: (p.code, p.what, p.where, p.fix)))
 

@@ -65,13 +65,17 @@ class Ledger:
         finding = self.findings.get(fact)
         return finding.claim.origin if finding else f"no {fact.value}"
 
-    def contradiction(self, what: str, fix: str, where: str = "environment") -> None:
+    def contradiction(self, what: str, fix: str, where: str = "") -> None:
         """Report values that cannot all be true."""
-        self.problems.append(Problem("contradiction", what, where, fix))
+        self.problems.append(Problem("contradiction", what, where or self._where(), fix))
 
     def missing(self, what: str, fix: str) -> None:
         """Report what nothing states."""
-        self.problems.append(Problem("missing-variable", what, "environment", fix))
+        self.problems.append(Problem("missing-variable", what, self._where(), fix))
+
+    def _where(self) -> str:
+        typed = any(claim.origin.startswith("--") for claim in self.claims)
+        return "command line and environment" if typed else "environment"
 
     def _why(self, winner: Claim, loser: Claim) -> str:
         if winner.value == loser.value:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcher.environ import PORT_LIMIT, Malformed, Reader, parse_host, parse_int, shorten
+from launcher.environ import PORT_LIMIT, Malformed, Reader, is_loopback, parse_host, parse_int, shorten
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
@@ -60,7 +60,12 @@ def _port(text: str) -> int:
 
 
 def _processes(text: str) -> int | str:
-    return text if text in ("auto", "gpu", "cpu") else parse_int(text, 1, PROCESS_LIMIT + 1)
+    if text in ("auto", "gpu", "cpu"):
+        return text
+    try:
+        return parse_int(text, 1, PROCESS_LIMIT + 1)
+    except Malformed as error:
+        raise Malformed(f"{error}, or auto, gpu or cpu") from None
 
 
 def _scope(text: str) -> str:
@@ -160,6 +165,11 @@ class Options:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 reader.claim(flag.fact, given.value, given.origin, Trust.ASKED)
+        master = self._given.get("master_addr")
+        if master and not is_loopback(str(master.value)) and not self._given.keys() & {"nnodes", "node_rank"}:
+            reader.sign(
+                master.origin, "pass --nnodes N --node-rank R as well (--nnodes 1 for a single machine)"
+            )
         return reader.evidence()
 
 
@@ -201,5 +211,5 @@ def _look_up(
 
 def _is_on(text: str) -> bool:
     if text.lower() not in ("0", "1", "true", "false"):
-        raise Malformed("0 or 1")
+        raise Malformed("0, 1, false or true")
     return text.lower() in ("1", "true")

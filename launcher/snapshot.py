@@ -202,7 +202,8 @@ def read_snapshot(path: str) -> RecordedHost:
         with open(path, encoding="utf-8") as file:
             data = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(_refuse(path, getattr(error, "strerror", None) or str(error))) from error
+        reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
+        raise UsageError(_refuse(path, reason)) from error
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:

@@ -23,3 +23,5 @@ export CUDA_VISIBLE_DEVICES=""
 train=(python examples/train_ddp.py --epochs 5 "$@")
 show "${train[@]}"
 show launcher rehearse --like azureml-mpi --nodes 2 --processes 2 -- "${train[@]}"
+
+printf '\nNext: . .venv/bin/activate; launcher plan -- python examples/train_ddp.py\n'

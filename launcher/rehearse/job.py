@@ -15,6 +15,7 @@ from types import FrameType
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
 from launcher.rehearse.platforms import Job, Start, find_platform
+from launcher.sources.launched import MARKER
 
 GRACE_S = 10.0
 KEPT = ("HOME", "LANG", "NO_COLOR", "PYTHONPATH", "TERM", "VIRTUAL_ENV")
@@ -71,7 +72,9 @@ def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
     own = os.path.dirname(os.path.abspath(sys.executable))
     path = environ.get("PATH", os.defpath)
     kept = {name: environ[name] for name in KEPT if name in environ}
-    flags = {name: value for name, value in environ.items() if name.startswith("LAUNCHER_")}
+    flags = {
+        name: value for name, value in environ.items() if name.startswith("LAUNCHER_") and name != MARKER
+    }
     kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without
     return {"PATH": f"{own}:{path}", "PYTHONUNBUFFERED": "1", **kept, **flags}
 

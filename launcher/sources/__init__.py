@@ -39,7 +39,7 @@ TABLE = (
         ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_default_hostfile"),
     ),
     Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")),
-    Row("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID")),
+    Row("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS")),
     Row("kubeflow", ("PET_NNODES", "KUBERNETES_SERVICE_HOST", "COORDINATOR_ADDRESS")),
     Row(
         "torch_agent",

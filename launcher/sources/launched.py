@@ -25,6 +25,10 @@ def read(reader: Reader) -> None:
         reader.note(f"{MARKER} comes from the process around this one, which started it: not used")
     else:
         torch_elastic.read_worker(reader)
+        reader.note(
+            f"{MARKER} is set: this is a process of another launcher run "
+            f"(or a shell into which its variables were exported: unset {MARKER})"
+        )
 
 
 def is_left_over(reader: Reader) -> bool:

@@ -25,6 +25,8 @@ DISTRIBUTION = "SLURM_DISTRIBUTION"
 NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
 OTHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
+REMAINS = ((NODE_COUNTS[1], 1), ("SLURM_NTASKS", 1), (PROCID, 0), (NODEID, 0))
+"""Numbers above these speak of other tasks, even where the variables of the step are missing."""
 OTHER_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 # The batch step, the extern step and the interactive step of salloc run shells, not tasks.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
@@ -84,6 +86,15 @@ def _read_batch_script(reader: Reader) -> None:
     elif count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
+    else:
+        _read_remains(reader)
+
+
+def _read_remains(reader: Reader) -> None:
+    # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables, of which the step's were left out
+    for name, alone in REMAINS:
+        if (reader.integer(name) or alone) > alone:
+            reader.sign(name, f"hand {STEP_ID} and the other SLURM_* into the container as well")
 
 
 def _read_node_count(reader: Reader) -> int | None:

@@ -138,7 +138,8 @@ def _headline(plan: Plan) -> str:
         nodes = "an unknown number of nodes"
     where = "?" if shape.node_rank is None else str(shape.node_rank)
     started = f"started once per {plan.allocation.scope.value} by {plan.allocation.source}"
-    return f"{shape.world_size} processes on {nodes}; this is node {where}; {started}"
+    processes = f"{shape.world_size} process{'es' if shape.world_size > 1 else ''}"
+    return f"{processes} on {nodes}; this is node {where}; {started}"
 
 
 def _facts_table(plan: Plan) -> Table:

@@ -200,6 +200,8 @@ TRUTH: dict[str, Job | Refused] = {
     "refused_node_rank_forwarded": CONTRADICTION,
     "refused_node_rank_left_over": CONTRADICTION,
     "refused_world_of_one_left_over": Refused(78, "no-identity"),
+    "refused_master_flag_alone": Refused(78, "no-identity"),
+    "refused_slurm_step_left_out": Refused(78, "no-identity"),
     "refused_platform_without_source": Refused(78, "no-identity"),
     "refused_rank_0_off_the_master": CONTRADICTION,
     "refused_malformed_flags": Refused(64, "malformed-flag"),
