@@ -101,7 +101,8 @@ def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S)
         try:
             for start in starts:
                 children.append(_start(cluster, start))
-            return _Watch(cluster, children, wakeup, grace_s).run()
+            names = [start.node.name for start in starts]
+            return _Watch(cluster, children, names, wakeup, grace_s).run()
         finally:
             for child in children:
                 if child.returncode is None:
@@ -116,6 +117,7 @@ class _Watch:
         self,
         cluster: Cluster,
         children: Sequence[subprocess.Popen[bytes]],
+        names: Sequence[str],
         wakeup: int,
         grace_s: float,
     ) -> None:
@@ -123,6 +125,7 @@ class _Watch:
         self._wakeup = wakeup
         self._grace_s = grace_s
         self._running = {os.pidfd_open(child.pid): child for child in children}
+        self._names = {child.pid: name for child, name in zip(children, names, strict=True)}
         self._deadline: float | None = None
         self._status = 0
 
@@ -144,9 +147,15 @@ class _Watch:
 
     def _ended(self, descriptor: int) -> None:
         os.close(descriptor)
-        code = _reap(self._running.pop(descriptor))
-        if code:
-            self._stop(128 - code if code < 0 else code)
+        child = self._running.pop(descriptor)
+        code = _reap(child)
+        status = 128 - code if code < 0 else code
+        if status and self._deadline is None:
+            others = f"; stopping the other {len(self._running)}" if self._running else ""
+            what = f"what was started on {self._names[child.pid]} ended first, with status {status}"
+            print(f"launcher: rehearsal: {what}{others}", file=sys.stderr, flush=True)
+        if status:
+            self._stop(status)
 
     def _signalled(self, signals: bytes) -> None:
         for signum in signals:

@@ -52,6 +52,12 @@ def test_one_failure_ends_the_job(loopback: bool) -> None:
     assert time.monotonic() - before < PATIENCE_S
 
 
+def test_the_node_that_failed_first_is_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """With several nodes on one screen, the last line says where to look."""
+    assert run_rehearsal("slurm", 2, 1, ["sh", "-c", "exit $((RANK * 3))"], loopback=True) == 3
+    assert "node1 ended first, with status 3" in capfd.readouterr().err
+
+
 @KINDS
 def test_missing_command_is_127(loopback: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a shell."""
