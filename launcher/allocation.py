@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launcher.environ import is_loopback
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
+from launcher.master import check_hosts, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
 from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
 
-DEFAULT_PORT = 6105
-LOOPBACK = "127.0.0.1"
 DEFAULTS = "torch_env"
 """The source of the names that people and images set, too."""
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
@@ -41,12 +39,12 @@ def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> 
     scope = decide_scope(ledger, machine)
     if scope is Scope.PROCESS:
         settled = _settle_process(ledger)
-        single = _is_all_here(ledger)
+        single = is_all_here(ledger)
     else:
         settled = _settle_node(ledger, machine)
         single = settled["node_count"] == 1
-    master_addr, master_port = _settle_master(ledger, single)
-    _check_hosts(ledger)
+    master_addr, master_port = settle_master(ledger, single)
+    check_hosts(ledger)
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)
@@ -220,13 +218,8 @@ def _check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
         )
 
 
-def _is_broken(ledger: Ledger) -> bool:
-    """Whether something is known to be wrong that explains why other things are missing."""
-    return any(p.code in ("malformed-variable", "no-identity", "ambiguous-scope") for p in ledger.problems)
-
-
 def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
-    if value is None and not _is_broken(ledger):
+    if value is None and not ledger.is_broken():
         known = [claim for claim in ledger.claims if claim.fact in IDENTITY and claim.source != RULE]
         others = sorted({claim.origin for claim in known})
         left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
@@ -235,71 +228,6 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         ledger.missing(
             f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",
-        )
-
-
-def _settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
-    if single:
-        # Before circumstance: mpirun's idea of its own name need not resolve inside a container
-        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
-    address = ledger.settle(Fact.MASTER_ADDR)
-    port = ledger.number(Fact.MASTER_PORT) or DEFAULT_PORT
-    if address is None:
-        sizes = ", ".join(
-            ledger.origin(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if fact in ledger.findings
-        )
-        if sizes and not _is_broken(ledger):
-            ledger.missing(
-                f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
-                "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
-            )
-        return "", port
-    _check_rank_0_is_master(ledger)
-    if not single and is_loopback(str(address)):
-        ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
-            "set MASTER_ADDR to the address of node 0, or unset it",
-        )
-    return str(address), port
-
-
-def _check_rank_0_is_master(ledger: Ledger) -> None:
-    """Rank 0 listens at the master's address: whoever names the master must not place it elsewhere."""
-    master = ledger.findings[Fact.MASTER_ADDR].claim
-    found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
-    if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:
-        return
-    per_node = found.claim.fact is Fact.NODE_RANK
-    for claim in ledger.about(Fact.NODE_RANK):
-        first, there = found.claim.value == 0, claim.value == 0
-        if claim.source == master.source and ((first and not there) or (per_node and there and not first)):
-            ledger.contradiction(
-                f"{found.claim.origin}, but this is node {claim.value} ({claim.origin}), and node 0 is the "
-                f"master ({master.origin})",
-                "rank 0 belongs on the master: start there first, unset the wrong variable, or pass "
-                "--master-addr HOST",
-            )
-
-
-def _is_all_here(ledger: Ledger) -> bool:
-    """Whether all processes of the job run on this node."""
-    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
-    nodes = ledger.number(Fact.NODE_COUNT)
-    return nodes == 1 or (nodes is None and world is not None and world in (1, size))
-
-
-def _check_hosts(ledger: Ledger) -> None:
-    # A list is also a claim on the node count, so two lists of different length have met already;
-    # this is for a count that was derived or asked
-    hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
-    stated = ledger.findings.get(Fact.NODE_COUNT)
-    if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
-        return
-    if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
-        ledger.contradiction(
-            f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",
-            "correct the number of nodes or the host list",
         )
 
 

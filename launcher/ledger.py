@@ -65,6 +65,11 @@ class Ledger:
         finding = self.findings.get(fact)
         return finding.claim.origin if finding else f"no {fact.value}"
 
+    def is_broken(self) -> bool:
+        """Whether something is known to be wrong that explains why other things are missing."""
+        codes = ("malformed-variable", "no-identity", "ambiguous-scope")
+        return any(problem.code in codes for problem in self.problems)
+
     def contradiction(self, what: str, fix: str, where: str = "") -> None:
         """Report values that cannot all be true."""
         self.problems.append(Problem("contradiction", what, where or self._where(), fix))

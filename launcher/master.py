@@ -1,0 +1,77 @@
+"""Where is rank 0? The address and port at which all processes meet, and what would make them miss."""
+
+from __future__ import annotations
+
+from launcher.environ import is_loopback
+from launcher.ledger import Ledger
+from launcher.model import Fact, Trust
+
+DEFAULT_PORT = 6105
+LOOPBACK = "127.0.0.1"
+
+
+def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
+    """Settle address and port; ``single``: all processes run on this node."""
+    if single:
+        # Before circumstance: mpirun's idea of its own name need not resolve inside a container
+        ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
+    ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    address = ledger.settle(Fact.MASTER_ADDR)
+    port = ledger.number(Fact.MASTER_PORT) or DEFAULT_PORT
+    if address is None:
+        sizes = ", ".join(
+            ledger.origin(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if fact in ledger.findings
+        )
+        if sizes and not ledger.is_broken():
+            ledger.missing(
+                f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
+                "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
+            )
+        return "", port
+    _check_rank_0_is_master(ledger)
+    if not single and is_loopback(str(address)):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
+            "set MASTER_ADDR to the address of node 0, or unset it",
+        )
+    return str(address), port
+
+
+def _check_rank_0_is_master(ledger: Ledger) -> None:
+    """Rank 0 listens at the master's address: whoever names the master must not place it elsewhere."""
+    master = ledger.findings[Fact.MASTER_ADDR].claim
+    found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
+    if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:
+        return
+    per_node = found.claim.fact is Fact.NODE_RANK
+    for claim in ledger.about(Fact.NODE_RANK):
+        first, there = found.claim.value == 0, claim.value == 0
+        if claim.source == master.source and ((first and not there) or (per_node and there and not first)):
+            ledger.contradiction(
+                f"{found.claim.origin}, but this is node {claim.value} ({claim.origin}), and node 0 is the "
+                f"master ({master.origin})",
+                "rank 0 belongs on the master: start there first, unset the wrong variable, or pass "
+                "--master-addr HOST",
+            )
+
+
+def is_all_here(ledger: Ledger) -> bool:
+    """Whether all processes of the job run on this node."""
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
+    nodes = ledger.number(Fact.NODE_COUNT)
+    return nodes == 1 or (nodes is None and world is not None and world in (1, size))
+
+
+def check_hosts(ledger: Ledger) -> None:
+    """Report a host list of another length than the number of nodes."""
+    # A list is also a claim on the node count, so two lists of different length have met already;
+    # this is for a count that was derived or asked
+    hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
+    stated = ledger.findings.get(Fact.NODE_COUNT)
+    if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
+        return
+    if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
+        ledger.contradiction(
+            f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",
+            "correct the number of nodes or the host list",
+        )
