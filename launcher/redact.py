@@ -124,7 +124,9 @@ _PATTERNS = (
     # PyPI; OpenAI and its likes; Slack, Google, Databricks
     (r"(?:(?<![\w-])|(?<=%20)|(?<=%3D))eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}", MARKER),
     (r"(?<![A-Za-z])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])", MARKER),
-    (r"(?<![A-Za-z])(?:gh[pousr]_|github_pat_|hf_)\w{20,}", MARKER),
+    (r"(?<![A-Za-z])(?:gh[pousr]_|github_pat_|hf_|npm_|r8_|dop_v1_|[rs]k_live_)\w{20,}", MARKER),
+    # HashiCorp Vault, SendGrid, Google OAuth, Tailscale, age
+    (r"(?<![A-Za-z])(?:hvs\.|SG\.|ya29\.|tskey-|GOCSPX-|AGE-SECRET-KEY-)[\w.-]{20,}", MARKER),
     (r"(?<![A-Za-z])(?:glpat-|nvapi-|pypi-Ag)[\w-]{20,}", MARKER),
     (r"(?<![A-Za-z])sk-(?:(?:admin|ant|lf|or|proj|svcacct)-[\w-]{16,}|[A-Za-z0-9]{20,})", MARKER),
     (r"(?<![A-Za-z])(?:xox[abeprs]-[\w-]{10,}|AIza[\w-]{35}|dapi[0-9a-f]{32})", MARKER),

@@ -22,6 +22,10 @@ AWS = "AKIA" + "ABCDEFGH12345678"
 PEM = "-----BEGIN RSA PRIVATE" + " KEY-----\n" + BASE64 + "\n-----END RSA PRIVATE" + " KEY-----"
 PREFIXED = [
     "hf_" + "aB3" * 11,
+    *(
+        prefix + "aB3" * 11
+        for prefix in ("npm_", "r8_", "dop_v1_", "sk_live_", "hvs.", "SG.", "ya29.", "tskey-", "GOCSPX-")
+    ),
     "ghp_" + "aB3" * 12,
     "gho_" + "aB3" * 12,
     "github_pat_" + "aB3" * 12 + "_" + "cD4" * 19,
