@@ -65,7 +65,10 @@ def _print_problems(error: LauncherError) -> None:
 def _print_bug() -> None:
     import traceback
 
-    traceback.print_exc()
+    from launcher.redact import printable, redact
+
+    for line in traceback.format_exc().splitlines():
+        sys.stderr.write(f"{printable(redact(line))}\n")
     sys.stderr.write(
         "launcher: error: [bug] the launcher itself failed; nothing was started\n"
         "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"

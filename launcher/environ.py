@@ -17,6 +17,8 @@ from launcher.model import Claim, Evidence, Fact, Scope, Trust, Value
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
 PORT_LIMIT = 65536
+MPI_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+"""One of these is set in every process that an mpirun or mpiexec started."""
 _DIGITS = re.compile(r"[0-9]{1,10}\Z", re.ASCII)
 # Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
 # IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.process import plan_argv
+from launcher.environ import MPI_STARTERS
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.frameworks import starters, torch
 from launcher.host import Host
@@ -67,7 +68,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         ),
         settings=plan_settings(topology, machine, options, origins, forks),
         unset=plan_unset(topology, environ, forks),
-        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in starters.STARTERS),
+        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         grace_s=options.number("grace", DEFAULT_GRACE_S),
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(ledger.notes)),

@@ -105,8 +105,13 @@ def write_snapshot(text: str, path: str) -> None:
             _write_to(target, text, os.O_WRONLY)  # a pipe or a device: never to be replaced
             return
         temporary = f"{target}.{os.getpid()}.tmp"
-        _write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        os.replace(temporary, target)
+        try:
+            _write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+            os.replace(temporary, target)
+        except OSError as error:
+            if not isinstance(error, FileExistsError) and os.path.exists(temporary):
+                os.unlink(temporary)
+            raise
     except OSError as error:
         raise NotReady(
             Problem(

@@ -23,8 +23,6 @@ PRIVATE = (
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
 )
-STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
-"""One of these is set in every process that an mpirun or mpiexec started."""
 RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
 """The rank on the node over all jobs, whatever its name says; our forks are the only ones there."""
 ELASTIC_PREFIX = "TORCHELASTIC_"

@@ -9,8 +9,7 @@ Source: learn.microsoft.com "Azure Batch runtime environment variables".
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_hosts
-from launcher.frameworks.starters import STARTERS
+from launcher.environ import MPI_STARTERS, Malformed, Reader, parse_hosts
 from launcher.model import Fact, Scope, Trust
 
 HOST_LIST = "AZ_BATCH_HOST_LIST"  # 10.0.0.4,10.0.0.5
@@ -71,7 +70,7 @@ def _parse(reader: Reader, name: str) -> tuple[str, ...]:
 
 def _read_node_rank(reader: Reader, hosts: tuple[str, ...], name: str) -> None:
     # Under an mpirun the variables may be the head node's, forwarded: only addresses are our own
-    is_master = None if any(reader.has(starter) for starter in STARTERS) else reader.text(IS_MASTER)
+    is_master = None if any(reader.has(starter) for starter in MPI_STARTERS) else reader.text(IS_MASTER)
     if is_master == "true":
         reader.claim(Fact.NODE_RANK, 0, IS_MASTER, Trust.DERIVED)
     elif is_master == "false" and len(hosts) == 2:

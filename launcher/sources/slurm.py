@@ -8,7 +8,7 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 
 from __future__ import annotations
 
-from launcher.environ import Reader, parse_hosts
+from launcher.environ import MPI_STARTERS, Reader, parse_hosts
 from launcher.model import Fact, Scope, Trust
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
@@ -27,14 +27,13 @@ GPUS = "SLURM_GPUS_ON_NODE"
 OTHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
 REMAINS = ((NODE_COUNTS[1], 1), ("SLURM_NTASKS", 1), (PROCID, 0), (NODEID, 0))
 """Numbers above these speak of other tasks, even where the variables of the step are missing."""
-OTHER_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 # The batch step, the extern step and the interactive step of salloc run shells, not tasks.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(reader: Reader) -> None:
     """A task's own numbers; under mpirun only the node list; in a batch script nothing."""
-    if any(reader.has(name) for name in OTHER_STARTERS):
+    if any(reader.has(name) for name in MPI_STARTERS):
         _read_under_mpirun(reader)
         return
     if (reader.integer(HET_SIZE) or 1) > 1:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.starting import clean_environ, launch, open_launcher
+from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 
 MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -309,7 +309,7 @@ def test_ctrl_c_reaches_every_process_once() -> None:
         "print('ready', flush=True)\n"
         "deadline = time.monotonic() + 20\n"
         "while not count and time.monotonic() < deadline:\n    signal.pause()\n"
-        "time.sleep(0.3)\n"
+        "time.sleep(0.3)\n"  # nothing is waited for: long enough for a second copy to arrive
         "print('told', count, flush=True)\n"
     )
     child, terminal = pty.fork()
@@ -327,3 +327,19 @@ def test_ctrl_c_reaches_every_process_once() -> None:
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert seen.count("told 1") == 2, seen
+
+
+def test_a_snapshot_that_does_not_fit_leaves_nothing_behind(tmp_path: Path) -> None:
+    """On a full disk there is a message and no half of a file."""
+    done = shell(f'ulimit -f 0; cd "{tmp_path}"; exec "$@"', "snapshot", "-o", "node.json")
+    assert (done.returncode, "cannot-write" in done.stderr, list(tmp_path.iterdir())) == (75, True, [])
+
+
+def test_the_traceback_of_a_bug_is_safe_to_print(tmp_path: Path) -> None:
+    """What a foreign source raises ends in status 70, without its control characters and secrets."""
+    token = "hf_" + "aB3" * 11
+    (tmp_path / "broken.py").write_text(f"def read(reader):\n    raise RuntimeError('\\x1b[31m {token}')\n")
+    done = launch("plan", "--source", "broken:read", environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert (done.returncode, "RuntimeError" in done.stderr) == (70, True)
+    assert "\x1b" not in done.stderr
+    assert token not in done.stderr
