@@ -56,7 +56,12 @@ def add_flags(parser: Parser) -> None:
             names.append("--" + flag.dest)  # torchrun takes both spellings
         text = f"{flag.help} [{flag.variable}]"
         if flag.parse is None:
-            parser.add_argument(*names, dest=flag.dest, action="store_true", help=text)
+            parser.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
+            if flag.negatable:
+                opposite = f"--no-{flag.name[2:]}"
+                parser.add_argument(
+                    opposite, dest=flag.dest, action="store_false", default=None, help=f"not {flag.name}"
+                )
         else:
             parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
 

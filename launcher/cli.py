@@ -95,7 +95,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         Child(f"rank {process.rank}", process.argv, environment)
         for process, environment in zip(plan.processes, environments, strict=True)
     ]
-    return supervise(children, plan.grace_s, widen_cpus=plan.widen_cpus)
+    return supervise(children, plan.supervision.grace_s, widen_cpus=plan.widen_cpus)
 
 
 def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:

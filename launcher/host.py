@@ -44,6 +44,10 @@ class Host:
         except (OSError, ValueError):
             return ()
 
+    def is_init(self) -> bool:
+        """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
+        return os.getpid() == 1
+
     def hostname(self) -> str:
         """Return the node's own name."""
         return os.uname().nodename

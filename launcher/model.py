@@ -242,6 +242,50 @@ class Process:
     settings: tuple[Setting, ...]
 
 
+STDOUT, STDERR = 1, 2
+"""Bits of a `Route`; torchrun's numbers for the standard streams, 3 is both."""
+
+
+@frozen
+class Route:
+    """Where the output of one process goes: which streams to a file, which to our own output."""
+
+    to_file: int = 0
+    to_console: int = STDOUT | STDERR
+
+
+@frozen
+class Supervision:
+    """How processes are watched, stopped and reported, where the launcher stays.
+
+    Attributes:
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        signal_to: ``"leader"``: a signal goes to the process itself, to its children only after half
+            of the grace; ``"group"``: to all of them at once.
+        signal_map: Pairs of signal numbers: what arrives, what is sent instead.
+        routes: Where the output goes, one per process.
+        prefix: Whether lines begin with the rank.
+        log_dir: Folder of log files, None for a temporary one (if anything goes to files).
+        progress: Whether there is a status line; None where it depends on the terminal.
+        stall_timeout_s: Silence that counts as a stall; 0 for never.
+        on_stall: ``"report"`` or ``"stop"``.
+        restarts: How often all processes are started again after a failure.
+        failure_file: Where the failure record goes; None for where the platform looks.
+    """
+
+    grace_s: float = 30.0
+    signal_to: str = "leader"
+    signal_map: tuple[tuple[int, int], ...] = ()
+    routes: tuple[Route, ...] = (Route(),)
+    prefix: bool = False
+    log_dir: str | None = None
+    progress: bool | None = None
+    stall_timeout_s: float = 0.0
+    on_stall: str = "report"
+    restarts: int = 0
+    failure_file: str | None = None
+
+
 @frozen
 class Plan:
     """Everything that will happen, decided before anything happens.
@@ -255,7 +299,7 @@ class Plan:
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
-        grace_s: Seconds between SIGTERM and SIGKILL.
+        supervision: How the processes are watched, where mode is `Mode.SUPERVISE`.
         findings: Each fact with its provenance, for ``launcher plan``.
         notes: Sentences for people: what was assumed, what is unusual.
         reads: Names of the variables that were looked at and set, sorted.
@@ -269,7 +313,7 @@ class Plan:
     settings: tuple[Setting, ...]
     unset: tuple[str, ...] = ()
     widen_cpus: bool = False
-    grace_s: float = 30.0
+    supervision: Supervision = Supervision()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()

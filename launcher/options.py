@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from launcher.environ import PORT_LIMIT, Malformed, Reader, is_loopback, parse_host, parse_int, shorten
+from launcher.environ import (
+    PORT_LIMIT,
+    Malformed,
+    Reader,
+    is_loopback,
+    parse_host,
+    parse_int,
+    parse_signal,
+    shorten,
+)
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
@@ -23,7 +32,8 @@ PROCESS_LIMIT = 4096
 class Flag:
     """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
 
-    ``parse`` turns text into the value and raises `Malformed`; None marks a switch.
+    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. A ``negatable``
+    switch can also be turned off, by ``--no-dest``: what it decides has a default of its own.
     """
 
     dest: str
@@ -32,6 +42,7 @@ class Flag:
     parse: Callable[[str], object] | None
     fact: Fact | None = None
     short: str | None = None
+    negatable: bool = False
 
     @property
     def name(self) -> str:
@@ -68,10 +79,13 @@ def _processes(text: str) -> int | str:
         raise Malformed(f"{error}, or auto, gpu or cpu") from None
 
 
-def _scope(text: str) -> str:
-    if text not in ("auto", "node", "process"):
-        raise Malformed("auto, node or process")
-    return text
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise Malformed(f"{', '.join(words[:-1])} or {words[-1]}")
+        return text
+
+    return parse
 
 
 def _seconds(text: str) -> float:
@@ -86,6 +100,41 @@ def _seconds(text: str) -> float:
 
 def _gpus_per_process(text: str) -> int:
     return parse_int(text, 1, 1024)
+
+
+def _restarts(text: str) -> int:
+    return parse_int(text, 0, 1000)
+
+
+def _signal_map(text: str) -> tuple[tuple[int, int], ...]:
+    """Return pairs of signal numbers: which one arrives, which one is sent instead of it."""
+    pairs = [item.partition("=")[::2] for item in text.split(",")]
+    try:
+        numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
+    except Malformed:
+        raise Malformed("ARRIVING=SENT by name or number, such as TERM=USR1 or TERM=USR1,INT=USR1") from None
+    if len({arriving for arriving, _ in numbers}) < len(numbers):
+        raise Malformed("each arriving signal once")
+    return numbers
+
+
+def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
+    """Return (local rank or None for all, 0 none, 1 stdout, 2 stderr, 3 both), torchrun's notation."""
+    shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
+    try:
+        if ":" not in text:
+            return ((None, parse_int(text, 0, 4)),)
+        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
+        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
+    except Malformed:
+        raise Malformed(shape) from None
+
+
+def _local_ranks(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(parse_int(item.strip()) for item in text.split(","))
+    except Malformed:
+        raise Malformed("local ranks, such as 0 or 0,3") from None
 
 
 FLAGS = (
@@ -104,7 +153,7 @@ FLAGS = (
         "scope",
         "auto|node|process",
         "whether the launcher was started once per node or per process",
-        _scope,
+        _one_of("auto", "node", "process"),
     ),
     Flag(
         "source",
@@ -120,6 +169,26 @@ FLAGS = (
         _gpus_per_process,
     ),
     Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds),
+    Flag(
+        "signal_to",
+        "leader|group",
+        "whether a signal goes to the process only, or to its children too (leader)",
+        _one_of("leader", "group"),
+    ),
+    Flag("signal_map", "A=B,...", "send signal B where A arrives, such as TERM=USR1", _signal_map),
+    Flag("init", "", "stay as init of the process, as process 1 of a container does", None, negatable=True),
+    Flag("restarts", "N", "on one node: start all processes again after a failure, N times (0)", _restarts),
+    Flag("failure_file", "FILE", "where to write the failure record (where the platform looks)", str),
+    Flag("log_dir", "DIR", "folder for the log files of --redirects and --tee", str),
+    Flag("redirects", "N", "write to files only: 1 stdout, 2 stderr, 3 both, 0:3,1:2", _streams, short="-r"),
+    Flag("tee", "N", "write to files as well (as --redirects)", _streams, short="-t"),
+    Flag("local_ranks_filter", "R,...", "show only the output of these local ranks", _local_ranks),
+    Flag(
+        "prefix", "", "begin each line with its rank (if there are several processes)", None, negatable=True
+    ),
+    Flag("progress", "", "a status line (on a terminal, or where all is silent)", None, negatable=True),
+    Flag("stall_timeout", "S", "act after so long without any output and GPU work (never)", _seconds),
+    Flag("on_stall", "report|stop", "what to do then (report)", _one_of("report", "stop")),
     Flag("module", "", "the command is a Python module, as in python -m", None, short="-m"),
     Flag("no_python", "", "never put Python in front of the command, even if it ends in .py", None),
 )
@@ -153,10 +222,25 @@ class Options:
         given = self._given.get(dest)
         return float(given.value) if given and isinstance(given.value, (int, float)) else default
 
-    def switch(self, dest: str) -> bool:
+    def switch(self, dest: str, default: bool = False) -> bool:
         """Return whether a switch is on."""
         given = self._given.get(dest)
-        return bool(given and given.value)
+        return default if given is None else bool(given.value)
+
+    def pairs(self, dest: str) -> tuple[tuple[int, int], ...]:
+        """Return the value of a flag that holds pairs of numbers."""
+        given = self._given.get(dest)
+        return given.value if given and isinstance(given.value, tuple) else ()
+
+    def streams(self, dest: str) -> tuple[tuple[int | None, int], ...]:
+        """Return (local rank or None for all, bits) of ``--redirects`` or ``--tee``."""
+        given = self._given.get(dest)
+        return given.value if given and isinstance(given.value, tuple) else ()
+
+    def numbers(self, dest: str) -> tuple[int, ...] | None:
+        """Return the value of a flag that holds a list of numbers, None if it was not given."""
+        given = self._given.get(dest)
+        return given.value if given and isinstance(given.value, tuple) else None
 
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
@@ -185,7 +269,10 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
         text, where = _look_up(flag, typed, environ)
         if text is None:
             continue
-        origin = f"{flag.name} {text}" if where == "command line" else f"{flag.variable}={shorten(text)!r}"
+        typed_as = (
+            f"{flag.name} {text}" if flag.parse else flag.name if text == "1" else f"--no-{flag.name[2:]}"
+        )
+        origin = typed_as if where == "command line" else f"{flag.variable}={shorten(text)!r}"
         try:
             value = flag.parse(text) if flag.parse else _is_on(text)
         except Malformed as error:
@@ -202,8 +289,8 @@ def _look_up(
     flag: Flag, typed: Mapping[str, str | bool], environ: Mapping[str, str]
 ) -> tuple[str | None, str]:
     value = typed.get(flag.dest)
-    if value is True:
-        return "1", "command line"
+    if isinstance(value, bool):
+        return str(int(value)), "command line"
     if isinstance(value, str):
         return value, "command line"
     return environ.get(flag.variable) or None, "environment"

@@ -22,13 +22,13 @@ from launcher.model import Fact, Machine, Mode, Place, Plan, Policy, Process, Sc
 from launcher.options import FLAGS, PROCESS_LIMIT, Options
 from launcher.sources import gather
 from launcher.sources.launched import MARKER
+from launcher.supervision import plan_supervision
 from launcher.topology import plan_topology
 
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
-DEFAULT_GRACE_S = 30.0
 
 
 def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str]) -> Plan:
@@ -49,6 +49,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     machine = read_machine(host, environ)
     allocation, ledger = decide(gathered.evidence, options, machine)
     forks = allocation.scope is Scope.NODE
+    stays = forks or options.switch("init", host.is_init())
     each = _count_processes(ledger) if forks else 1
     topology = plan_topology(allocation, each)
     origins = name_origins(ledger, options, forks)
@@ -56,7 +57,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         allocation=allocation,
         topology=topology,
         machine=machine,
-        mode=Mode.SUPERVISE if forks else Mode.EXEC,
+        mode=Mode.SUPERVISE if stays else Mode.EXEC,
         processes=tuple(
             Process(
                 place.rank,
@@ -69,7 +70,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         settings=plan_settings(topology, machine, options, origins, forks),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
-        grace_s=options.number("grace", DEFAULT_GRACE_S),
+        supervision=plan_supervision(options, topology),
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(ledger.notes)),
         reads=gathered.reads,

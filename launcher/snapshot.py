@@ -155,6 +155,10 @@ class RecordedHost(Host):
         below = (name.removeprefix(prefix) for name in self._sysfs if name.startswith(prefix))
         return tuple(sorted({name.partition("/")[0] for name in below}))
 
+    def is_init(self) -> bool:
+        """A recorded machine runs nothing."""
+        return False
+
     def hostname(self) -> str:
         """Return the recorded name, or one that no host has."""
         name = self._data.get("hostname")

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import __version__
-from launcher.model import Finding, Plan, Policy, Process, Setting
+from launcher.model import Finding, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 
 VERSION = 1
@@ -48,10 +48,27 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "settings": [_setting(setting, environ) for setting in plan.settings],
         "unset": list(plan.unset),
         "widen_cpus": plan.widen_cpus,
-        "grace_s": plan.grace_s,
+        "grace_s": plan.supervision.grace_s,
+        "supervision": _supervision(plan) if plan.mode is Mode.SUPERVISE else None,
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
+    }
+
+
+def _supervision(plan: Plan) -> dict[str, object]:
+    watch = plan.supervision
+    return {
+        "signal_to": watch.signal_to,
+        "signal_map": [list(pair) for pair in watch.signal_map],
+        "prefix": watch.prefix,
+        "log_dir": None if watch.log_dir is None else redact(watch.log_dir),
+        "routes": [{"to_file": route.to_file, "to_console": route.to_console} for route in watch.routes],
+        "progress": watch.progress,
+        "stall_timeout_s": watch.stall_timeout_s,
+        "on_stall": watch.on_stall,
+        "restarts": watch.restarts,
+        "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
     }
 
 

@@ -23,7 +23,7 @@ OPEN_MPI = {
 KEYS = {
     "": {
         *("version", "launcher", "source", "scope", "mode", "topology", "machine", "facts", "settings"),
-        *("unset", "widen_cpus", "grace_s", "processes", "notes", "reads"),
+        *("unset", "widen_cpus", "grace_s", "supervision", "processes", "notes", "reads"),
     },
     "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
     "machine": {"gpu_count", "cpu_count", "bound_cpu_count"},

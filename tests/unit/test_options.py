@@ -33,6 +33,16 @@ SAMPLE = {
     "role": ("trainer", "default"),
     "gpus_per_process": ("1", "2"),
     "grace": ("5", "0.5"),
+    "signal_to": ("group", "leader"),
+    "signal_map": ("TERM=USR1", "SIGINT=10,15=SIGUSR2"),
+    "restarts": ("2", "0"),
+    "failure_file": ("failure.json", "/tmp/failure.json"),
+    "log_dir": ("logs", "/tmp/logs"),
+    "redirects": ("3", "0:1,1:2"),
+    "tee": ("1", "0:3"),
+    "local_ranks_filter": ("0", "0,1,2"),
+    "stall_timeout": ("60", "0"),
+    "on_stall": ("stop", "report"),
 }
 MALFORMED = {
     "nnodes": ["0", "-1", "two", "1:4", "", " ", "1.5", "\u0662", "9" * 30],
@@ -43,6 +53,14 @@ MALFORMED = {
     "scope": ["Node", "rank", ""],
     "gpus_per_process": ["0", "1024", "half"],
     "grace": ["-1", "nan", "inf", "soon", "86401"],
+    "signal_to": ["children", ""],
+    "signal_map": ["TERM", "TERM=", "TERM=KILL", "STOP=USR1", "TERM=USR1,TERM=USR2", "99=1", "TERM=1e1", ""],
+    "restarts": ["-1", "1001", "many"],
+    "redirects": ["4", "-1", "0:4", "0:1,", "stdout", ""],
+    "tee": ["0:1:2", "x:1"],
+    "local_ranks_filter": ["0,", "-1", "all"],
+    "stall_timeout": ["-1", "soon"],
+    "on_stall": ["kill"],
 }
 
 

@@ -1,0 +1,63 @@
+"""What the user asked about stopping, logs and failures -> `Supervision`. Pure."""
+
+from __future__ import annotations
+
+from launcher.errors import Problem, UsageError
+from launcher.model import STDERR, STDOUT, Route, Supervision, Topology
+from launcher.options import Options
+
+DEFAULT_GRACE_S = 30.0
+BOTH = STDOUT | STDERR
+
+
+def plan_supervision(options: Options, topology: Topology) -> Supervision:
+    """Return how the processes of this node are watched.
+
+    Raises:
+        UsageError: Options that exclude each other.
+    """
+    count = len(topology.places)
+    restarts = int(options.number("restarts", 0))
+    if restarts and topology.node_count != 1:
+        raise UsageError(_restarts_on_one_node(options, topology))
+    return Supervision(
+        grace_s=options.number("grace", DEFAULT_GRACE_S),
+        signal_to=options.text("signal_to", "leader"),
+        signal_map=options.pairs("signal_map"),
+        routes=tuple(plan_route(options, place.local_rank) for place in topology.places),
+        prefix=options.switch("prefix", count > 1),
+        log_dir=options.text("log_dir") or None,
+        progress=options.switch("progress") if options.get("progress") else None,
+        stall_timeout_s=options.number("stall_timeout", 0.0),
+        on_stall=options.text("on_stall", "report"),
+        restarts=restarts,
+        failure_file=options.text("failure_file") or None,
+    )
+
+
+def plan_route(options: Options, local_rank: int) -> Route:
+    """Return where one process's output goes, with torchrun's meanings.
+
+    ``--redirects``: to a file instead of to us; ``--tee``: to a file as well; the filter names those
+    that may write to us at all.
+    """
+    redirected = _bits(options, "redirects", local_rank)
+    teed = _bits(options, "tee", local_rank)
+    shown = options.numbers("local_ranks_filter")
+    visible = BOTH if shown is None or local_rank in shown else 0
+    return Route(to_file=redirected | teed, to_console=(BOTH & ~redirected | teed) & visible)
+
+
+def _bits(options: Options, dest: str, local_rank: int) -> int:
+    return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
+
+
+def _restarts_on_one_node(options: Options, topology: Topology) -> Problem:
+    given = options.get("restarts")
+    return Problem(
+        "restarts-need-one-node",
+        f"{given.origin if given else '--restarts'}: this job has {topology.node_count or 'several'} nodes, "
+        "and processes of the others would be left waiting",
+        "command line",
+        "--max-restarts N (torchrun restarts the processes of all nodes together), or restart the job",
+    )
