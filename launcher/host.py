@@ -48,6 +48,14 @@ class Host:
         """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
         return os.getpid() == 1
 
+    def space(self, path: str) -> tuple[int, int] | None:
+        """Return (size, free) in bytes of the file system that a path is on, None if unreadable."""
+        try:
+            found = os.statvfs(self.path(path))
+        except (OSError, ValueError):
+            return None
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
     def hostname(self) -> str:
         """Return the node's own name."""
         return os.uname().nodename

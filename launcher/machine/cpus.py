@@ -9,37 +9,19 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 from __future__ import annotations
 
 from launcher.host import Host
+from launcher.machine.cgroup import cgroup_folders
 
-ROOT = "/sys/fs/cgroup"
 ONLINE = "/sys/devices/system/cpu/online"
 
 
 def read_granted_cpus(host: Host) -> int | None:
     """Return the number of CPUs that this container may use, at least 1; None if unreadable."""
-    folders = _cgroup_folders(host)
+    folders = cgroup_folders(host, "cpu", "cpuset")
     cpus = _first_cpu_list(host, folders)
     if cpus is None:
         return None
     quota = _smallest_quota(host, folders)
     return max(1, min(cpus, quota)) if quota else cpus
-
-
-def _cgroup_folders(host: Host) -> list[str]:
-    """Return our cgroup's folders and those above it, v2 and v1, innermost first."""
-    folders: list[str] = []
-    for line in (host.read_text("/proc/self/cgroup") or "").splitlines():
-        _, controllers, path = (line + "::").split(":", 2)
-        path = path.rstrip(":")
-        for controller in {"": [""], "cpuset": ["/cpuset"]}.get(controllers, _cpu(controllers)):
-            while path not in ("", "/"):
-                folders.append(f"{ROOT}{controller}{path}")
-                path = path.rpartition("/")[0]
-            folders.append(f"{ROOT}{controller}")
-    return folders or [ROOT]
-
-
-def _cpu(controllers: str) -> list[str]:
-    return [f"/{controllers}", "/cpu"] if "cpu" in controllers.split(",") else []
 
 
 def _first_cpu_list(host: Host, folders: list[str]) -> int | None:
