@@ -1,0 +1,100 @@
+"""What the NVIDIA driver writes to the kernel's log when a GPU or a program on it fails.
+
+Source: NVIDIA, "XID Errors", the Xid catalog (docs.nvidia.com/deploy/xid-errors).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from launcher.frozen import frozen
+from launcher.host import Host
+
+WORD = "NVRM: Xid"
+XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]{1,32})\): (?P<number>\d{1,5})\b,? ?(?P<text>.*)"
+)
+
+PROGRAM, HARDWARE, NOTICE = "program", "hardware", "notice"
+
+
+@frozen
+class Meaning:
+    """What a number means: in words, and who is at fault.
+
+    ``PROGRAM``: what ran on the GPU, so it happens again. ``HARDWARE``: the GPU, its links or its
+    firmware, so another node can help. ``NOTICE``: no failure of its own, or a consequence of one.
+    """
+
+    words: str
+    fault: str
+
+
+XIDS = {
+    13: Meaning("the program made the GPU execute something illegal (graphics engine exception)", PROGRAM),
+    31: Meaning("the program used an address that is not its own (GPU memory page fault)", PROGRAM),
+    32: Meaning("the GPU was sent a corrupted command stream, often over a bad PCIe link", HARDWARE),
+    43: Meaning("the driver ended the program after a fault of its own; the GPU is healthy", PROGRAM),
+    45: Meaning("the driver cleaned up after a program that was ended, or after another Xid", NOTICE),
+    46: Meaning("the GPU stopped processing", HARDWARE),
+    48: Meaning("an uncorrectable memory error (double bit ECC)", HARDWARE),
+    62: Meaning("the GPU's internal micro-controller halted", HARDWARE),
+    63: Meaning("a bad memory row or page was marked for replacement at the next GPU reset", NOTICE),
+    64: Meaning("a bad memory row or page could not be replaced", HARDWARE),
+    74: Meaning("an NVLink failed, or the GPU or switch at its other end", HARDWARE),
+    79: Meaning("the GPU has fallen off the bus: it does not answer over PCIe any more", HARDWARE),
+    92: Meaning("many memory errors that were corrected (single bit ECC)", NOTICE),
+    94: Meaning("an uncorrectable memory error that was contained: only this program is lost", HARDWARE),
+    95: Meaning("an uncorrectable memory error that was not contained: the GPU must be reset", HARDWARE),
+    109: Meaning("the GPU did not switch between programs in time", HARDWARE),
+    119: Meaning("the GPU's system processor (GSP) did not answer the driver in time", HARDWARE),
+    120: Meaning("the GPU's system processor (GSP) failed", HARDWARE),
+    136: Meaning("an NVLink could not be trained", HARDWARE),
+    140: Meaning("an uncorrectable memory error that the driver could not recover from", HARDWARE),
+    143: Meaning("the GPU could not be initialized", HARDWARE),
+    154: Meaning("the driver says what another Xid needs: see its text", NOTICE),
+    158: Meaning("the GPU does not answer any more (fatal timeout)", HARDWARE),
+}
+UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTICE)
+
+
+@frozen
+class Xid:
+    """One message of the driver: its number, the GPU it is about, and the driver's own words."""
+
+    number: int
+    gpu: str
+    text: str
+
+    @property
+    def meaning(self) -> Meaning:
+        """What the number means."""
+        return XIDS.get(self.number, UNKNOWN)
+
+
+def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
+    """Return the Xids in lines of the kernel's log, each number once per GPU, hardware first.
+
+    ``gpu`` is the PCI address, with the device file where the driver tells it:
+    ``0000:3b:00 (/dev/nvidia2)``.
+    """
+    found: dict[tuple[int, str], Xid] = {}
+    for line in lines:
+        match = XID.search(line)
+        if match is not None:
+            key = (int(match["number"]), match["pci"])
+            found.setdefault(key, Xid(key[0], _name_gpu(match["pci"], host), match["text"]))
+    order = (HARDWARE, PROGRAM, NOTICE)
+    return tuple(sorted(found.values(), key=lambda xid: order.index(xid.meaning.fault)))
+
+
+def _name_gpu(pci: str, host: Host) -> str:
+    folder = "/proc/driver/nvidia/gpus"
+    for name in host.list_folder(folder):
+        if name.lower().startswith(pci.lower()):
+            for line in (host.read_text(f"{folder}/{name}/information") or "").splitlines():
+                key, _, value = line.partition(":")
+                if key.strip() == "Device Minor" and value.strip().isdecimal():
+                    return f"{pci} (/dev/nvidia{value.strip()})"
+    return pci
