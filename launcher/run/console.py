@@ -1,0 +1,200 @@
+"""Places that output goes to: our standard output and error, and the files of a log directory.
+
+A place that is slow, full or gone must neither stop the loop that watches the processes nor end the
+job: what does not fit waits in a queue, what an error takes away is counted, and the error is told
+once.
+
+Nothing here changes the flags of a description that other programs share: with O_NONBLOCK on our
+descriptor 1, whatever else writes to that terminal or pipe would lose output.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import time
+from errno import EBADF, ECONNRESET, EINVAL, ENOTCONN, EPIPE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    Bytes = bytes | bytearray | memoryview
+
+BACKLOG_LIMIT_BYTES = 1 << 20
+"""With more than this queued, stop reading what feeds the queue."""
+
+_OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+_FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
+"""Errors that stay; the others pass: a disk is freed, a quota raised."""
+_FLUSH_BYTES = 1 << 16
+_WHOLE = 1 << 30
+_PIPE_STEP_BYTES = 4096
+"""A pipe or socket that polls writable takes PIPE_BUF bytes without blocking, pipe(7)."""
+_TERMINAL_STEP_BYTES = 128
+"""A terminal polls writable while anything is free, and what is free comes in units of 256 bytes
+(drivers/tty/tty_buffer.c); a newline takes two of them."""
+
+
+class Console:
+    """One place that we write to. Never raises and, on anything that can be waited for, never blocks.
+
+    Attributes:
+        name: What messages call it, e.g. ``"standard output"``.
+        is_terminal: Whether it is a terminal.
+        place: Device and inode; what two consoles write to the same place is mixed there.
+        poll_fd: What to wait on for EPOLLOUT while `backlog_bytes` is not 0, before `flush`. None
+            where epoll cannot wait (regular files, /dev/null): nothing is queued for long there.
+        lost_bytes: How much was given to us and will never arrive.
+        error: The first error, for `take_complaint`.
+        torn: An error cut a line off: what comes next would be glued to its beginning.
+    """
+
+    def __init__(self, fd: int, name: str) -> None:
+        """Write to an open descriptor, which stays the caller's to close."""
+        self.name = name
+        self.is_terminal = os.isatty(fd)
+        self.place = (0, -fd)
+        self.poll_fd: int | None = None
+        self.lost_bytes = 0
+        self.error: OSError | None = None
+        self.torn = False
+        self._told = self._gone = self._ends_inside = False
+        self._backlog = bytearray()
+        self._fd, self._own_fd = fd, -1
+        self._step_bytes = _WHOLE
+        self._gate: select.poll | None = None
+        try:
+            self._open(os.fstat(fd))
+        except OSError as error:
+            self._fail(error)
+
+    @property
+    def backlog_bytes(self) -> int:
+        """How much is queued now."""
+        return len(self._backlog)
+
+    def write(self, data: Bytes) -> None:
+        """Write what fits now and queue the rest."""
+        if self._gone:
+            self.lost_bytes += len(data)
+        elif self._backlog:
+            self._backlog += data
+        else:
+            taken, error = self._put(data)
+            self._backlog += data[taken:]
+            if error is not None:
+                self._fail(error)
+
+    def flush(self) -> None:
+        """Write from the queue what fits now."""
+        while self._backlog:
+            chunk = bytes(self._backlog[:_FLUSH_BYTES])
+            taken, error = self._put(chunk)
+            del self._backlog[:taken]
+            if error is not None:
+                self._fail(error)
+            elif taken < len(chunk):
+                return
+
+    def drain(self, deadline_s: float) -> None:
+        """Wait until the queue is empty, or until ``time.monotonic()`` is ``deadline_s``."""
+        gate = select.poll()
+        gate.register(self._fd, select.POLLOUT)
+        self.flush()
+        while self._backlog:
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return
+            gate.poll(left_s * 1000)
+            self.flush()
+
+    def close(self) -> None:
+        """Count what is still queued as lost; nothing is written after this."""
+        self._gone = True
+        self._lose()
+        if self._own_fd >= 0:
+            os.close(self._own_fd)
+            self._own_fd = -1
+
+    def columns(self) -> int:
+        """Return the width of the terminal; 80 where it does not say."""
+        try:
+            return os.get_terminal_size(self._fd).columns or 80
+        except OSError:
+            return 80
+
+    def take_complaint(self) -> str | None:
+        """Return the first error as a sentence for people; None if there is none, or it was taken."""
+        if self.error is None or self._told:
+            return None
+        self._told = True
+        return (
+            f"{self.name}: {self.error.strerror}: output for it is dropped and counted"
+            f"{'' if self._gone else ' until that is mended'}; the processes go on"
+        )
+
+    def _open(self, status: os.stat_result) -> None:
+        """Choose how to write without blocking and without changing flags that others share."""
+        self.place = (status.st_dev, status.st_ino)
+        if self.is_terminal or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+            try:
+                self._fd = self._own_fd = os.open(f"/proc/self/fd/{self._fd}", _OWN_FLAGS)
+            except OSError:  # a socket, somebody else's pipe or terminal (su, sudo -u), no /proc
+                self._step_bytes = _TERMINAL_STEP_BYTES if self.is_terminal else _PIPE_STEP_BYTES
+                self._gate = select.poll()
+                self._gate.register(self._fd, select.POLLOUT)
+        self.poll_fd = self._fd if _can_wait(self._fd) else None
+
+    def _put(self, data: Bytes) -> tuple[int, OSError | None]:
+        """Write until nothing more fits; return how much was taken, and what stopped us if an error did."""
+        view, taken = memoryview(data), 0
+        try:
+            while taken < len(view) and (self._gate is None or self._gate.poll(0)):
+                taken += os.write(self._fd, view[taken : taken + self._step_bytes])
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            # Without its traceback, which would hold this frame and the data.
+            return taken, OSError(error.errno, error.strerror)
+        finally:
+            if taken:
+                self._ends_inside = view[taken - 1] not in b"\r\n"
+                self.torn = False
+        return taken, None
+
+    def _fail(self, error: OSError) -> None:
+        """Remember the first error; what was to be written is lost."""
+        self.error = self.error or error
+        self._gone = error.errno in _FOREVER
+        self.torn = self._ends_inside
+        self._lose()
+
+    def _lose(self) -> None:
+        self.lost_bytes += len(self._backlog)
+        self._backlog.clear()
+
+
+class LogFile(Console):
+    """A file of the log directory, opened for appending. The same promises as a console's.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open or create the file."""
+        fd = os.open(path, _LOG_FLAGS, 0o666)
+        super().__init__(fd, path)
+        if self._own_fd >= 0:  # a fifo or a terminal
+            os.close(fd)
+        self._own_fd = self._fd
+
+
+def _can_wait(fd: int) -> bool:
+    with select.epoll(1) as queue:
+        try:
+            queue.register(fd, select.EPOLLOUT)
+        except PermissionError:
+            return False
+    return True
