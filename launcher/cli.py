@@ -89,13 +89,17 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.run.execute import execute
 
         execute(plan.processes[0].argv, environments[0])
-    from launcher.run.supervise import Child, supervise
+    from launcher.run.spawn import Child
+    from launcher.run.supervise import Node, supervise
 
     children = [
-        Child(f"rank {process.rank}", process.argv, environment)
-        for process, environment in zip(plan.processes, environments, strict=True)
+        Child(process.rank, process.local_rank, process.argv, environment, route)
+        for process, environment, route in zip(
+            plan.processes, environments, plan.supervision.routes, strict=True
+        )
     ]
-    return supervise(children, plan.supervision.grace_s, widen_cpus=plan.widen_cpus)
+    node = Node(plan.topology.node_rank, plan.topology.world_size)
+    return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
 
 
 def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -1,192 +1,387 @@
-"""Start the processes of a node, pass signals on, wait, and return the first failure's status.
+"""Start the processes of this node, watch them, and end with the status of the first that failed.
 
-No handlers and no polling: the signals that matter are blocked, and one `sigtimedwait` is the only
-place where the launcher waits. A signal that arrives between two waits stays pending, so nothing is
-missed.
+One loop waits for everything: signals (blocked, read from a descriptor), the end of each process (a
+pidfd), their output, and points in time. There are no handlers, so nothing is interrupted, and from
+the first fork on no fault of ours ends the job.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import EXIT_BUG
+from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
-from launcher.run.execute import RESTORED, find_program, refusal
+from launcher.model import Supervision
+from launcher.run.execute import find_program, refusal
+from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
+from launcher.run.guardian import MARK, Guardian
+from launcher.run.kernel import become_subreaper, read_signals
+from launcher.run.loop import Loop
+from launcher.run.output import Output
+from launcher.run.signals import ENDING, SI_KERNEL, Watched, name_signal
+from launcher.run.spawn import Child, Refusals, start
+from launcher.run.stopping import Stopper
 
-PASSED_ON = (
-    signal.SIGTERM,
-    signal.SIGINT,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-)
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-WATCHED = frozenset((*PASSED_ON, signal.SIGCHLD))
-SI_KERNEL = 0x80
-"""si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
-KILL_WAIT_S = 5.0
-"""After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
+RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 
 @frozen
-class Child:
-    """One process to start: its name for messages, command line and whole environment."""
+class Node:
+    """Where we are, for messages and records."""
 
-    name: str
-    argv: tuple[str, ...]
-    environ: Mapping[str, str]
+    node_rank: int | None = None
+    world_size: int | None = None
 
 
-def supervise(children: Sequence[Child], grace_s: float, *, widen_cpus: bool = False) -> int:
+class Process:
+    """One process that was started.
+
+    Attributes:
+        code: As `os.waitstatus_to_exitcode` has it, None while it runs.
+        ended_ns: When the kernel told of its end, nanoseconds since 1970.
+        passed_on: The last signal that was passed on to it.
+    """
+
+    def __init__(self, child: Child, pid: int) -> None:
+        self.child = child
+        self.pid = pid
+        self.pidfd: int | None = None
+        self.code: int | None = None
+        self.ended_ns = 0
+        self.passed_on: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The status as a shell would say it; 0 while it runs."""
+        code = self.code or 0
+        return code if code >= 0 else 128 - code
+
+
+def supervise(
+    children: Sequence[Child],
+    watch: Supervision,
+    node: Node,
+    environ: Mapping[str, str],
+    *,
+    widen_cpus: bool = False,
+) -> int:
     """Run all children to their end and return the job's status.
 
-    The first failure stops the others: SIGTERM, SIGKILL after ``grace_s``. So does a signal that
-    asks us to end, which is passed on as it is.
+    Args:
+        children: The processes, by local rank.
+        watch: How they are watched.
+        node: Where we are.
+        environ: Our own environment: TMPDIR, NO_COLOR, what names the platform.
+        widen_cpus: Leave the CPUs that mpirun has bound us to.
 
     Returns:
         0, the first failing child's own status, or 128+n if signal n ended it.
 
     Raises:
-        LauncherError: A child cannot be started (126, 127); those already started are stopped.
+        LauncherError: A child cannot be started (126, 127), a log file cannot be written (75); those
+            already started are gone then.
     """
     paths = [find_program(child.argv[0], child.environ) for child in children]
     if widen_cpus:
         # The kernel cuts this down to the cgroup's cpuset, which is exactly what is wanted.
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
-    # A blocked signal that is ignored (nohup, a background job of a script) would still be delivered
-    # to us, and an ignored SIGCHLD would let the kernel swallow every status.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    watched = {number for number in WATCHED if signal.getsignal(number) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
-    try:
-        return _Watch(grace_s, before, watched).run(children, paths)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return Supervisor(children, paths, watch, node, environ).run()
 
 
-class _Watch:
-    """The running processes, the first status that ends the job, and the deadline if it is ending."""
+class Supervisor:
+    """The processes of this node, from the first fork to the last word."""
 
-    def __init__(self, grace_s: float, mask: set[int | signal.Signals], watched: set[signal.Signals]) -> None:
-        self.grace_s = grace_s
-        self.mask = mask
-        self.watched = watched
-        self.running: dict[int, str] = {}
-        self.status: int | None = None
-        self.deadline: float | None = None
-        self.killed = False
+    def __init__(
+        self,
+        children: Sequence[Child],
+        paths: Sequence[str],
+        watch: Supervision,
+        node: Node,
+        environ: Mapping[str, str],
+    ) -> None:
+        self.children, self.paths, self.watch, self.node, self.environ = children, paths, watch, node, environ
+        self.watched = Watched()
+        become_subreaper()
+        self.run_id = os.urandom(8).hex()
+        # On a terminal a single process stays in our group: it may read what is typed, and gets
+        # Ctrl-C from the terminal itself. Several get a group each, and hear of it from us.
+        self.shares_terminal = len(children) == 1 and os.isatty(0)
+        self.folder = RunFolder(watch.log_dir, self.run_id, node.node_rank, environ)
+        self.loop = Loop(self.say)
+        self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
+        self.guardian: Guardian | None = None
+        self.told: int | None = None
+        self.attempt = 0
+        self.loop.add(self.watched.fd, self.on_signals)
 
-    def run(self, children: Sequence[Child], paths: Sequence[str]) -> int:
+    def say(self, text: str) -> None:
+        """Say something on standard error, between the lines of the processes."""
+        self.output.say(text)
+
+    def run(self) -> int:
+        """Run until all has ended, as often as restarts allow."""
         try:
-            for child, path in zip(children, paths, strict=True):
-                self.start(child, path)
-        except BaseException:
-            self.stop(signal.SIGKILL)
-            raise
-        while self.running and not self.give_up():
-            self.handle(self.wait())
-        return self.status or 0
+            while True:
+                self.run_once()
+                if self.first is None or self.told is not None or self.attempt >= self.watch.restarts:
+                    break
+                self.attempt += 1
+                self.say(f"{self.name(self.first)} failed: restart {self.attempt} of {self.watch.restarts}")
+            return self.finish()
+        finally:
+            if self.guardian is not None:
+                self.guardian.dismiss()
+            self.output.close()
+            self.folder.remove()
 
-    def start(self, child: Child, path: str) -> None:
-        sys.stdout.flush()
-        sys.stderr.flush()
+    # --- start
+
+    def run_once(self) -> None:
+        """One attempt: start everything, and wait until everything has ended."""
+        self.processes: list[Process] = []
+        self.running: dict[int, Process] = {}
+        self.ended: list[Process] = []
+        self.first: Process | None = None
+        self.refused: LauncherError | None = None
+        self.stopper = Stopper(
+            self.watch.grace_s, to_group=self.watch.signal_to == "group", spare=self.spared, say=self.say
+        )
+        self.loop.timers[:] = [self.stopper, self.output]
+        self.started_ns = time.time_ns()
+        self.start_all()
+        while self.running or self.has_leftovers():
+            self.loop.turn()
+            if self.stopper.gave_up:
+                break
+        self.output.end_attempt()
+        if self.refused is not None:
+            raise self.refused
+
+    def spared(self) -> tuple[int, ...]:
+        """Our own children that are none of the job."""
+        return () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
+
+    def start_all(self) -> None:
+        """Fork everybody; whether each could exec arrives later, as events."""
+        refusals = Refusals()
+        self.loop.add(refusals.fd, lambda: self.on_refusals(refusals))
         try:
-            pid = os.posix_spawn(path, child.argv, child.environ, setsigmask=self.mask, setsigdef=RESTORED)
-        except (OSError, ValueError) as error:
-            raise refusal(child.argv[0], error) from error
-        self.running[pid] = child.name
+            for index, (child, path) in enumerate(zip(self.children, self.paths, strict=True)):
+                self.start(index, child, path, refusals)
+        except LauncherError as error:
+            self.refuse(error)
+        except OSError as error:
+            self.refuse(cannot_start(error))
+        refusals.close_writing()
+        if self.guardian is None:
+            self.guardian = Guardian(self.run_id)
+        for process in self.processes:
+            self.guardian.tell(process.pid)
 
-    def wait(self) -> signal.struct_siginfo | None:
-        """Return the next signal, or None when the deadline has passed."""
-        if self.deadline is None:
-            return signal.sigwaitinfo(self.watched)
-        return signal.sigtimedwait(self.watched, max(0.0, self.deadline - time.monotonic()))
+    def start(self, index: int, child: Child, path: str, refusals: Refusals) -> None:
+        """Start one process, and watch for its end."""
+        streams = self.output.open(index, child, self.folder, self.attempt)
+        own = frozen_environ(child, self.environment(child))
+        own_group = not self.shares_terminal
+        pid = start(index, own, path, streams, self.watched, refusals, own_group=own_group)
+        self.output.started()
+        process = Process(child, pid)
+        self.processes.append(process)
+        self.running[pid] = process
+        try:
+            process.pidfd = os.pidfd_open(pid)
+            self.loop.add(process.pidfd, lambda: self.on_end(process))
+        except OSError:
+            pass  # an old kernel or a strict seccomp profile: SIGCHLD tells us, in no exact order
 
-    def handle(self, info: signal.struct_siginfo | None) -> None:
-        if info is not None and info.si_signo == signal.SIGCHLD:
-            self.reap()
-        elif info is not None:
-            self.pass_on(signal.Signals(info.si_signo), from_terminal=info.si_code == SI_KERNEL)
-        if self.deadline is not None and time.monotonic() >= self.deadline and not self.killed:
-            _say(f"{len(self.running)} processes still run {self.grace_s:g} s after the signal: SIGKILL")
-            self.stop(signal.SIGKILL)
+    def environment(self, child: Child) -> dict[str, str]:
+        """Return what a process gets from this very run."""
+        settings = {MARK: self.run_id}
+        folder = self.folder.of_process(self.attempt, child.local_rank)
+        if folder is not None:
+            settings[ERROR_FILE] = f"{folder}/error.json"
+            settings[STACKS_FILE] = f"{folder}/stacks.txt"
+        if self.watch.restarts:
+            settings[RESTART_COUNT] = str(self.attempt)
+            settings[MAX_RESTARTS] = str(self.watch.restarts)
+        return settings
+
+    # --- events
+
+    def on_refusals(self, refusals: Refusals) -> None:
+        """A process could not exec: nothing of this job is worth keeping."""
+        found, complete = refusals.read()
+        for index, number in found:
+            error = OSError(number, os.strerror(number))
+            self.refuse(refusal(self.children[index].argv[0], error))
+        if complete:
+            self.loop.remove(refusals.fd)
+            os.close(refusals.fd)
+
+    def refuse(self, error: LauncherError) -> None:
+        """Not all processes can be started: end those that are."""
+        self.refused = self.refused or error
+        self.stopper.kill()
+
+    def on_signals(self) -> None:
+        """Signals have arrived."""
+        for number, code, sender in read_signals(self.watched.fd):
+            if number == signal.SIGCHLD:
+                self.reap()
+            elif sender != os.getpid():  # EPIPE comes with a SIGPIPE from ourselves
+                self.pass_on(number, from_terminal=code == SI_KERNEL)
+
+    def on_end(self, process: Process) -> None:
+        """The kernel's notice that a process has ended."""
+        if process.code is not None:
+            return
+        process.ended_ns = time.time_ns()
+        _, status = os.waitpid(process.pid, 0)
+        process.code = os.waitstatus_to_exitcode(status)
+        if process.pidfd is not None:
+            self.loop.remove(process.pidfd)
+            os.close(process.pidfd)
+        process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
+        del self.running[process.pid]
+        self.ended.append(process)
+        if process.status and self.first is None:
+            self.first = process
+            if not self.stopper.begun and self.refused is None:
+                self.stop_others(process)
+        self.stopper.tell_new()
+        self.reap()
+
+    def stop_others(self, process: Process) -> None:
+        """One has failed: the others would wait for it forever."""
+        others = len(self.running)
+        if others:
+            self.say(f"{self.name(process)} {describe_end(process)}; stopping the other {others}")
+            self.stopper.begin(signal.SIGTERM)
 
     def reap(self) -> None:
-        while self.running:
+        """Collect everybody who has ended, orphans too."""
+        while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
-                _say(f"lost sight of {', '.join(self.running.values())}: somebody else took their status")
-                self.running.clear()
-                self.status = self.status or EXIT_BUG
+                self.note_lost()
                 return
-            if pid == 0:
+            if found is None:
                 return
-            name = self.running.pop(pid, None)
-            if name is not None:
-                self.note_end(name, pid, os.waitstatus_to_exitcode(status))
+            process = self.running.get(found.si_pid)
+            if process is None:
+                os.waitpid(found.si_pid, 0)  # an orphan of the job, adopted by us
+                self.stopper.tell_new()
+            elif process.pidfd is None:
+                self.on_end(process)
+            else:
+                return  # its pidfd comes in its turn, and then we are called again
 
-    def note_end(self, name: str, pid: int, code: int) -> None:
-        status = code if code >= 0 else 128 - code
-        if status == 0 or self.status is not None:
-            return
-        self.status = status
-        if self.deadline is None:
-            how = f"exited with status {code}" if code > 0 else f"was ended by {_signal_name(-code)}"
-            others = f"; stopping the other {len(self.running)}" if self.running else ""
-            _say(f"{name} (pid {pid}) {how}{others}")
-            self.stop(signal.SIGTERM)
+    def note_lost(self) -> None:
+        """No child is left: whoever is still thought to run was taken from us."""
+        for process in list(self.running.values()):
+            self.say(f"{self.name(process)}: somebody else has taken its status")
+            process.code, process.ended_ns = EXIT_BUG, time.time_ns()
+            del self.running[process.pid]
+            self.ended.append(process)
+            self.first = self.first or process
 
-    def pass_on(self, number: signal.Signals, *, from_terminal: bool = False) -> None:
-        if number not in ENDING:
-            self.send(number)
-        elif number == signal.SIGINT and self.deadline is not None:
-            self.stop(signal.SIGKILL)  # a second Ctrl-C: now
-        else:
-            # What is typed reaches the whole foreground group: a second copy would abort a script
-            # that is just saving its checkpoint on the first.
-            self.stop(number, tell=not from_terminal)
-
-    def stop(self, number: signal.Signals, *, tell: bool = True) -> None:
-        """Send the first or the last word; the clock of the first one is not restarted."""
-        if number == signal.SIGKILL:
-            self.killed = True
-            self.deadline = time.monotonic() + KILL_WAIT_S
-        elif self.deadline is None:
-            self.deadline = time.monotonic() + self.grace_s
-        if tell:
-            self.send(number)
-
-    def send(self, number: signal.Signals) -> None:
-        for pid in self.running:
-            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-                os.kill(pid, number)  # not yet reaped, so the pid is still ours
-            except ProcessLookupError:
-                pass
-
-    def give_up(self) -> bool:
-        if not (self.killed and self.deadline is not None and time.monotonic() >= self.deadline):
+    def has_leftovers(self) -> bool:
+        """Whether the job has left somebody behind; then that is ended too."""
+        if not self.stopper.leaders():
             return False
-        _say(f"{len(self.running)} processes survive SIGKILL: {', '.join(self.running.values())}")
-        self.status = self.status or 128 + signal.SIGKILL
+        self.stopper.sweep()
         return True
 
+    # --- signals
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+    def pass_on(self, number: int, *, from_terminal: bool) -> None:
+        """Do with a signal what its sender wants to happen to the job."""
+        reached = from_terminal and self.shares_terminal  # the terminal has told the process itself
+        if number == signal.SIGTSTP and from_terminal:
+            self.suspend(reached)
+        elif number not in ENDING:
+            self.tell_leaders(number, reached)
+        elif self.told is not None and number == signal.SIGINT and from_terminal:
+            self.stopper.kill()  # a second Ctrl-C: now
+        else:
+            self.end_by(number, reached)
+
+    def end_by(self, number: int, reached: bool) -> None:
+        """We are asked to end: so are the processes, by the signal that they want to hear."""
+        self.told = self.told or number
+        self.stopper.begin(self.translate(number), heard=reached)
+
+    def translate(self, number: int) -> int:
+        """Return what is sent where a signal arrives."""
+        return dict(self.watch.signal_map).get(number, number)
+
+    def tell_leaders(self, number: int, reached: bool) -> None:
+        """Pass a signal on that does not ask us to end."""
+        sent = self.translate(number)
+        for process in self.running.values():
+            process.passed_on = sent
+        if not reached:
+            whole = self.watch.signal_to == "group" or number == signal.SIGCONT
+            for pid in self.running:
+                kill(-pid if whole and not self.shares_terminal else pid, sent)
+
+    def suspend(self, reached: bool) -> None:
+        """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
+        if not reached:
+            for pid in self.running:
+                kill(-pid, signal.SIGTSTP)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    # --- the end
+
+    def finish(self) -> int:
+        """Say how it ended, and return the status."""
+        if self.running:
+            self.report_survivors()
+        if self.first is None:
+            return 128 + signal.SIGKILL if self.running else 0
+        self.say(f"{self.name(self.first)} {describe_end(self.first)}")
+        return self.first.status
+
+    def report_survivors(self) -> None:
+        """Say who is still there after SIGKILL, and who of them holds a GPU."""
+        from launcher.run.family import describe, find_descendants
+
+        leaders = self.stopper.leaders()
+        left = [*leaders, *find_descendants(leaders)]
+        self.say(f"{len(left)} survive SIGKILL:\n" + "\n".join(f"  {describe(pid)}" for pid in left[:20]))
+
+    def name(self, process: Process) -> str:
+        """Return how messages call a process."""
+        return f"rank {process.child.rank} (pid {process.pid})"
 
 
-def _say(text: str) -> None:
-    try:
-        sys.stderr.write(f"launcher: {text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        pass  # a closed stderr must not end the job
+def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
+    """Return the child with a few more variables."""
+    environ = {**child.environ, **settings}
+    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus)
+
+
+def describe_end(process: Process) -> str:
+    """Return how a process has ended, in words."""
+    code = process.code or 0
+    return f"exited with status {code}" if code >= 0 else f"was ended by {name_signal(-code)}"
+
+
+def cannot_start(error: OSError) -> NotReady:
+    """Return why the kernel gives us no more processes or descriptors."""
+    fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
+    return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))
+
+
+def kill(pid: int, number: int) -> None:
+    """Send a signal to a process or, negative, to a group; nothing if it is gone."""
+    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
+        os.kill(pid, number)
+    except OSError:
+        pass

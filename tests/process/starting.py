@@ -7,13 +7,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
+from tests.leftovers import MARK
+
 DEADLINE_S = 60.0
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def clean_environ(**variables: str) -> dict[str, str]:
     """Return PATH, HOME and the variables given: nothing that the test machine happens to set."""
-    base = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    kept = ("PATH", "HOME", "TMPDIR", MARK)
+    base = {name: os.environ[name] for name in kept if name in os.environ}
     return {**base, "PYTHONPATH": ROOT, **variables}
 
 

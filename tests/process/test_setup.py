@@ -40,7 +40,7 @@ def test_setup_gives_what_run_gives() -> None:
 
 def test_setup_in_a_process_of_the_launcher_changes_nothing() -> None:
     """A script may call it under launcher run as well: the contract is there already."""
-    done = launch("run", "--nproc-per-node", "2", "--", sys.executable, "-c", SCRIPT)
+    done = launch("run", "--nproc-per-node", "2", "--no-prefix", "--", sys.executable, "-c", SCRIPT)
     places = sorted(json.loads(line)["place"] for line in done.stdout.splitlines())
     assert places == [[0, 0, 2], [1, 1, 2]]
 

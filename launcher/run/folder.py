@@ -1,0 +1,89 @@
+"""The folder of one run: log files, and the files in which a process says why it fails.
+
+With ``--log-dir DIR`` it is ``DIR/nodeN_XXXXXXXX/attempt_A/LOCAL_RANK/`` with ``stdout.log`` and
+``stderr.log``, torchrun's layout; else a private one under TMPDIR that goes away with the run, unless
+it holds logs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from launcher.errors import NotReady, Problem
+
+ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
+"""Where ``@record`` and our hook write a process's exception (torch's error-file protocol)."""
+STACKS_FILE = "LAUNCHER_STACKS_FILE"
+"""Where the hook writes a process's stacks when it is asked."""
+
+
+class RunFolder:
+    """Folders and files of one run on this node; ``path`` is None where no folder can be made."""
+
+    def __init__(
+        self, log_dir: str | None, run_id: str, node_rank: int | None, environ: Mapping[str, str]
+    ) -> None:
+        self.keeps = log_dir is not None
+        self.path: str | None = None
+        if log_dir is not None:
+            node = "node" if node_rank is None else f"node{node_rank}"
+            self.path = os.path.abspath(os.path.join(log_dir, f"{node}_{run_id[:8]}"))
+            _make(self.path)
+            return
+        for base in (environ.get("TMPDIR"), "/tmp", "/dev/shm"):  # noqa: S108 - mode 700 and a random name
+            try:
+                if base:
+                    path = os.path.abspath(os.path.join(base, f"launcher_{run_id}"))
+                    os.mkdir(path, 0o700)
+                    self.path = path
+                    return
+            except OSError:
+                continue
+
+    def of_process(self, attempt: int, local_rank: int) -> str | None:
+        """Return the folder of one process, made if it is not there."""
+        if self.path is None:
+            return None
+        path = f"{self.path}/attempt_{attempt}/{local_rank}"
+        try:
+            os.makedirs(path, exist_ok=True)
+        except OSError:
+            return None
+        return path
+
+    def log_path(self, attempt: int, local_rank: int, stream: str) -> str:
+        """Return the path of ``stdout.log`` or ``stderr.log`` of a process; the folder is kept then."""
+        self.keeps = True
+        return f"{self.of_process(attempt, local_rank) or '/no-folder-for-logs'}/{stream}.log"
+
+    def remove(self) -> None:
+        """Take the folder away, unless somebody wants to read it."""
+        if self.path is not None and not self.keeps:
+            _remove(self.path)
+
+
+def _make(path: str) -> None:
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _remove(path: str) -> None:
+    """Remove a tree of ours; what somebody else has put there and protects stays."""
+    try:
+        for entry in os.scandir(path):
+            if entry.is_dir(follow_symlinks=False):
+                _remove(entry.path)
+            else:
+                os.unlink(entry.path)
+        os.rmdir(path)
+    except OSError:
+        pass
+
+
+def cannot_write(path: str, error: OSError) -> NotReady:
+    """Return that a log file or its folder cannot be written, and what to do."""
+    fix = "name another folder with --log-dir, or make this one writable"
+    return NotReady(Problem("cannot-write", f"{path}: {error.strerror}", "log files", fix))

@@ -1,0 +1,107 @@
+"""The process that outlives a SIGKILL of the launcher, to take the launcher's processes along.
+
+The kernel ends the processes themselves (`launcher.run.kernel.die_with_parent`), but what they have
+started would go on and hold its GPU. So a fork of the launcher waits at the end of a pipe. When the
+pipe closes, nobody has said good-bye: it kills the process groups that it was told of, and whatever
+carries this run's mark in its environment, wherever it has gone since.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from launcher.run.kernel import set_name
+
+MARK = "LAUNCHER_RUN_ID"
+"""Variable that names one run of a launcher; its value is unique."""
+NAME = "launcher-guard"
+PASSES = 20
+"""A process that forks while we look may be missed once, not so often."""
+
+
+class Guardian:
+    """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
+
+    def __init__(self, run_id: str) -> None:
+        self.pid: int | None = None
+        if os.getpid() == 1:
+            return
+        reading, self.writing = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                os.close(self.writing)
+                _guard(reading, f"{MARK}={run_id}".encode())
+            finally:
+                os._exit(0)
+        os.close(reading)
+
+    def tell(self, group: int) -> None:
+        """Name one more process group to be taken along."""
+        if self.pid is not None:
+            try:
+                os.write(self.writing, b"%d\n" % group)
+            except OSError:
+                self.pid = None  # somebody has killed it; the kernel still takes the processes
+
+    def dismiss(self) -> None:
+        """All has ended as it should."""
+        if self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            os.close(self.writing)
+            self.pid = None
+
+
+def _guard(fd: int, mark: bytes) -> None:
+    # All signals are blocked already; out of the group, so that no group's signal means us.
+    os.setsid()
+    set_name(NAME)
+    _close_others(fd)
+    told = b""
+    while data := os.read(fd, 4096):
+        told += data
+    killed = 0
+    for group in {int(line) for line in told.split()}:
+        killed += _kill(-group)
+    for _ in range(PASSES):
+        found = find_marked(mark)
+        killed += sum(_kill(pid) for pid in found)
+        if not found:
+            break
+    if killed:
+        os.write(2, b"launcher: the launcher was killed (SIGKILL); its processes were killed with it\n")
+
+
+def _close_others(fd: int) -> None:
+    """Close what the launcher has open but the pipe and standard error: a reader waits for its end."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (2, fd):
+            try:  # noqa: SIM105
+                os.close(int(name))
+            except OSError:
+                pass  # the descriptor of the folder that is listed
+
+
+def find_marked(mark: bytes) -> list[int]:
+    """Return the processes whose environment has this entry, but ourselves and those that have ended."""
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if mark in file.read().split(b"\0"):
+                    found.append(int(name))
+        except OSError:
+            continue  # another user's, or gone
+    return found
+
+
+def _kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,255 @@
+"""Where the output of each process goes, and the pipes, files and screens on the way.
+
+A process gets our own descriptor wherever nothing has to be done with what it writes; else a pipe:
+where lines need a prefix, where they go to a file as well, and for standard error, whose last lines
+belong to the truth about a failure. A single process at a terminal keeps the terminal.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+
+from launcher.model import STDERR, STDOUT, Supervision
+from launcher.run.console import BACKLOG_LIMIT_BYTES, Console, LogFile
+from launcher.run.folder import RunFolder, cannot_write
+from launcher.run.logs import Stream, make_prefix
+from launcher.run.loop import Loop
+from launcher.run.screen import Screen, share_screens
+from launcher.run.spawn import Child, Streams
+
+DRAIN_S = 5.0
+"""How long a reader of our output may take, at the end, for what it has not read yet."""
+NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+
+
+class Output:
+    """All that the processes of one run write.
+
+    Attributes:
+        due: When a line that has no end must be passed on, for `Loop`.
+        last_s: When any process last wrote, monotonic seconds; start of the attempt before that.
+    """
+
+    def __init__(
+        self, watch: Supervision, loop: Loop, environ: Mapping[str, str], *, shares_terminal: bool
+    ) -> None:
+        self._watch, self._loop = watch, loop
+        self._consoles = (Console(1, "standard output"), Console(2, "standard error"))
+        escapes = environ.get("TERM") != "dumb"
+        self._screens = dict(
+            zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
+        )
+        self._colour = escapes and not environ.get("NO_COLOR")
+        self._shares_terminal = shares_terminal
+        self._several = len(watch.routes) > 1
+        self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
+        self._streams: dict[int, list[Stream]] = {}
+        self._errors: dict[int, Stream | str] = {}
+        self._files: list[LogFile] = []
+        self._open: list[int] = []
+        self._paused: list[Stream] = []
+        self._since = time.monotonic()
+
+    # --- start
+
+    def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
+        """Return what a process gets as its standard streams.
+
+        Raises:
+            NotReady: A log file cannot be written.
+        """
+        fds: dict[int, int | None] = {}
+        self._streams[index] = []
+        for bit in (STDERR, STDOUT):
+            path = (
+                folder.log_path(attempt, child.local_rank, NAMES[bit]) if child.route.to_file & bit else None
+            )
+            fds[bit] = self._open_one(index, child, bit, path, fds)
+        stdin = None
+        if self._several and os.isatty(0):
+            stdin = self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        return Streams(stdin, fds[STDOUT], fds[STDERR])
+
+    def _open_one(
+        self, index: int, child: Child, bit: int, path: str | None, fds: dict[int, int | None]
+    ) -> int | None:
+        shown = child.route.to_console & bit
+        if path is not None and not shown:
+            if bit == STDERR:
+                self._errors[index] = path
+            return self._keep(_open_file(path))
+        if not shown:
+            return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
+        if path is None and not self._needs_pipe(bit):
+            return None
+        if self._merges and bit == STDOUT and not child.route.to_file and fds[STDERR] is not None:
+            return fds[STDERR]  # one pipe, as it is one place: what was written first stays first
+        return self._open_pipe(index, child, bit, path)
+
+    def _needs_pipe(self, bit: int) -> bool:
+        """Whether something is to be done with what a single process writes to a stream."""
+        if self._several or self._watch.prefix or self._watch.stall_timeout_s:
+            return True
+        if self._shares_terminal or self._consoles[1].is_terminal:
+            return False
+        return bit == STDERR or self._merges
+
+    def _open_pipe(self, index: int, child: Child, bit: int, path: str | None) -> int:
+        reading, writing = os.pipe()  # both close on exec
+        screen = self._screens[bit]
+        colour = self._colour and screen.console.is_terminal
+        prefix = make_prefix(child.rank, colour) if self._watch.prefix else b""
+        file = None if path is None else _log_file(path)
+        if file is not None:
+            self._files.append(file)
+        stream = Stream(reading, screen, prefix, file, lines=self._several or None)
+        self._streams[index].append(stream)
+        if bit == STDERR:
+            self._errors[index] = stream
+        self._loop.add(reading, lambda: self._read(stream))
+        return self._keep(writing)
+
+    def _keep(self, fd: int) -> int:
+        self._open.append(fd)
+        return fd
+
+    def started(self) -> None:
+        """The process has its descriptors; ours are closed, so that the end of a pipe is its end."""
+        while self._open:
+            os.close(self._open.pop())
+
+    # --- while it runs
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to do."""
+        holds = [
+            s.hold_until_s
+            for streams in self._streams.values()
+            for s in streams
+            if s.hold_until_s is not None
+        ]
+        return min(holds, default=None)
+
+    def fire(self, now: float) -> None:
+        """Pass on lines that have waited for their end long enough."""
+        for streams in self._streams.values():
+            for stream in streams:
+                stream.flush_partial(now)
+        self._watch_backlog()
+
+    @property
+    def last_s(self) -> float:
+        """When anything was written last, monotonic seconds."""
+        times = [stream.last_ns / 1e9 for streams in self._streams.values() for stream in streams]
+        return max([self._since, *times])
+
+    def _read(self, stream: Stream) -> None:
+        if not stream.read():
+            self._end(stream)
+        self._watch_backlog()
+        if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
+            self._pause()
+
+    def _end(self, stream: Stream) -> None:
+        stream.finish()
+        self._loop.remove(stream.fd)
+        os.close(stream.fd)
+        for streams in self._streams.values():
+            if stream in streams:
+                streams.remove(stream)
+
+    def _pause(self) -> None:
+        """Our reader is slow: so are the processes from now on, as if they wrote to it themselves."""
+        for streams in self._streams.values():
+            for stream in streams:
+                if self._loop.watches(stream.fd):
+                    self._loop.remove(stream.fd)
+                    self._paused.append(stream)
+
+    def _resume(self) -> None:
+        while self._paused:
+            stream = self._paused.pop()
+            self._loop.add(stream.fd, lambda stream=stream: self._read(stream))  # type: ignore[misc]
+
+    def _watch_backlog(self) -> None:
+        """Wait for readers where something is queued; say once where something was lost."""
+        for console in self._consoles:
+            fd = console.poll_fd
+            if fd is not None and console.backlog_bytes and not self._loop.watches(fd):
+                self._loop.add(fd, lambda console=console: self._flush(console), writable=True)  # type: ignore[misc]
+        for place in (*self._consoles, *self._files):
+            complaint = place.take_complaint()
+            if complaint is not None:
+                self.say(complaint)
+
+    def _flush(self, console: Console) -> None:
+        console.flush()
+        if not console.backlog_bytes:
+            if console.poll_fd is not None:
+                self._loop.remove(console.poll_fd)
+            self._resume()
+        self._watch_backlog()
+
+    # --- words of our own
+
+    @property
+    def screen(self) -> Screen:
+        """Where we speak: standard error."""
+        return self._screens[STDERR]
+
+    def say(self, text: str) -> None:
+        """Write a message of the launcher."""
+        self.screen.notice(text)
+
+    # --- the end
+
+    def read_errors(self, index: int) -> bytes:
+        """Return the last of what a process wrote to standard error, as far as we have seen it."""
+        source = self._errors.get(index)
+        if isinstance(source, Stream):
+            return source.tail
+        return b"" if source is None else _read_end(source)
+
+    def end_attempt(self) -> None:
+        """All processes have ended: pass on what they have left in their pipes."""
+        for streams in list(self._streams.values()):
+            for stream in list(streams):
+                self._end(stream)
+        self._since = time.monotonic()
+
+    def close(self) -> None:
+        """Give readers of our output a moment, and say how much they will never see."""
+        self.screen.clear()
+        deadline = time.monotonic() + DRAIN_S
+        for place in (*self._consoles, *self._files):
+            place.drain(deadline)
+        for place in (*self._consoles, *self._files):
+            place.close()
+            if place.lost_bytes and place is not self.screen.console:
+                self.say(f"{place.name}: {place.lost_bytes} bytes of output were lost")
+
+
+def _open_file(path: str) -> int:
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _log_file(path: str) -> LogFile:
+    try:
+        return LogFile(path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _read_end(path: str, size: int = 1 << 15) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+            return file.read(size)
+    except OSError:
+        return b""

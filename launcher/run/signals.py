@@ -1,0 +1,59 @@
+"""Which signals a launcher passes on, and what they are called."""
+
+from __future__ import annotations
+
+import signal
+
+from launcher.run.kernel import open_signal_file
+
+NOT_FORWARDED = (
+    *(signal.SIGKILL, signal.SIGSTOP),  # nobody can catch these
+    signal.SIGCHLD,  # about our own children
+    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),  # our own faults: blocked, they
+    *(signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS),  # would leave us hanging instead of dying
+    *(signal.SIGTTIN, signal.SIGTTOU),  # about our own use of the terminal
+)
+ENDING = (signal.SIGTERM, signal.SIGINT)
+"""Requests to end: they start the clock of ``--grace``."""
+IGNORED_BY_US = (signal.SIGTTIN, signal.SIGTTOU)
+"""A launcher in the background that has to say something must not be stopped by its terminal."""
+DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, *IGNORED_BY_US)
+"""What Python or we have changed, and a process gets back as it should be."""
+SI_KERNEL = 0x80
+"""si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
+
+
+class Watched:
+    """The signals that are for us: blocked, and read from a descriptor.
+
+    A blocked signal that is ignored (nohup, a background job of a script) would still be delivered:
+    what was ignored when we started stays ignored, by us and by our processes.
+    """
+
+    def __init__(self) -> None:
+        forwarded = signal.valid_signals() - set(NOT_FORWARDED)
+        ours = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python itself
+        kept = {number for number in forwarded if signal.getsignal(number) is signal.SIG_IGN} - set(ours)
+        # An ignored SIGCHLD would let the kernel swallow every status.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self.ignored_ttys = [n for n in IGNORED_BY_US if signal.getsignal(n) is signal.SIG_IGN]
+        for number in IGNORED_BY_US:
+            signal.signal(number, signal.SIG_IGN)
+        numbers = (forwarded - kept) | {signal.SIGCHLD}
+        self.mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+        self.fd = open_signal_file(numbers)
+
+    def reset(self) -> None:
+        """In a forked child: give back what was changed. Pending signals then act as they should."""
+        for number in DEFAULTED:
+            if number not in self.ignored_ttys:
+                signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+
+
+def name_signal(number: int) -> str:
+    """Return e.g. ``SIGTERM``, ``SIGRTMIN+3``."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"

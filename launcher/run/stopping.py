@@ -1,0 +1,175 @@
+"""End processes: a word to each leader, to everybody after half of the grace, SIGKILL at its end.
+
+A leader is whoever is our child: the processes that we have started, and the orphans that we adopt,
+e.g. the Python whose shell has died of the signal that it did not pass on. Why leaders first: SIGTERM
+to a DataLoader's workers makes the process that is just saving its checkpoint fail.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+from launcher.run.family import find_children, find_descendants, is_alive
+
+LINGER_S = 0.2
+"""What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
+LEFTOVERS_GRACE_S = 5.0
+"""Between SIGTERM and SIGKILL for what outlives all processes of the job."""
+KILL_EVERY_S = 0.02
+KILL_WAIT_S = 5.0
+"""After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
+
+
+class Stopper:
+    """The end of all children, once it has begun.
+
+    Attributes:
+        due: When `fire` is to be called.
+        number: The signal that everybody is told, None while nobody is.
+        told: What each process was told last, by pid.
+        gave_up: Even SIGKILL has not ended them all.
+    """
+
+    def __init__(
+        self,
+        grace_s: float,
+        *,
+        to_group: bool,
+        spare: Callable[[], Iterable[int]],
+        say: Callable[[str], None],
+    ) -> None:
+        self.grace_s = grace_s
+        self.due: float | None = None
+        self.number: int | None = None
+        self.told: dict[int, int] = {}
+        self.gave_up = False
+        self._to_group = to_group
+        self._spare = spare
+        self._say = say
+        self._half: float | None = None
+        self._deadline = 0.0
+        self._killed_at: float | None = None
+        self._lingers = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether the processes of the job are being stopped."""
+        return self.number is not None and not self._lingers
+
+    def leaders(self) -> list[int]:
+        """Return our living children, started and adopted."""
+        spared = set(self._spare())
+        return [pid for pid in find_children(os.getpid()) if pid not in spared and is_alive(pid)]
+
+    def begin(self, number: int, *, heard: bool = False) -> None:
+        """Tell all leaders; the clock of the first time is not restarted.
+
+        ``heard``: the terminal has told everybody already. What is typed reaches the whole group,
+        and a second copy would abort a script that is just saving its checkpoint on the first.
+        """
+        now = time.monotonic()
+        if not self.begun:
+            self._start_clock(now, self.grace_s)
+        self.number = number
+        leaders = self.leaders()
+        if heard:
+            self.told.update(dict.fromkeys([*leaders, *find_descendants(leaders)], number))
+        else:
+            self._tell(leaders)
+
+    def sweep(self) -> None:
+        """The job has ended by itself: what is left may end by itself, too, but not take long."""
+        if self.number is None and self.due is None:
+            self._lingers = True
+            self.due = time.monotonic() + LINGER_S
+
+    def tell_new(self) -> None:
+        """Tell those who became our children since; to be called when a process has ended."""
+        if self.begun and self._killed_at is None:
+            self._tell([pid for pid in self.leaders() if pid not in self.told])
+
+    def kill(self) -> None:
+        """SIGKILL to all groups and processes, now."""
+        now = time.monotonic()
+        if self._killed_at is None:
+            self._killed_at = now
+        leaders = self.leaders()
+        family = [*leaders, *find_descendants(leaders)]
+        for group in {_group(pid) for pid in family} - {None, os.getpgrp()}:
+            # At once for all of a group: who forks in a loop does not get away.
+            _send(-(group or 0), signal.SIGKILL)
+        for pid in family:
+            _send(pid, signal.SIGKILL)
+            self.told[pid] = signal.SIGKILL
+        self.gave_up = bool(leaders) and now >= self._killed_at + KILL_WAIT_S
+        self.due = None if self.gave_up else now + KILL_EVERY_S
+
+    def fire(self, now: float) -> None:
+        """The next step is due."""
+        if self._killed_at is not None:
+            self.kill()
+        elif self._lingers:
+            self._end_lingering(now)
+        elif self._half is not None:
+            self._half, self.due = None, self._deadline
+            everybody = find_descendants(self.leaders())
+            self._tell([pid for pid in everybody if pid not in self.told])
+        else:
+            left = len(self.leaders())
+            self._say(
+                f"{left} process{'es' if left != 1 else ''} still run after {self.grace_s:g} s: SIGKILL"
+            )
+            self.kill()
+
+    def _end_lingering(self, now: float) -> None:
+        self._lingers = False
+        self.grace_s = min(self.grace_s, LEFTOVERS_GRACE_S)
+        self._start_clock(now, self.grace_s)
+        self.number = signal.SIGTERM
+        leaders = self.leaders()
+        if leaders:
+            self._say(f"{len(leaders)} left behind by the job: SIGTERM ({_names(leaders)})")
+        self._tell(leaders)
+
+    def _start_clock(self, now: float, grace_s: float) -> None:
+        self._lingers = False
+        self._deadline = now + grace_s
+        self._half = now + grace_s / 2
+        self.due = self._half
+
+    def _tell(self, pids: Iterable[int]) -> None:
+        number = self.number or signal.SIGTERM
+        for pid in list(pids):
+            self._tell_one(pid, number)
+            if self._to_group:
+                for below in find_descendants([pid]):
+                    self._tell_one(below, number)
+
+    def _tell_one(self, pid: int, number: int) -> None:
+        self.told[pid] = number
+        _send(pid, number)
+        _send(pid, signal.SIGCONT)  # one that is stopped could not act on it
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except OSError:
+        return None
+
+
+def _send(pid: int, number: int) -> None:
+    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
+        os.kill(pid, number)
+    except OSError:
+        pass  # gone
+
+
+def _names(pids: list[int]) -> str:
+    from launcher.run.family import describe
+
+    rest = f"; and {len(pids) - 3} more" if len(pids) > 3 else ""
+    return "; ".join(describe(pid) for pid in pids[:3]) + rest
