@@ -18,7 +18,6 @@ secret inside their values is taken out (`launcher.redact`).
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 
 from launcher import __version__
@@ -26,6 +25,7 @@ from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
 from launcher.machine.gpus import list_gpus
 from launcher.redact import is_public_name, redact, redact_argv
+from launcher.replace import replace_file
 from launcher.sources.hydra import PROXY_NAMES
 
 VERSION = 1
@@ -100,18 +100,7 @@ def write_snapshot(text: str, path: str) -> None:
         NotReady: The folder or the disk refuses.
     """
     try:
-        target = os.path.realpath(path)
-        if os.path.exists(target) and not os.path.isfile(target):
-            _write_to(target, text, os.O_WRONLY)  # a pipe or a device: never to be replaced
-            return
-        temporary = f"{target}.{os.getpid()}.tmp"
-        try:
-            _write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            os.replace(temporary, target)
-        except OSError as error:
-            if not isinstance(error, FileExistsError) and os.path.exists(temporary):
-                os.unlink(temporary)
-            raise
+        replace_file(text, path)
     except OSError as error:
         raise NotReady(
             Problem(
@@ -121,11 +110,6 @@ def write_snapshot(text: str, path: str) -> None:
                 "name a writable place with -o FILE",
             )
         ) from error
-
-
-def _write_to(path: str, text: str, flags: int) -> None:
-    with open(os.open(path, flags, 0o644), "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 class RecordedHost(Host):
