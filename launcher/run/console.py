@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 BACKLOG_LIMIT_BYTES = 1 << 20
 """With more than this queued, stop reading what feeds the queue."""
 
-_OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+# Python adds O_CLOEXEC to both.
+_OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
 _FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
 """Errors that stay; the others pass: a disk is freed, a quota raised."""
 _FLUSH_BYTES = 1 << 16

@@ -59,7 +59,12 @@ class Screen:
         self._send(lead, text)
 
     def notice(self, text: str) -> None:
-        """Write a message of the launcher; each of its lines begins with ``launcher: ``."""
+        """Write a message of the launcher.
+
+        Args:
+            text: One or more lines; each gets ``launcher: `` in front, and is made safe for a terminal.
+                Secrets are the caller's to take out (`launcher.redact.redact`).
+        """
         from launcher.redact import printable
 
         lines = [f"launcher: {printable(line)}\n".encode() for line in text.split("\n")]

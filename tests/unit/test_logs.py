@@ -300,8 +300,25 @@ def test_a_line_waits_for_its_end_but_not_for_ever(output: Output) -> None:
     assert output.bytes == b"[rank 0] password: "
     assert source.stream.hold_until_s is None
     source.write(b"..")
+    assert output.bytes == b"[rank 0] password: .."
     source.write(b".\n")
     assert output.bytes == b"[rank 0] password: ...\n"
+    source.close()
+
+
+def test_a_line_waits_from_its_own_beginning(output: Output) -> None:
+    """What is added to a line does not make it wait longer; the next line has its own time."""
+    source = Source(output.screen, b"[rank 0] ")
+    source.write(b"1")
+    first_s = source.stream.hold_until_s
+    source.write(b"2")
+    assert source.stream.hold_until_s == first_s
+    source.write(b"3\n4")
+    assert first_s is not None
+    assert source.stream.hold_until_s is not None
+    assert source.stream.hold_until_s > first_s
+    source.stream.flush_partial(first_s)
+    assert output.bytes == b"[rank 0] 123\n"
     source.close()
 
 
@@ -340,6 +357,16 @@ def test_a_character_is_not_torn_by_the_clock(output: Output) -> None:
     assert source.stream.hold_until_s is None
     source.stream.finish()
     assert output.bytes == b"[rank 0] " + "10 €".encode()[:-1]
+    source.close()
+
+
+@pytest.mark.parametrize("text", ["a", "é", "€", "😀"])
+def test_a_whole_character_is_not_held_back(output: Output, text: str) -> None:
+    """A prompt that ends in a character of 1 to 4 bytes is shown with it."""
+    source = Source(output.screen, b"[rank 0] ")
+    source.write(text.encode())
+    source.stream.flush_partial(LATE_S)
+    assert output.bytes == b"[rank 0] " + text.encode()
     source.close()
 
 
@@ -404,6 +431,21 @@ def test_finishing_reads_what_was_written_before(output: Output) -> None:
     source.stream.finish()
     assert output.bytes == b"[rank 0] x\n" * 30_000
     source.close()
+
+
+def test_finishing_ends_while_somebody_goes_on_writing() -> None:
+    """A daemon that never stops writing to a dead process's pipe does not keep the launcher."""
+    reader, writer = os.pipe()
+    null = os.open("/dev/null", os.O_WRONLY)
+    endless = subprocess.Popen(["yes"], stdout=writer)
+    os.close(writer)
+    console = Console(null, "standard output")
+    stream = Stream(reader, Screen(console), b"[rank 0] ", None)
+    with closing(reader, null):
+        stream.finish()
+        assert endless.poll() is None
+        endless.kill()
+        endless.wait(LIMIT_S)
 
 
 MEMORY = """
@@ -580,6 +622,24 @@ def test_the_same_status_is_not_drawn_twice() -> None:
     for _ in range(5):
         terminal.screen.status(b"2 up")
     assert terminal.bytes() == b"2 up"
+
+
+def test_a_stalled_terminal_gets_no_status_lines() -> None:
+    """While nobody reads the terminal, the status line does not fill the queue; it comes back after."""
+    terminal = Terminal()
+    source = Source(terminal.screen, b"[rank 0] ")
+    terminal.screen.status(b"2 up, 0 s")
+    termios.tcflow(terminal.slave, termios.TCOOFF)
+    source.write(b"one\n")
+    queued = terminal.console.backlog_bytes
+    for second in range(100):
+        terminal.screen.status(b"2 up, %d s" % second)
+    assert terminal.console.backlog_bytes <= queued + len(b"\r\x1b[K")
+    termios.tcflow(terminal.slave, termios.TCOON)
+    terminal.console.drain(time.monotonic() + LIMIT_S)
+    terminal.screen.status(b"2 up, 100 s")
+    source.close()
+    assert terminal.lines() == ["[rank 0] one", "2 up, 100 s"]
 
 
 def test_standard_output_and_error_share_a_place() -> None:
@@ -815,6 +875,7 @@ def test_a_file_that_can_grow_again_goes_on_with_a_new_line(output: Output) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     source.write(b"four\nfive\n")
+    assert not output.console.torn
     assert output.bytes == b"[rank 0] one\n[rank 0\n[rank 0] four\n[rank 0] five\n"
     assert output.console.error is not None
     assert output.console.error.errno == errno.EFBIG
