@@ -1,0 +1,385 @@
+"""What a process said last: tracebacks of real Pythons, error files of all shapes, hostile streams."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.run.last_words import (
+    ERROR_FILE_BYTES,
+    LINE_CHARS,
+    LINES_MAX,
+    STDERR_BYTES,
+    LastWords,
+    clean_lines,
+    presentable,
+    read_last_words,
+    shorten_lines,
+)
+from tests.unit.platforms_model import deterministic
+
+FRAME = '  File "<string>", line 1, in <module>'
+TRACEBACK = f"Traceback (most recent call last):\n{FRAME}\nValueError: no"
+CAUSE = "The above exception was the direct cause of the following exception:"
+SECRET = "hf_" + "aB3" * 11
+BAR = "\r".join(
+    f" {step:3}%|{'#' * (step // 10)}| {step}/100 [00:01<00:01, 99.00it/s]" for step in (0, 50, 90)
+)
+
+
+def say(text: str) -> LastWords:
+    """Return the last words of a process that has written this."""
+    return read_last_words(text.encode("utf-8", "surrogateescape"), None)
+
+
+def run(code: str, *flags: str) -> LastWords:
+    """Return the last words of a real Python that runs this code."""
+    done = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, check=False, timeout=60)
+    return read_last_words(done.stderr, None)
+
+
+def record(folder: Path, content: object) -> str:
+    """Write an error file with this content."""
+    path = folder / "error.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(path)
+
+
+def test_a_simple_traceback() -> None:
+    """Its lines, what was raised, and the other lines apart."""
+    words = run("import sys; sys.stderr.write('starting\\n'); raise ValueError('no')")
+    assert words.traceback == tuple(TRACEBACK.split("\n"))
+    assert (words.source, words.exception, words.lines) == ("stderr", "ValueError: no", ("starting",))
+    assert words.messages == ("ValueError: no",)
+
+
+def test_chained_exceptions_stay_together() -> None:
+    """From the first exception to the last, across both kinds of chains."""
+    code = """
+try:
+    try:
+        {}["key"]
+    except KeyError as error:
+        raise ValueError("second") from error
+except ValueError:
+    raise RuntimeError("third")
+"""
+    words = run(code)
+    assert words.traceback.count("Traceback (most recent call last):") == 3
+    assert words.messages == ("KeyError: 'key'", "ValueError: second", "RuntimeError: third")
+    assert words.exception == "RuntimeError: third"
+    assert words.lines == ()
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="this Python has no exception groups")
+def test_exception_groups_stay_whole() -> None:
+    """All of a group, nested ones too, also as the cause of another exception."""
+    code = """
+def fail(number):
+    raise ValueError(number)
+errors = []
+for number in (1, 2):
+    try:
+        fail(number)
+    except ValueError as error:
+        errors.append(error)
+inner = ExceptionGroup("inner", errors)
+try:
+    raise ExceptionGroup("outer", [inner, KeyError("x")])
+except ExceptionGroup as group:
+    import sys
+    if sys.argv[1:]:
+        raise RuntimeError("after") from group
+    raise
+"""
+    words = run(code)
+    assert words.traceback[0] == "  + Exception Group Traceback (most recent call last):"
+    assert words.exception == "ExceptionGroup: outer (2 sub-exceptions)"
+    assert {"ValueError: 1", "ValueError: 2", "KeyError: 'x'"} <= set(words.messages)
+    assert words.lines == ()
+    after = run(code.replace("sys.argv[1:]", "True"))
+    assert after.exception == "RuntimeError: after"
+    assert after.traceback[: len(words.traceback)] == words.traceback
+    assert after.lines == ()
+
+
+def test_a_message_of_several_lines_belongs_to_the_traceback() -> None:
+    """As NCCL's and load_state_dict's do; a log line after it does not."""
+    words = say(f"{TRACEBACK}, because\nncclSystemError: x\n\tindented\nLast error:\n[W1121] a warning\nmore")
+    assert words.messages[-3:] == ("ValueError: no, because", "ncclSystemError: x", "Last error:")
+    assert words.lines == ("[W1121] a warning", "more")
+
+
+def test_what_python_says_by_the_way_is_not_the_traceback() -> None:
+    """Ignored exceptions, threads and exit functions come after the one that counts."""
+    code = """
+import atexit, threading
+class Loud:
+    def __del__(self):
+        raise KeyError("ignored")
+atexit.register(lambda: {}["at exit"])
+thread = threading.Thread(target=lambda: 1 / 0)
+thread.start()
+thread.join()
+loud = Loud()
+raise ValueError("this one")
+"""
+    words = run(code)
+    assert words.exception == "ValueError: this one"
+    assert words.messages == ("ValueError: this one",)
+    assert any("ZeroDivisionError" in line for line in words.lines)
+
+
+def test_a_traceback_by_the_way_counts_if_there_is_no_other() -> None:
+    """A thread that failed may be why the process was ended later."""
+    words = run("import threading; thread = threading.Thread(target=lambda: 1 / 0); thread.start()")
+    assert words.exception == "ZeroDivisionError: division by zero"
+
+
+def test_the_stacks_of_faulthandler_are_a_traceback() -> None:
+    """A crash in native code, with every thread, and what C++ has said before it."""
+    words = run(
+        "import ctypes, os; os.write(2, b'terminate called\\n'); ctypes.string_at(0)", "-X", "faulthandler"
+    )
+    assert words.exception == "Fatal Python error: Segmentation fault"
+    assert words.traceback[0] == words.exception
+    assert any("string_at" in line for line in words.traceback)
+    assert words.lines[0] == "terminate called"
+
+
+def test_marks_of_ranks_are_left_out() -> None:
+    """torch's excepthook puts the rank in front of each line."""
+    marked = "\n".join(f"[rank3]: {line}" for line in f"{TRACEBACK}\nmore of it".split("\n"))
+    words = say(f"[rank3]:[W1121 10:00:00] a warning\n{marked}\n[rank3]:[W1121 10:00:01] another")
+    assert words.traceback == (*TRACEBACK.split("\n"), "more of it")
+    assert len(words.lines) == 2
+
+
+def test_a_worker_quotes_the_traceback_of_its_process() -> None:
+    """DataLoader's and multiprocessing's quoted tracebacks are part of the one they stand in."""
+    loader = f"{TRACEBACK}: Caught KeyError in DataLoader worker process 0.\nOriginal {TRACEBACK}2\n"
+    words = say(loader)
+    assert words.exception == "ValueError: no2"
+    assert len(words.traceback) == 6
+    pool = f'multiprocessing.pool.RemoteTraceback: \n"""\n{TRACEBACK}1\n"""\n\n{CAUSE}\n\n{TRACEBACK}2'
+    assert say(pool).messages[-1] == "ValueError: no2"
+    assert "ValueError: no1" in say(pool).messages
+    spawned = f"{TRACEBACK}: \n\n-- Process 1 terminated with the following error:\n{TRACEBACK}1"
+    assert say(spawned).exception == "ValueError: no1"
+    assert len(say(spawned).traceback) == 8
+
+
+def test_of_a_progress_bar_only_its_last_state_is_left() -> None:
+    """Also where a traceback begins in the middle of its line; Windows' line ends are no bar."""
+    words = say(f"start\r\n{BAR}{TRACEBACK}")
+    assert words.lines == ("start", BAR.rpartition("\r")[2])
+    assert words.exception == "ValueError: no"
+    marked = say(f"{BAR}[rank0]: Traceback (most recent call last):\n[rank0]: {FRAME}\n[rank0]: E: no")
+    assert marked.exception == "E: no"
+    assert clean_lines(BAR + "\r" + " " * 60 + "\r") == [BAR.rpartition("\r")[2]]
+
+
+def test_what_a_terminal_obeys_is_gone_or_an_escape() -> None:
+    """Colours, cursor movements, titles, links: neither obeyed nor noise."""
+    words = say(
+        "\x1b[31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b[2K\x1b(B\x9b1mbold\x1b]unended"
+    )
+    assert presentable(words.lines) == ("red linkboldunended",)
+    (shown,) = presentable(say("a\x00b\x07\u202ec\x85 \udcff tab\tend").lines)
+    assert shown.isprintable()
+    assert "\x1b" not in shown and "\u202e" not in shown
+
+
+def test_secrets_do_not_get_through() -> None:
+    """In tracebacks, messages and plain lines; a private key that spans lines."""
+    key = "-----BEGIN RSA PRIVATE" + " KEY-----\nAAAA\nBBBB\n-----END RSA PRIVATE" + " KEY-----"
+    words = say(f"token={SECRET}\n{key}\n{TRACEBACK} {SECRET}")
+    shown = "\n".join((*presentable(words.traceback), *presentable(words.lines)))
+    assert SECRET not in shown and "AAAA" not in shown and "BBBB" not in shown
+    assert shown.count("<redacted>") == 3
+
+
+def test_half_a_secret_at_the_edge_is_left_out() -> None:
+    """The end of a stream may begin in the middle of anything."""
+    tail = (SECRET[5:] + " x\n" + "y\n" * STDERR_BYTES).encode()[:STDERR_BYTES]
+    assert set(read_last_words(tail, None).lines) == {"y"}
+    assert read_last_words(b"a" * STDERR_BYTES, None).lines == ()
+    assert read_last_words(b"a" * (STDERR_BYTES - 10) + b" the rest ", None).lines == ("the rest",)
+    (line,) = presentable(["word " * (LINE_CHARS // 5 - 2) + SECRET + " more" * 9])
+    assert SECRET[:10] not in line and line.endswith("characters)")
+
+
+def test_too_much_is_shortened_in_the_middle() -> None:
+    """The beginning tells where, the end tells what; a line says how many are gone."""
+    lines = [str(number) for number in range(1000)]
+    shown = presentable(lines)
+    assert len(shown) == LINES_MAX
+    assert (shown[0], shown[40], shown[-1]) == ("0", "... 881 lines left out ...", "999")
+    assert shorten_lines(lines, 0) == [] and shorten_lines(lines, 1) == ["999"]
+    assert presentable([]) == ()
+
+
+def test_frames_of_cpp_are_counted() -> None:
+    """Thirty lines of addresses would push out the one that says what happened."""
+    words = say("what():  no\nframe #0: c10::Error + 0x96\nframe #1: clone + 0x43\n[rank0]: frame #2: x\nend")
+    assert words.lines == ("what():  no", "(3 frames of a C++ stack left out)", "end")
+
+
+def test_the_error_file_of_record(tmp_path: Path) -> None:
+    """torch's shape: a dict with the traceback in extraInfo. It stands for the same one in stderr."""
+    content = {
+        "message": {
+            "message": "ValueError: no\nand why",
+            "extraInfo": {"py_callstack": TRACEBACK + "\n", "timestamp": "1"},
+            "errorCode": 1,
+        }
+    }
+    words = read_last_words(b"before\n" + TRACEBACK.encode(), record(tmp_path, content))
+    assert words.traceback == tuple(TRACEBACK.split("\n"))
+    assert (words.source, words.exception, words.lines) == ("error file", "ValueError: no", ("before",))
+    other = read_last_words(f"{TRACEBACK} other".encode(), record(tmp_path, content))
+    assert other.lines[-1] == "ValueError: no other"
+
+
+def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
+    """The other shape: a text. The traceback is that of stderr then, if there is one."""
+    path = record(tmp_path, {"message": "it broke", "timestamp": 1})
+    assert read_last_words(b"x", path) == LastWords((), "error file", "it broke", ("it broke",), ("x",))
+    both = read_last_words(TRACEBACK.encode(), path)
+    assert both.exception == "it broke" and both.traceback == tuple(TRACEBACK.split("\n"))
+    whole = read_last_words(b"", record(tmp_path, {"message": TRACEBACK}))
+    assert whole.exception == "ValueError: no" and whole.source == "error file"
+    bare = {"message": {"message": "E: no", "extraInfo": {}}}
+    assert read_last_words(b"", record(tmp_path, bare)).exception == "E: no"
+    stack = {"message": {"extraInfo": {"py_callstack": TRACEBACK}}}
+    assert read_last_words(b"", record(tmp_path, stack)).exception == "ValueError: no"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe\x00",
+        b"[1]",
+        b"null",
+        b"[" * 100_000,
+        b'{"message": 5}',
+        b'{"message": {"message": 5, "extraInfo": 7}}',
+        b'{"message": ["a"]}',
+        b"9" * 5000,
+        b'{"message": ' + b"1" * (ERROR_FILE_BYTES - 20) + b"}",
+    ],
+    ids=range(11),
+)
+def test_a_broken_error_file_is_a_note(content: bytes, tmp_path: Path) -> None:
+    """stderr is used instead, and the note says why."""
+    words = read_last_words(TRACEBACK.encode(), record(tmp_path, content))
+    assert words.exception == "ValueError: no"
+    assert words.note.startswith("its error file is not what torch writes")
+
+
+def test_a_surrogate_in_the_error_file_is_an_escape(tmp_path: Path) -> None:
+    """JSON can hold what no file can: it must not reach one."""
+    words = read_last_words(b"", record(tmp_path, b'{"message": "half \\ud800 \\u001b[31m pair"}'))
+    assert presentable([words.exception]) == ("half \\ud800  pair",)
+
+
+def test_what_is_not_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    """A pipe, a folder, a device that never ends, a path that cannot be: at once, with a note."""
+    os.mkfifo(tmp_path / "pipe")
+    begin = time.monotonic()
+    for path in (str(tmp_path / "pipe"), str(tmp_path), "/dev/zero", "a\0b", str(tmp_path / ("x" * 300))):
+        words = read_last_words(b"x", path)
+        assert words.note.startswith("its error file cannot be read: "), path
+        assert words.lines == ("x",)
+    assert time.monotonic() - begin < 5
+    assert read_last_words(b"x", str(tmp_path / "none")).note == ""
+
+
+def test_a_huge_error_file_is_not_read(tmp_path: Path) -> None:
+    """1 GiB of it (sparse) costs neither memory nor time."""
+    with open(tmp_path / "error.json", "wb") as file:
+        file.truncate(1 << 30)
+    words = read_last_words(b"", str(tmp_path / "error.json"))
+    assert words.note == "its error file cannot be read: it is larger than 1 MiB"
+
+
+@deterministic(300)
+@given(stderr=st.binary(max_size=2000), content=st.binary(max_size=500))
+def test_anything_can_be_read_and_shown(
+    stderr: bytes, content: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever a process writes, what is shown is printable, and nothing raises."""
+    words = read_last_words(stderr, record(tmp_path_factory.mktemp("any"), content))
+    for line in (*presentable(words.traceback), *presentable(words.lines), *presentable([words.exception])):
+        assert line.isprintable()
+
+
+PIECES = st.sampled_from(
+    [
+        *(
+            "Traceback (most recent call last):",
+            FRAME,
+            "    code",
+            "ValueError: no",
+            "",
+            CAUSE,
+            '"""',
+            "  | x",
+        ),
+        *(
+            "  + Exception Group Traceback (most recent call last):",
+            "    | Traceback (most recent call last):",
+        ),
+        *(
+            "Original Traceback (most recent call last):",
+            "Exception ignored in: x",
+            "[rank0]: y",
+            "-- Process 1",
+        ),
+        *(
+            "Fatal Python error: Aborted",
+            "Current thread 0x1 (most recent call first):",
+            "frame #1: x",
+            "\r",
+            "\x1b[",
+        ),
+    ]
+)
+
+
+@deterministic(500)
+@given(st.lists(PIECES, max_size=30))
+def test_any_order_of_the_pieces_of_tracebacks(lines: list[str]) -> None:
+    """Each line is in the traceback or among the others, and none is lost but frames and empty ones."""
+    words = say("\n".join(lines))
+    kept = len([line for line in words.traceback if line.strip()]) + len(words.lines)
+    dropped = sum(not line.strip() or line.startswith("frame") or line == "\x1b[" for line in lines)
+    assert kept >= len(lines) - dropped
+
+
+def test_reading_stays_quick_on_hostile_streams() -> None:
+    """No pattern takes more than linear time: 32 KiB of what it must look at, in well under a second."""
+    begin = time.monotonic()
+    header = "Traceback (most recent call last):\n"
+    for text in (
+        "\x1b]" * 16000,
+        "\x1b[" * 16000,
+        header * 900,
+        "  | " + header * 900,
+        "\r" * 32000,
+        CAUSE + "\n",
+    ):
+        words = read_last_words((text * (32000 // len(text))).encode(), None)
+        presentable(words.lines)
+        presentable(words.traceback)
+    assert time.monotonic() - begin < 10
