@@ -65,11 +65,12 @@ class Loop:
         """Whether the descriptor was added."""
         return fd in self._handlers
 
-    def turn(self) -> None:
-        """Wait for the next event or timer, and handle what there is."""
+    def turn(self, *, wait: bool = True) -> None:
+        """Wait for the next event or timer, or do not wait, and handle what there is."""
         dues = [timer.due for timer in self.timers if timer.due is not None]
         # epoll counts in whole milliseconds and may wake a little early: then the next turn is short.
         timeout = max(0.0, min(dues) - time.monotonic()) if dues else None
+        timeout = timeout if wait else 0.0
         for fd, _ in self._epoll.poll(timeout, BATCH):
             handler = self._handlers.get(fd)
             if handler is not None:  # an earlier event of this batch may have removed it

@@ -18,6 +18,8 @@ LINGER_S = 0.2
 """What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
 LEFTOVERS_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for what outlives all processes of the job."""
+CHASES = 200
+"""How often we look again, without a pause, for children of those that we have just killed."""
 KILL_EVERY_S = 0.02
 KILL_WAIT_S = 5.0
 """After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
@@ -31,6 +33,7 @@ class Stopper:
         number: The signal that everybody is told, None while nobody is.
         told: What each process was told last, by pid.
         gave_up: Even SIGKILL has not ended them all.
+        groups: The process groups that we have made.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class Stopper:
         self.number: int | None = None
         self.told: dict[int, int] = {}
         self.gave_up = False
+        self.groups: set[int | None] = set()
         self._to_group = to_group
         self._spare = spare
         self._say = say
@@ -98,14 +102,30 @@ class Stopper:
             self._killed_at = now
         leaders = self.leaders()
         family = [*leaders, *find_descendants(leaders)]
-        for group in {_group(pid) for pid in family} - {None, os.getpgrp()}:
+        groups = self.groups | {_group(pid) for pid in family}
+        for group in groups - {None, os.getpgrp()}:
             # At once for all of a group: who forks in a loop does not get away.
             _send(-(group or 0), signal.SIGKILL)
         for pid in family:
-            _send(pid, signal.SIGKILL)
-            self.told[pid] = signal.SIGKILL
-        self.gave_up = bool(leaders) and now >= self._killed_at + KILL_WAIT_S
+            self._kill_one(pid)
+        self._chase()
+        self.gave_up = now >= self._killed_at + KILL_WAIT_S
         self.due = None if self.gave_up else now + KILL_EVERY_S
+
+    def _chase(self) -> None:
+        """Kill whoever becomes our child meanwhile: forking away is a race, and we are quicker."""
+        hit = {*self._spare(), *self.told}
+        for _ in range(CHASES):
+            new = [pid for pid in find_children(os.getpid()) if pid not in hit]
+            if not new:
+                return
+            for pid in new:
+                self._kill_one(pid)
+            hit.update(new)
+
+    def _kill_one(self, pid: int) -> None:
+        _send(pid, signal.SIGKILL)
+        self.told[pid] = signal.SIGKILL
 
     def fire(self, now: float) -> None:
         """The next step is due."""
@@ -151,7 +171,7 @@ class Stopper:
     def _tell_one(self, pid: int, number: int) -> None:
         self.told[pid] = number
         _send(pid, number)
-        _send(pid, signal.SIGCONT)  # one that is stopped could not act on it
+        _send(pid, signal.SIGCONT)  # one that is stopped, or about to be, could not act on it
 
 
 def _group(pid: int) -> int | None:

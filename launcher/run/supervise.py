@@ -27,6 +27,7 @@ from launcher.run.stopping import Stopper
 
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+REAPED_AT_ONCE = 100
 
 
 @frozen
@@ -116,6 +117,7 @@ class Supervisor:
         self.guardian: Guardian | None = None
         self.told: int | None = None
         self.attempt = 0
+        self.more = self.news = False
         self.loop.add(self.watched.fd, self.on_signals)
 
     def say(self, text: str) -> None:
@@ -153,10 +155,9 @@ class Supervisor:
         self.loop.timers[:] = [self.stopper, self.output]
         self.started_ns = time.time_ns()
         self.start_all()
-        while self.running or self.has_leftovers():
-            self.loop.turn()
-            if self.stopper.gave_up:
-                break
+        while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
+            self.loop.turn(wait=not self.more)
+            self.loop.guard(self.look_after_orphans)
         self.output.end_attempt()
         if self.refused is not None:
             raise self.refused
@@ -192,6 +193,8 @@ class Supervisor:
         process = Process(child, pid)
         self.processes.append(process)
         self.running[pid] = process
+        if own_group:
+            self.stopper.groups.add(pid)
         try:
             process.pidfd = os.pidfd_open(pid)
             self.loop.add(process.pidfd, lambda: self.on_end(process))
@@ -230,9 +233,8 @@ class Supervisor:
     def on_signals(self) -> None:
         """Signals have arrived."""
         for number, code, sender in read_signals(self.watched.fd):
-            if number == signal.SIGCHLD:
-                self.reap()
-            elif sender != os.getpid():  # EPIPE comes with a SIGPIPE from ourselves
+            # SIGCHLD has only to wake us. EPIPE comes with a SIGPIPE from ourselves.
+            if number != signal.SIGCHLD and sender != os.getpid():
                 self.pass_on(number, from_terminal=code == SI_KERNEL)
 
     def on_end(self, process: Process) -> None:
@@ -252,8 +254,7 @@ class Supervisor:
             self.first = process
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
-        self.stopper.tell_new()
-        self.reap()
+        self.news = True
 
     def stop_others(self, process: Process) -> None:
         """One has failed: the others would wait for it forever."""
@@ -262,24 +263,33 @@ class Supervisor:
             self.say(f"{self.name(process)} {describe_end(process)}; stopping the other {others}")
             self.stopper.begin(signal.SIGTERM)
 
-    def reap(self) -> None:
-        """Collect everybody who has ended, orphans too."""
-        while True:
+    def look_after_orphans(self) -> None:
+        """Collect those who have ended, and tell those who became ours since that we are ending."""
+        self.more = self.reap()
+        if self.news:
+            self.news = False
+            self.stopper.tell_new()
+
+    def reap(self) -> bool:
+        """Collect orphans that have ended; return whether there may be more.
+
+        Not all at once: whoever forks faster than we collect must not keep us from the clock.
+        """
+        for _ in range(REAPED_AT_ONCE):
             try:
                 found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 self.note_lost()
-                return
-            if found is None:
-                return
-            process = self.running.get(found.si_pid)
-            if process is None:
-                os.waitpid(found.si_pid, 0)  # an orphan of the job, adopted by us
-                self.stopper.tell_new()
-            elif process.pidfd is None:
+                return False
+            process = None if found is None else self.running.get(found.si_pid)
+            if found is None or (process is not None and process.pidfd is not None):
+                return False  # its pidfd comes in its turn, and then we look again
+            if process is not None:
                 self.on_end(process)
             else:
-                return  # its pidfd comes in its turn, and then we are called again
+                os.waitpid(found.si_pid, 0)
+                self.news = True
+        return True
 
     def note_lost(self) -> None:
         """No child is left: whoever is still thought to run was taken from us."""

@@ -1,0 +1,508 @@
+"""The launcher as a parent and as process 1: statuses, signals, orphans, and who outlives whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.process.starting import clean_environ, launch, open_launcher
+
+DEADLINE_S = 20.0
+FORWARDED = sorted(
+    signal.valid_signals()
+    - {
+        *(signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGTTIN, signal.SIGTTOU),
+        *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT),
+        *(signal.SIGTRAP, signal.SIGSYS),
+    }
+)
+DEADLY = [n for n in FORWARDED if n not in (signal.SIGCONT, signal.SIGTSTP, signal.SIGURG, signal.SIGWINCH)]
+UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Poll until something is true; fail with words at the deadline."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        time.sleep(0.005)  # between two looks: there is nothing to wait on
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process has ended (a zombie has)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
+def read_pid(path: Path) -> int:
+    """Wait for a file that holds a process id, and return it."""
+    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), f"{path.name} is written")
+    return int(path.read_text())
+
+
+def as_init(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run ``launcher WORDS`` as process 1 of a pid namespace of its own."""
+    need_pid_namespaces()
+    command = [*UNSHARE, sys.executable, "-m", "launcher", *words]
+    return subprocess.run(
+        command, env=clean_environ(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def need_pid_namespaces() -> None:
+    """Skip, with the kernel's reason, where no process can be made process 1."""
+    done = subprocess.run([*UNSHARE, "true"], capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"no pid namespaces here: {done.stderr.strip()}")
+
+
+ALL_STATUSES = """
+import subprocess, sys
+wrong = []
+for status in range(256):
+    done = subprocess.run([*sys.argv[1:], "sh", "-c", f"exit {status}"], capture_output=True)
+    if done.returncode != status:
+        wrong.append((status, done.returncode))
+print(wrong)
+"""
+
+
+@pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["child", "init"])
+def test_every_status_is_passed_on(prefix: tuple[str, ...]) -> None:
+    """0 to 255, as somebody's child and as process 1."""
+    if prefix:
+        need_pid_namespaces()
+    words = (*prefix, sys.executable, "-m", "launcher", "run", "--")
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_STATUSES, *words],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+ALL_DEATHS = """
+import signal, subprocess, sys
+harmless = {signal.SIGCONT, signal.SIGCHLD, signal.SIGURG, signal.SIGWINCH, signal.SIGSTOP, signal.SIGTSTP,
+            signal.SIGTTIN, signal.SIGTTOU}
+wrong = []
+for number in sorted(signal.valid_signals() - harmless):
+    code = "import os, resource; resource.setrlimit(resource.RLIMIT_CORE, (0, 0)); "
+    code += f"os.kill(os.getpid(), {int(number)})"
+    if number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        code = f"import signal; signal.signal({int(number)}, signal.SIG_DFL); {code}"
+    done = subprocess.run([*sys.argv[1:], sys.executable, "-I", "-S", "-c", code], capture_output=True)
+    if done.returncode != 128 + number:
+        wrong.append((int(number), done.returncode, done.stderr))
+print(wrong)
+"""
+
+
+@pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["child", "init"])
+def test_every_death_by_signal_is_passed_on(prefix: tuple[str, ...]) -> None:
+    """128+n for every signal that can end a process, as somebody's child and as process 1."""
+    if prefix:
+        need_pid_namespaces()
+    words = (*prefix, sys.executable, "-m", "launcher", "run", "--")
+    done = subprocess.run(
+        [sys.executable, "-c", ALL_DEATHS, *words],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+NOTE_ALL = """
+import os, signal, sys
+reading, writing = os.pipe()
+os.set_blocking(writing, False)
+for number in map(int, sys.argv[2:]):
+    signal.signal(number, lambda *_: None)
+signal.set_wakeup_fd(writing)
+open(sys.argv[1], "w").write(f"{os.getpid()}\\n")
+seen = []
+while signal.SIGTERM not in seen:
+    seen += os.read(reading, 100)
+print(seen, flush=True)
+"""
+
+
+def test_every_forwardable_signal_arrives(tmp_path: Path) -> None:
+    """Each of them, once, in the order in which they came; SIGTERM last, which asks to end."""
+    numbers = [int(n) for n in FORWARDED if n not in (signal.SIGTERM, signal.SIGTSTP)] + [int(signal.SIGTERM)]
+    ready = tmp_path / "ready"
+    words = [str(n) for n in numbers]
+    with open_launcher("run", "--", sys.executable, "-c", NOTE_ALL, str(ready), *words) as process:
+        read_pid(ready)
+        for number in numbers:
+            process.send_signal(number)
+            # Signals have no order among those that are pending at once: one at a time.
+            wait_for(lambda: not pending(process.pid), f"signal {number} is taken")
+        out, err = process.communicate(timeout=60)
+    seen = [int(word) for word in out.strip(" []\n").split(", ")]
+    # SIGCONT comes along with the two that ask to end, for those that are stopped.
+    without = [number for number in numbers if number != signal.SIGCONT]
+    assert (process.returncode, [number for number in seen if number != signal.SIGCONT]) == (0, without), err
+    assert signal.SIGCONT in seen
+
+
+def pending(pid: int) -> bool:
+    """Whether a signal waits to be taken by a process."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return any(
+        int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
+    )
+
+
+ORPHANS = """
+import os, sys, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05)
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+deadline = time.monotonic() + 20
+parent = os.getppid()
+def children():
+    return open(f"/proc/{parent}/task/{parent}/children").read().split()
+def zombies():
+    found = []
+    for pid in children():
+        try:
+            if open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[0] == "Z":
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+adopted = len(children())
+while len(children()) > 2 and time.monotonic() < deadline:
+    time.sleep(0.01)
+print("adopted" if adopted > 2 else "none", "zombies", len(zombies()), "children", len(children()) <= 2)
+"""
+
+
+@pytest.mark.parametrize("init", [False, True], ids=["child", "init"])
+def test_orphans_are_adopted_and_reaped(init: bool) -> None:
+    """What a process leaves behind becomes the launcher's, and no zombie stays."""
+    run = as_init if init else launch
+    done = run("run", "--", sys.executable, "-c", ORPHANS)
+    assert (done.returncode, done.stdout) == (0, "adopted zombies 0 children True\n"), done.stderr
+
+
+DAEMON = """
+import os, signal, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        if sys.argv[2] == "refuse":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for fd in (0, 1, 2):
+            os.close(fd)
+        with open(sys.argv[1], "w") as file:
+            file.write(f"{os.getpid()}\\n")
+        time.sleep(600)
+    os._exit(0)
+os.wait()
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("manner", ["obey", "refuse"])
+def test_a_daemon_does_not_survive_the_job(tmp_path: Path, manner: str) -> None:
+    """Double fork, own session, closed descriptors: it ends with the job, by SIGTERM or SIGKILL."""
+    pid_file = tmp_path / "daemon"
+    done = launch("run", "--grace", "0.3", "--", sys.executable, "-c", DAEMON, str(pid_file), manner)
+    assert done.returncode == 0, done.stderr
+    assert is_gone(read_pid(pid_file))
+    assert "left behind" in done.stderr
+
+
+FAMILY = """
+import os, signal, subprocess, sys, time
+folder = sys.argv[1]
+rank = os.environ["RANK"]
+def note(name):
+    with open(f"{folder}/{name}.new", "w") as file:
+        file.write(f"{os.getpid()}\\n")
+    os.rename(f"{folder}/{name}.new", f"{folder}/{name}")
+if os.fork() == 0:
+    if os.fork() == 0:
+        os.setsid()
+        note(f"daemon{rank}")
+        time.sleep(600)
+    note(f"child{rank}")
+    time.sleep(600)
+note(f"leader{rank}")
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -> None:
+    """Processes, their children, and a grandchild in a session of its own: none holds a GPU any longer."""
+    words = ("--nproc-per-node", str(count), "--", sys.executable, "-c", FAMILY, str(tmp_path))
+    with open_launcher("run", *words) as process:
+        names = [f"{kind}{rank}" for kind in ("leader", "child", "daemon") for rank in range(count)]
+        pids = [read_pid(tmp_path / name) for name in names]
+        assert not any(is_gone(pid) for pid in pids)
+        process.kill()
+        process.wait(timeout=10)
+        for name, pid in zip(names, pids, strict=True):
+            wait_for(lambda pid=pid: is_gone(pid), f"{name} is gone")  # type: ignore[misc]
+        _, err = process.communicate(timeout=10)
+    assert "the launcher was killed" in err
+
+
+WRAPPED = """
+import os, signal, sys, time
+def save(*_):
+    time.sleep(0.3)  # the work of saving
+    open(sys.argv[1], "a").write("saved\\n")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        '"$0" -c "$1" "$2"; echo after',
+        'trap "" TERM; "$0" -c "$1" "$2"; echo after',
+        'trap "echo trapped" TERM; "$0" -c "$1" "$2"; echo after',
+        'trap "kill -TERM \\$!; wait" TERM; "$0" -c "$1" "$2" & wait',
+    ],
+    ids=["plain", "ignores", "traps", "forwards"],
+)
+@pytest.mark.parametrize("whom", ["leader", "group"])
+def test_a_wrapper_does_not_swallow_the_checkpoint(tmp_path: Path, shell: str, whom: str) -> None:
+    """bash around python, in all the ways people write it: the script hears SIGTERM, once, and saves."""
+    saved = tmp_path / "saved"
+    words = (
+        "--grace",
+        "3",
+        "--signal-to",
+        whom,
+        "--",
+        "bash",
+        "-c",
+        shell,
+        sys.executable,
+        WRAPPED,
+        str(saved),
+    )
+    with open_launcher("run", *words) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert saved.read_text() == "saved\n", err
+    assert process.returncode in (0, 143), err
+
+
+LEADER_FIRST = """
+import os, signal, sys, time
+worker = os.fork()
+if worker == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(600)
+def save(*_):
+    time.sleep(0.5)
+    alive = os.waitpid(worker, os.WNOHANG) == (0, 0)
+    os.write(1, b"worker alive\\n" if alive else b"worker lost\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+while True:
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize(("whom", "expected"), [("leader", "worker alive\n"), ("group", "worker lost\n")])
+def test_leaders_hear_a_signal_before_their_children(whom: str, expected: str) -> None:
+    """By default a DataLoader's worker lives while its process saves; --signal-to group tells all."""
+    with open_launcher("run", "--signal-to", whom, "--", sys.executable, "-c", LEADER_FIRST) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, expected), err
+
+
+def test_a_stopped_process_is_ended(tmp_path: Path) -> None:
+    """SIGSTOP does not keep a process from SIGTERM."""
+    script = 'trap "echo told; exit 7" TERM; echo ready; while :; do sleep 0.05; done'
+    with open_launcher("run", "--grace", "10", "--", "bash", "-c", script) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        (leader,) = children_of(process.pid, b"bash")
+        os.kill(leader, signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (7, "told\n"), err
+
+
+def children_of(pid: int, name: bytes) -> list[int]:
+    """Return the children of a process that run a program of this name."""
+    pids = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [child for child in pids if name in Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")[0]]
+
+
+FORK_LOOP = """
+import os, signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+end = time.monotonic() + 60
+while time.monotonic() < end:
+    if os.fork():
+        os._exit(0)
+"""
+# Each generation of it is another process, which leaves its group and is adopted by the launcher.
+FORK_LOOP_APART = FORK_LOOP.replace("        os._exit(0)\n", "        os._exit(0)\n    os.setsid()\n")
+
+
+@pytest.mark.parametrize("script", [FORK_LOOP, FORK_LOOP_APART], ids=["group", "sessions"])
+def test_a_process_that_forks_in_a_loop_is_ended(script: str) -> None:
+    """Whoever runs away from SIGTERM by forking is caught by SIGKILL, in bounded time."""
+    started = time.monotonic()
+    with open_launcher("run", "--grace", "0.5", "--", sys.executable, "-c", script) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert time.monotonic() - started < 15, err
+    assert process.returncode in (0, 137), err
+
+
+def test_an_early_signal_is_not_lost(tmp_path: Path) -> None:
+    """A SIGTERM that comes while processes are being started ends them all."""
+    for _ in range(5):
+        words = ("run", "--nproc-per-node", "8", "--", "sleep", "60")
+        with open_launcher(*words) as process:
+            wait_for(lambda: children_now(process.pid), "the first process is started")
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=20)
+        assert process.returncode == 143, err
+
+
+def children_now(pid: int) -> str:
+    """Return the children of a process, as the kernel writes them."""
+    try:
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    except OSError:
+        return ""
+
+
+def test_the_last_word_is_one_shared_deadline() -> None:
+    """Eight processes that refuse SIGTERM take one grace, not eight."""
+    script = 'trap "" TERM; echo ready; while :; do sleep 0.1; done'
+    with open_launcher("run", "--nproc-per-node", "8", "--grace", "1", "--", "bash", "-c", script) as process:
+        assert process.stdout is not None
+        for _ in range(8):
+            assert "ready" in process.stdout.readline()
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, time.monotonic() - started < 6) == (137, True), err
+
+
+def test_another_signal_can_be_sent_instead() -> None:
+    """--signal-map TERM=USR1: a script that checkpoints on USR1 hears that; the clock runs as for TERM."""
+    script = (
+        'trap "echo usr1; exit 0" USR1; trap "echo term; exit 1" TERM; '
+        "echo ready; while :; do sleep 0.05; done"
+    )
+    with open_launcher("run", "--signal-map", "TERM=USR1", "--", "bash", "-c", script) as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "usr1\n"), err
+
+
+RESTARTED = """
+import os, sys
+count = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(os.environ["RANK"], "attempt", count, "of", os.environ["TORCHELASTIC_MAX_RESTARTS"], flush=True)
+sys.exit(9 if int(count) < int(sys.argv[1]) and os.environ["RANK"] == "1" else 0)
+"""
+
+
+@pytest.mark.parametrize(("fails", "status", "attempts"), [(2, 0, 3), (5, 9, 3), (0, 0, 1)])
+def test_restarts_start_the_whole_group_again(fails: int, status: int, attempts: int) -> None:
+    """--restarts 2: after a failure all start anew and know which attempt it is; then the status stands."""
+    words = ("--nproc-per-node", "2", "--restarts", "2", "--", sys.executable, "-c", RESTARTED, str(fails))
+    done = launch("run", *words)
+    assert done.returncode == status, done.stderr
+    first = [line for line in done.stdout.splitlines() if line.startswith("[rank 1]")]
+    assert first == [f"[rank 1] 1 attempt {attempt} of 2" for attempt in range(attempts)]
+
+
+def test_no_restart_after_a_request_to_end() -> None:
+    """SIGTERM ends the job, also where restarts are left."""
+    with open_launcher("run", "--restarts", "5", "--", "sh", "-c", "echo ready; exec sleep 60") as process:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (143, ""), err
+
+
+def test_a_lone_process_at_process_scope_gets_an_init_where_asked() -> None:
+    """--init: the launcher stays, as it does as process 1; LAUNCHER_INIT=0 takes even that back."""
+    show = (sys.executable, "-c", "import os; print(os.getpid(), os.getppid())")
+    mpi = {
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    process = open_launcher("run", "--init", "--", *show, environ=mpi)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.split()[1]) == (0, str(process.pid)), err
+    process = open_launcher("run", "--", *show, environ={**mpi, "LAUNCHER_INIT": "0"})
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.split()[0]) == (0, str(process.pid)), err
+
+
+FAULTY = """
+import sys
+from launcher.run import supervise
+broken = {"reap": 0, "tell": 0}
+good = supervise.Supervisor.reap
+def reap(self):
+    broken["reap"] += 1
+    if broken["reap"] < 3:
+        raise RuntimeError("made by the test")
+    good(self)
+supervise.Supervisor.reap = reap
+from launcher.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def test_a_fault_of_the_launcher_does_not_end_the_job() -> None:
+    """An exception in the loop is said; the processes go on and their status arrives."""
+    command = ["run", "--nproc-per-node", "2", "--", "sh", "-c", "sleep 0.3; exit $((RANK + 3))"]
+    done = subprocess.run(
+        [sys.executable, "-c", FAULTY, *command],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode in (3, 4), done.stderr
+    assert "a fault of the launcher, the job goes on: RuntimeError: made by the test" in done.stderr
