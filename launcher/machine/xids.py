@@ -35,7 +35,7 @@ XIDS = {
     13: Meaning("the program made the GPU execute something illegal (graphics engine exception)", PROGRAM),
     31: Meaning("the program used an address that is not its own (GPU memory page fault)", PROGRAM),
     32: Meaning("the GPU was sent a corrupted command stream, often over a bad PCIe link", HARDWARE),
-    43: Meaning("the driver ended the program after a fault of its own; the GPU is healthy", PROGRAM),
+    43: Meaning("the program caused a fault and was ended by the driver; the GPU is healthy", PROGRAM),
     45: Meaning("the driver cleaned up after a program that was ended, or after another Xid", NOTICE),
     46: Meaning("the GPU stopped processing", HARDWARE),
     48: Meaning("an uncorrectable memory error (double bit ECC)", HARDWARE),

@@ -1,0 +1,86 @@
+"""docs/failures.md says what the code does: every code, every Xid, every key of the record."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+
+from launcher.machine.xids import XIDS
+from launcher.run.symptoms import SYMPTOMS
+from launcher.run.verdict import render_json, render_text
+from tests.unit.test_docs import CODE, read, sections
+from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
+
+PAGE = "failures.md"
+RETRY = {True: "yes", False: "no", None: "unknown"}
+
+
+def rows(heading: str) -> list[list[str]]:
+    """Return the cells of every row of the tables under a heading of the second level."""
+    lines = re.findall(r"^\| (.+) \|$", sections(read(PAGE))[heading], flags=re.MULTILINE)
+    return [[cell.strip() for cell in line.split(" | ")] for line in lines]
+
+
+def causes_in_code() -> Iterator[tuple[str, str]]:
+    """Yield (code, retry) of every cause that is named in the code by a constant."""
+    for path in sorted((CODE / "run").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
+                first = node.args[0]
+                if isinstance(first, ast.Constant) and isinstance(first.value, str):
+                    yield first.value, _retry(node)
+
+
+def _retry(call: ast.Call) -> str:
+    if len(call.args) < 4:
+        return "unknown"
+    retryable = call.args[3]
+    return RETRY[retryable.value] if isinstance(retryable, ast.Constant) else "by number"  # type: ignore[index]
+
+
+def test_every_cause_is_documented_with_its_retry() -> None:
+    """Each code has one row, each row is a code, and the page says what the code says."""
+    table = [(row[0].strip("`"), row[2]) for row in rows("Causes") if row[0].startswith("`")]
+    expected = {(symptom.code, RETRY[symptom.retryable]) for symptom in SYMPTOMS} | set(causes_in_code())
+    assert sorted(table) == sorted(expected)
+
+
+def test_consequences_are_documented_as_such() -> None:
+    """Those that only tell of a failure elsewhere stand in a table of their own."""
+    section = re.split(r"^### ", sections(read(PAGE))["Causes"], flags=re.MULTILINE)
+    (part,) = [text for text in section if text.startswith("Consequences")]
+    assert re.findall(r"^\| `([a-z-]+)`", part, flags=re.MULTILINE) == [
+        symptom.code for symptom in SYMPTOMS if symptom.consequence
+    ]
+
+
+def test_every_xid_is_documented() -> None:
+    """Number and who is at fault."""
+    table = {int(row[0]): row[2] for row in rows("Causes") if row[0].isdecimal()}
+    assert table == {number: meaning.fault for number, meaning in XIDS.items()}
+
+
+def test_every_key_of_the_record_is_documented() -> None:
+    """The table has the keys of a real record, in its order; those of others that repeat are named."""
+    record = json.loads(render_json(judge(dead(0, -9), [dead(1, 1, 1)], [OOM, PEER])))
+    keys = []
+    for key, value in record.items():
+        keys.append(key)
+        inner = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
+        keys += [f"{key}.{name}" for name in inner]
+    table = [row[0].strip("`") for row in rows("The record") if row[0] != "key" and set(row[0]) != {"-"}]
+    repeated = {"others.local_rank", "others.pid", "others.exit_status", "others.signal", "others.status"}
+    assert [key for key in keys if key not in repeated] == table
+    row = next(row for row in rows("The record") if row[0] == "`others.rank`")
+    assert {f"others.{name}" for name in re.findall(r"`(\w+)`", row[2])} == repeated
+
+
+def test_the_screen_in_the_page_is_a_real_one() -> None:
+    """All but the fix, which is shorter in the test."""
+    shown = re.findall(r"^    (launcher: .+)$", read(PAGE), flags=re.MULTILINE)
+    assert [line for line in shown if "  fix: " not in line] == [
+        line for line in KILLED.splitlines() if "  fix: " not in line
+    ]
+    assert "launcher: rank" in render_text(judge(dead(0, 1)))
