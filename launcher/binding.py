@@ -17,7 +17,7 @@ from itertools import pairwise
 from launcher.environ import MPI_STARTERS
 from launcher.frozen import frozen
 from launcher.machine.cpus import render_cpu_list
-from launcher.machine.gpus import visible_gpu_names
+from launcher.machine.gpus import name_visible_gpus
 from launcher.model import Binding, Core, Gpu, Layout, Machine, Topology
 from launcher.options import Options
 
@@ -80,7 +80,7 @@ def plan_request(
         mode=mode,
         origin=given.origin if given else None,
         count=topology.local_size,
-        gpus=visible_gpu_names(machine.gpu_count, environ.get("CUDA_VISIBLE_DEVICES")),
+        gpus=name_visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), machine.gpu_count),
         gpus_each=int(options.number("gpus_per_process", 1)),
         leaves_mask=is_mpi and not is_worker,
         keeps_mask=not forks and not is_mpi and not is_worker,
@@ -102,7 +102,7 @@ def plan_binding(request: Request, layout: Layout) -> Binding:
     notes: tuple[str, ...] = ()
     try:
         if len(cores) < count:
-            raise _CannotBindError(f"{len(cores)} cores for {count} processes")
+            raise _CannotBindError(f"there are cores for {len(cores)} of {count} processes")
         if request.mode == "numa":
             nodes = [_wanted_nodes(request, layout.gpus, cores, place) for place in range(count)]
             return Binding("numa", tuple(divide_by_node(cores, nodes)), cpu_count)
@@ -155,7 +155,8 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
         here = [core for core in cores if core.node == node]
         claimants = [place for place, wanted in enumerate(nodes) if node in wanted]
         if len(here) < len(claimants):
-            raise _CannotBindError(f"NUMA node {node} has {len(here)} cores for {len(claimants)} processes")
+            found = f"{len(here)} of {len(claimants)} processes"
+            raise _CannotBindError(f"NUMA node {node} has cores for {found}")
         for place, share in zip(claimants, divide(here, len(claimants)) if claimants else (), strict=True):
             shares[place] += share
     return shares

@@ -16,22 +16,23 @@ def count_visible_gpus(exposed: int | None, visible_devices: str | None) -> int 
     """
     if visible_devices is None:
         return exposed
-    return 0 if exposed == 0 else len(visible_gpu_names(exposed, visible_devices))
-
-
-def visible_gpu_names(exposed: int | None, visible_devices: str | None) -> tuple[str, ...]:
-    """Return the entries of CUDA_VISIBLE_DEVICES that CUDA accepts; all indices where it is unset."""
-    if visible_devices is None:
-        return tuple(str(index) for index in range(exposed or 0))
-    names = []
+    count = 0
     for item in visible_devices.split(","):
         name = item.strip()
         is_index = name.isascii() and name.isdecimal()
         beyond = is_index and exposed is not None and int(name[:9]) >= exposed
         if beyond or not (is_index or name.startswith(("GPU-", "MIG-"))):
             break
-        names.append(name)
-    return tuple(names)
+        count += 1
+    return 0 if exposed == 0 else count
+
+
+def name_visible_gpus(visible_devices: str | None, gpu_count: int | None) -> tuple[str, ...]:
+    """Return the visible GPUs as CUDA_VISIBLE_DEVICES calls them, in the order in which CUDA counts them."""
+    count = gpu_count or 0
+    if visible_devices:
+        return tuple(name.strip() for name in visible_devices.split(",")[:count])  # CUDA sees no more
+    return tuple(str(index) for index in range(count))
 
 
 def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: int, each: int) -> str | None:
@@ -39,11 +40,7 @@ def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: i
 
     None where there are not enough of them: sharing a GPU by accident is worse than a stop.
     """
-    count = gpu_count or 0
-    names = [str(index) for index in range(count)]
-    if visible_devices:
-        names = [name.strip() for name in visible_devices.split(",")[:count]]  # CUDA sees no more of them
-    mine = names[local_rank * each : (local_rank + 1) * each]
+    mine = name_visible_gpus(visible_devices, gpu_count)[local_rank * each : (local_rank + 1) * each]
     return ",".join(mine) if len(mine) == each else None
 
 

@@ -52,10 +52,13 @@ class Job:
     def environ(self, platform: Mapping[str, str]) -> dict[str, str]:
         """Return the full environment of a process, given what the platform adds.
 
-        At node scope LAUNCHER_NPROC_PER_NODE stands in for the GPUs that a real node would have.
+        At node scope LAUNCHER_NPROC_PER_NODE stands in for the GPUs that a real node would have. All
+        nodes are this machine: were each to bind its processes, they would meet on the same CPUs.
         """
-        fan_out = {"LAUNCHER_NPROC_PER_NODE": str(self.processes)} if self.scope == "node" else {}
-        return {**self.base, **fan_out, **platform, **self.extra}
+        if self.scope != "node":
+            return {**self.base, **platform, **self.extra}
+        fan_out = {"LAUNCHER_NPROC_PER_NODE": str(self.processes)}
+        return {"LAUNCHER_BIND": "none", **self.base, **fan_out, **platform, **self.extra}
 
 
 @dataclass(frozen=True)

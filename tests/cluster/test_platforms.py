@@ -47,7 +47,7 @@ def starts(like: str, processes: int, scope: str | None = None, **extra: str) ->
 
 def platform_names(environ: Mapping[str, str]) -> set[str]:
     """Return the names that come from the platform."""
-    return set(environ) - {"PATH", "LAUNCHER_NPROC_PER_NODE"}
+    return set(environ) - {"PATH", "LAUNCHER_NPROC_PER_NODE", "LAUNCHER_BIND"}
 
 
 def test_slurm_gives_what_srun_gives() -> None:
@@ -85,6 +85,7 @@ def test_azureml_pytorch_gives_what_is_documented(scope: str, processes: int, ke
         expected = {**item["env"], "MASTER_ADDR": "10.77.0.10"}
         assert {name: ours[name] for name in expected} == expected
         assert ours.get("LAUNCHER_NPROC_PER_NODE") == {"process": None, "node": "4"}[scope]
+        assert ours.get("LAUNCHER_BIND") == {"process": None, "node": "none"}[scope]
         assert ours["AZUREML_NODE_COUNT"] == "2"
 
 
