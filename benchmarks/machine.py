@@ -5,6 +5,10 @@ from __future__ import annotations
 import datetime
 import os
 import platform
+import resource
+import time
+
+import psutil
 
 
 def describe_machine() -> str:
@@ -19,3 +23,31 @@ def describe_machine() -> str:
     cpus = len(os.sched_getaffinity(0))
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return f"{datetime.date.today()}: {model}, {cpus} CPUs, Linux {platform.release()}, {python}"
+
+
+class OtherLoad:
+    """Watches how much of the CPUs everybody else uses: a number measured beside them means little.
+
+    Counts as ours: this process, and all below it that have been waited for by then.
+    """
+
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+        self._busy, self._own = _busy_s(), _own_s()
+
+    def percent(self) -> float:
+        """Return the share of all CPUs since the start, in percent."""
+        others = _busy_s() - self._busy - (_own_s() - self._own)
+        return max(0.0, 100 * others / (time.monotonic() - self._since) / (os.cpu_count() or 1))
+
+
+def _busy_s() -> float:
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
+
+
+def _own_s() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import NamedTuple
 
 from benchmarks import process_death, process_logs, process_parent, process_start
 from benchmarks.jobs import Stage
-from benchmarks.machine import describe_machine
+from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.peers import CHECKOUT, Peer, find_peers
 from benchmarks.rank import BLOCK_BYTES
 from benchmarks.tables import cell, markdown
@@ -59,18 +60,18 @@ def main() -> int:
     peers = find_peers(asked.checkout)
     present = [peer for peer in peers if peer.present]
     print("\n".join(heading(peers)))
-    promises, failed = [], []
+    promises = []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the stage is left in order
     with Stage() as stage:
         for question in asked.only:
+            others = OtherLoad()
             section = answer(question, stage, present, QUICK if asked.quick else FULL)
-            print(
-                "\n".join(["", *section.lines, "", *(f"Failed: {text}  " for text in section.troubles)]),
-                flush=True,
-            )
+            said = [f"Failed: {text}  " for text in section.troubles]
+            said.append(f"Everybody else used {others.percent():.0f} % of the CPUs meanwhile.")
+            print("\n".join(["", *section.lines, "", *said]), flush=True)
             promises += section.promises
-            failed += section.troubles
         left = stage.leftovers()
-    print("\n".join(promise_lines(promises)))
+    print("\n".join(["", *promise_lines(promises)]))
     print(f"\nLeft behind on this machine: {'; '.join(left) or 'nothing'}.")
     return int(any(value > limit for _, limit, value in promises) or bool(left))
 
