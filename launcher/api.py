@@ -26,8 +26,10 @@ def setup() -> Topology:
     """
     global _topology
     if _topology is None:
+        from launcher.hook import arm
         from launcher.plan import plan_job
 
+        arm()
         plan = plan_job(os.environ, Host(), read_options({}, os.environ), ())
         if len(plan.processes) > 1:
             raise UsageError(_too_many(plan))
@@ -45,6 +47,11 @@ def _apply(plan: Plan) -> None:
     for name, value in result.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
+    cpus = plan.processes[0].cpus
+    if cpus:
+        from launcher.run.execute import keep_to
+
+        keep_to(cpus)
 
 
 def _too_many(plan: Plan) -> Problem:

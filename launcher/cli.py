@@ -88,12 +88,12 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
 
-        execute(plan.processes[0].argv, environments[0])
+        execute(plan.processes[0].argv, environments[0], plan.processes[0].cpus)
     from launcher.run.spawn import Child
     from launcher.run.supervise import Node, supervise
 
     children = [
-        Child(process.rank, process.local_rank, process.argv, environment, route)
+        Child(process.rank, process.local_rank, process.argv, environment, route, process.cpus)
         for process, environment, route in zip(
             plan.processes, environments, plan.supervision.routes, strict=True
         )

@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.model import Layout
+
 READ_LIMIT_BYTES = 1 << 20
+_READ_STEP_BYTES = 1 << 14
 
 
 class Host:
@@ -25,8 +30,7 @@ class Host:
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable."""
         try:
-            with open(self.path(path), "rb") as file:
-                return file.read(READ_LIMIT_BYTES).decode("utf-8", "surrogateescape")
+            return _read(self.path(path)).decode("utf-8", "surrogateescape")
         except (OSError, ValueError):
             return None
 
@@ -85,7 +89,12 @@ class Host:
         The device files are what the container runtime grants; /proc/driver/nvidia lists the whole
         machine, and NVML costs tens of milliseconds to answer the same question.
         """
-        return sum(name[6:].isdigit() for name in self.list_folder("/dev") if name[:6] == "nvidia")
+        return len(self.gpu_minors())
+
+    def gpu_minors(self) -> frozenset[str]:
+        """Return the numbers N of the device files /dev/nvidiaN."""
+        names = self.list_folder("/dev")
+        return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
 
     def affinity(self) -> frozenset[int] | None:
         """Return the CPUs this process may run on."""
@@ -96,6 +105,17 @@ class Host:
         from launcher.machine.cpus import read_granted_cpus
 
         return read_granted_cpus(self)
+
+    def layout(self, *, name_gpus: bool = True) -> Layout:
+        """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.
+
+        Args:
+            name_gpus: Whether UUIDs are wanted. The driver may let a reader wait while another process
+                initializes a GPU, so they are read only where CUDA_VISIBLE_DEVICES holds some.
+        """
+        from launcher.machine.numa import read_layout
+
+        return read_layout(self, name_gpus)
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
         """Return the command lines of our parent, grandparent and so on, nearest first."""
@@ -110,3 +130,16 @@ class Host:
             # The second field is the name in parentheses and may itself hold any character.
             parent = int(stat.rpartition(")")[2].split()[1])
         return tuple(lines)
+
+
+def _read(path: str) -> bytes:
+    """Return a file's bytes; a third of the time that `open` takes, which counts with 100 small files."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = part = os.read(fd, _READ_STEP_BYTES)
+        while part and len(data) < READ_LIMIT_BYTES:
+            part = os.read(fd, _READ_STEP_BYTES)
+            data += part
+        return data
+    finally:
+        os.close(fd)

@@ -233,13 +233,80 @@ class Machine:
 
 
 @frozen
+class Core:
+    """A physical core: those of its CPUs (hardware threads) that are meant, and its NUMA node if known."""
+
+    cpus: tuple[int, ...]
+    node: int | None = None
+
+
+@frozen
+class Gpu:
+    """A GPU that is exposed to us: its PCI address, its NUMA node and its UUID, as far as known."""
+
+    address: str
+    node: int | None = None
+    uuid: str | None = None
+
+
+@frozen
+class Layout:
+    """How CPUs and GPUs hang together; read only where processes are to be bound.
+
+    Attributes:
+        own: CPUs in our own affinity mask, ascending.
+        cpuset: CPUs that the cgroup admits, ascending; empty if unknown.
+        cores: All of both, by physical core, in the order of NUMA nodes; empty if unknown.
+        gpus: The exposed GPUs in the order in which CUDA counts them; empty if unknown.
+    """
+
+    own: tuple[int, ...] = ()
+    cpuset: tuple[int, ...] = ()
+    cores: tuple[Core, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+
+
+@frozen
+class Binding:
+    """The cores of each process.
+
+    Attributes:
+        mode: What was done: ``"numa"``, ``"core"`` or ``"none"``.
+        shares: By local rank; empty with ``"none"``.
+        cpu_count: CPUs that were divided.
+        notes: Why it is not what was asked for.
+    """
+
+    mode: str = "none"
+    shares: tuple[tuple[Core, ...], ...] = ()
+    cpu_count: int = 0
+    notes: tuple[str, ...] = ()
+
+    def cpus(self, local_rank: int) -> tuple[int, ...] | None:
+        """Return the CPUs of one process, ascending; None if it is left alone."""
+        if local_rank >= len(self.shares):
+            return None
+        return tuple(sorted(cpu for core in self.shares[local_rank] for cpu in core.cpus))
+
+    def threads(self, local_rank: int, granted: int | None) -> int | None:
+        """Return how many threads can compute at once in one process: one per core, within the quota."""
+        if local_rank >= len(self.shares):
+            return None
+        count = len(self.shares[local_rank])
+        if granted is not None and granted < self.cpu_count:
+            count = count * granted // self.cpu_count
+        return max(1, count)
+
+
+@frozen
 class Process:
-    """One process to run: its place, its command line and its own settings."""
+    """One process to run: its place, its command line, its own settings, its CPUs (None: left alone)."""
 
     rank: int
     local_rank: int
     argv: tuple[str, ...]
     settings: tuple[Setting, ...]
+    cpus: tuple[int, ...] | None = None
 
 
 STDOUT, STDERR = 1, 2
@@ -299,6 +366,7 @@ class Plan:
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
+        bind: How their CPUs were chosen: ``"numa"``, ``"core"``, or ``"none"`` where they are left alone.
         supervision: How the processes are watched, where mode is `Mode.SUPERVISE`.
         findings: Each fact with its provenance, for ``launcher plan``.
         notes: Sentences for people: what was assumed, what is unusual.
@@ -313,6 +381,7 @@ class Plan:
     settings: tuple[Setting, ...]
     unset: tuple[str, ...] = ()
     widen_cpus: bool = False
+    bind: str = "none"
     supervision: Supervision = Supervision()
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()

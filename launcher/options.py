@@ -168,6 +168,12 @@ FLAGS = (
         "give each process N GPUs of its own through CUDA_VISIBLE_DEVICES",
         _gpus_per_process,
     ),
+    Flag(
+        "bind",
+        "none|numa|core",
+        "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
+        _one_of("none", "numa", "core"),
+    ),
     Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds),
     Flag(
         "signal_to",

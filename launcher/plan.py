@@ -18,7 +18,20 @@ from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
-from launcher.model import Fact, Machine, Mode, Place, Plan, Policy, Process, Scope, Setting, Topology
+from launcher.model import (
+    Allocation,
+    Binding,
+    Fact,
+    Machine,
+    Mode,
+    Place,
+    Plan,
+    Policy,
+    Process,
+    Scope,
+    Setting,
+    Topology,
+)
 from launcher.options import FLAGS, PROCESS_LIMIT, Options
 from launcher.sources import gather
 from launcher.sources.launched import MARKER
@@ -53,6 +66,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     each = _count_processes(ledger) if forks else 1
     topology = plan_topology(allocation, each)
     origins = name_origins(ledger, options, forks)
+    binding = bind_processes(host, environ, options, allocation, topology, machine)
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -63,18 +77,45 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
                 place.rank,
                 place.local_rank,
                 plan_argv(command, options, environ) if command else (),
-                plan_process(place, topology, machine, options, environ, origins, forks),
+                plan_process(place, topology, machine, options, environ, origins, forks, binding),
+                binding.cpus(place.local_rank),
             )
             for place in topology.places
         ),
-        settings=plan_settings(topology, machine, options, origins, forks),
+        settings=plan_settings(topology, machine, options, origins, forks, binding),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
+        bind=binding.mode,
         supervision=plan_supervision(options, topology),
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
-        notes=tuple(dict.fromkeys(ledger.notes)),
+        notes=tuple(dict.fromkeys((*ledger.notes, *binding.notes))),
         reads=gathered.reads,
     )
+
+
+def bind_processes(
+    host: Host,
+    environ: Mapping[str, str],
+    options: Options,
+    allocation: Allocation,
+    topology: Topology,
+    machine: Machine,
+) -> Binding:
+    """Return which CPUs the processes of this node keep to.
+
+    By default those near its GPU, for each of several processes that we start. A process that somebody
+    else has started is bound only where the user says so, and one that is alone on its node has
+    nobody to keep away from. Where nothing is to be bound, nothing is read, nor loaded.
+    """
+    forks = allocation.scope is Scope.NODE
+    by_default = "numa" if forks and len(topology.places) > 1 and machine.gpu_count else "none"
+    mode = options.text("bind", by_default)
+    if mode == "none":
+        return Binding()
+    from launcher.binding import plan_binding, plan_request
+
+    request = plan_request(mode, options, environ, topology, machine, forks)
+    return plan_binding(request, host.layout(name_gpus=request.names_gpus))
 
 
 def _count_processes(ledger: Ledger) -> int:
@@ -104,12 +145,17 @@ def name_origins(ledger: Ledger, options: Options, forks: bool) -> dict[str, str
 
 
 def plan_settings(
-    topology: Topology, machine: Machine, options: Options, origins: Mapping[str, str], forks: bool
+    topology: Topology,
+    machine: Machine,
+    options: Options,
+    origins: Mapping[str, str],
+    forks: bool,
+    binding: Binding,
 ) -> tuple[Setting, ...]:
     """Return the variables that all processes of this node share."""
     return (
         *torch.plan_common(topology, origins, options.text("role", torch.DEFAULT_ROLE)),
-        *torch.plan_threads(topology, machine, forks),
+        *([] if binding.shares else torch.plan_threads(topology, machine, forks)),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
 
@@ -122,12 +168,14 @@ def plan_process(
     environ: Mapping[str, str],
     origins: Mapping[str, str],
     forks: bool,
+    binding: Binding,
 ) -> tuple[Setting, ...]:
     """Return the variables of one process."""
     return (
         *torch.plan_process(place, origins),
         *starters.plan_process(topology, place, environ, forks),
         *_plan_gpus(place, machine, options, environ),
+        *torch.plan_bound_threads(topology, place, machine, binding),
     )
 
 

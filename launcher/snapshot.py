@@ -5,8 +5,9 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
     {"version": 1, "launcher": "0.1.0", "hostname": "node0",
      "addresses": {"eth0": ["10.0.0.4"]},
      "environ": {"RANK": "0"},
-     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ...}],
-     "cpus": {"granted": 96, "bound": 1},
+     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0}],
+     "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
+              "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"}}
@@ -23,7 +24,10 @@ from collections.abc import Mapping
 from launcher import __version__
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
+from launcher.machine.cpus import parse_cpu_list, render_cpu_list
 from launcher.machine.gpus import list_gpus
+from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.model import Core, Gpu, Layout
 from launcher.redact import is_public_name, redact, redact_argv
 from launcher.replace import replace_file
 from launcher.sources.hydra import PROXY_NAMES
@@ -43,20 +47,27 @@ SYSFS_FILES = frozenset(
         "hca_type",
     )
 )
+NO_NODE = "-1"
+"""The NUMA node of a core where the kernel tells none, in its own way of saying so."""
 SYSFS_FOLDERS = frozenset(("ports",))
 
 
 def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return this node as a JSON object, without secrets."""
     affinity = host.affinity()
+    layout = host.layout()
     return {
         "version": VERSION,
         "launcher": __version__,
         "hostname": host.hostname(),
         "addresses": {name: list(items) for name, items in host.addresses().items()},
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
-        "gpus": list_gpus() or host.gpu_count(),
-        "cpus": {"granted": host.granted_cpus(), "bound": affinity and len(affinity)},
+        "gpus": _describe_gpus(list_gpus(), layout) or host.gpu_count(),
+        "cpus": {
+            "granted": host.granted_cpus(),
+            "bound": affinity and len(affinity),
+            **_describe_cpus(layout),
+        },
         "ancestors": [
             redact_argv(line)
             for line in host.ancestors()
@@ -64,6 +75,27 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         ],
         "sysfs": _read_sysfs(host),
     }
+
+
+def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dict[str, object]]:
+    """Return what NVML says, with the NUMA nodes; without NVML what /proc and /sys say."""
+    nodes = {parse_pci_address(gpu.address): gpu.node for gpu in layout.gpus}
+    if by_nvml:
+        return [{**gpu, "numa_node": nodes.get(parse_pci_address(str(gpu["pci_bus_id"])))} for gpu in by_nvml]
+    return [
+        {"index": index, "uuid": gpu.uuid, "pci_bus_id": gpu.address, "numa_node": gpu.node}
+        for index, gpu in enumerate(layout.gpus)
+    ]
+
+
+def _describe_cpus(layout: Layout) -> dict[str, object]:
+    """Return the CPUs by number: kernel lists; the cores of a NUMA node as lists with spaces between."""
+    cores: dict[str, str] = {}
+    for core in layout.cores:
+        node = NO_NODE if core.node is None else str(core.node)
+        cores[node] = f"{cores.get(node, '')} {','.join(map(str, core.cpus))}".lstrip()
+    known = {"affinity": render_cpu_list(layout.own), "cpuset": render_cpu_list(layout.cpuset)}
+    return {**known, "cores": cores} if cores else {}
 
 
 def _read_sysfs(host: Host) -> dict[str, object]:
@@ -164,9 +196,25 @@ class RecordedHost(Host):
         return gpus if isinstance(gpus, int) and gpus >= 0 else None
 
     def affinity(self) -> frozenset[int] | None:
-        """Return as many CPUs as the process was bound to; their numbers are not recorded."""
+        """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""
+        listed = self._cpu_list("affinity")
+        if listed:
+            return listed
         bound = _mapping(self._data.get("cpus")).get("bound")
         return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
+
+    def layout(self, *, name_gpus: bool = True) -> Layout:
+        """Return the recorded cores and GPUs."""
+        return Layout(
+            own=tuple(sorted(self._cpu_list("affinity"))),
+            cpuset=tuple(sorted(self._cpu_list("cpuset"))),
+            cores=_read_cores(_mapping(_mapping(self._data.get("cpus")).get("cores"))),
+            gpus=_read_gpus(self._data.get("gpus")),
+        )
+
+    def _cpu_list(self, name: str) -> frozenset[int]:
+        text = _mapping(self._data.get("cpus")).get(name)
+        return parse_cpu_list(text) if isinstance(text, str) else frozenset()
 
     def granted_cpus(self) -> int | None:
         """Return the recorded share of the cgroup."""
@@ -183,6 +231,32 @@ class RecordedHost(Host):
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:
+    """Return the recorded cores in the order of NUMA nodes."""
+    cores = []
+    for name, text in nodes.items():
+        node = int(name) if name.isascii() and name.isdecimal() else None
+        lists = text.split() if isinstance(text, str) else ()
+        cores += [Core(tuple(sorted(cpus)), node) for cpus in map(parse_cpu_list, lists) if cpus]
+    return tuple(sorted(cores, key=lambda core: (-1 if core.node is None else core.node, core.cpus)))
+
+
+def _read_gpus(gpus: object) -> tuple[Gpu, ...]:
+    """Return the recorded GPUs; none where only their number was recorded."""
+    found = []
+    for gpu in gpus if isinstance(gpus, list) else ():
+        address = parse_pci_address(str(_mapping(gpu).get("pci_bus_id")))
+        node, uuid = _mapping(gpu).get("numa_node"), _mapping(gpu).get("uuid")
+        found.append(
+            Gpu(
+                address=render_pci_address(address) if address else "",
+                node=node if isinstance(node, int) and node >= 0 else None,
+                uuid=uuid if isinstance(uuid, str) else None,
+            )
+        )
+    return tuple(found)
 
 
 def read_snapshot(path: str) -> RecordedHost:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.model import Machine, Place, Policy, Setting, Topology
+from launcher.model import Binding, Machine, Place, Policy, Setting, Topology
 
 DEFAULT_ROLE = "default"
 
@@ -72,3 +72,16 @@ def plan_threads(topology: Topology, machine: Machine, forks: bool) -> list[Sett
         return [Setting("OMP_NUM_THREADS", str(max(1, bound)), f"{bound} CPUs bound", Policy.IF_UNSET)]
     why = f"{cpus} CPUs for {size} processes"
     return [Setting("OMP_NUM_THREADS", str(max(1, cpus // size)), why, Policy.IF_UNSET)]
+
+
+def plan_bound_threads(topology: Topology, place: Place, machine: Machine, binding: Binding) -> list[Setting]:
+    """Return OMP_NUM_THREADS of a process that keeps to CPUs of its own: one thread per physical core.
+
+    The hardware threads of a core share its arithmetic units; PyTorch counts cores, too.
+    """
+    threads = binding.threads(place.local_rank, machine.cpu_count)
+    if threads is None or topology.local_size is None or topology.local_size < 2:
+        return []
+    count = len(binding.shares[place.local_rank])
+    why = f"bound to {count} core{'s' if count > 1 else ''}"
+    return [Setting("OMP_NUM_THREADS", str(threads), why, Policy.IF_UNSET)]

@@ -8,43 +8,64 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
 
 ONLINE = "/sys/devices/system/cpu/online"
+CPU_LIMIT = 1 << 16
+"""More than any kernel counts (NR_CPUS is 8192 at most): a greater number is no CPU's."""
 
 
 def read_granted_cpus(host: Host) -> int | None:
     """Return the number of CPUs that this container may use, at least 1; None if unreadable."""
     folders = cgroup_folders(host, "cpu", "cpuset")
     cpus = _first_cpu_list(host, folders)
-    if cpus is None:
+    if not cpus:
         return None
     quota = _smallest_quota(host, folders)
-    return max(1, min(cpus, quota)) if quota else cpus
+    return max(1, min(len(cpus), quota)) if quota else len(cpus)
 
 
-def _first_cpu_list(host: Host, folders: list[str]) -> int | None:
+def read_cpuset(host: Host) -> frozenset[int]:
+    """Return the CPUs that the cgroup admits, whatever our own mask says; empty if unreadable."""
+    return _first_cpu_list(host, cgroup_folders(host, "cpuset"))
+
+
+def _first_cpu_list(host: Host, folders: list[str]) -> frozenset[int]:
     names = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
     for path in [f"{folder}/{name}" for folder in folders for name in names] + [ONLINE]:
-        count = count_cpu_list(host.read_text(path) or "")
-        if count:
-            return count
-    return None
+        cpus = parse_cpu_list(host.read_text(path) or "")
+        if cpus:
+            return cpus
+    return frozenset()
 
 
-def count_cpu_list(text: str) -> int:
-    """Return how many CPUs a kernel list such as ``0-3,8,10-11`` names; 0 if it is not one."""
-    count = 0
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """Return the CPUs that a kernel list such as ``0-3,8,10-11`` names; empty if it is not one."""
+    cpus: set[int] = set()
     for part in text.strip().split(","):
         low, dash, high = part.partition("-")
-        if not (low.isdecimal() and (not dash or high.isdecimal()) and len(part) < 16):
-            return 0
-        size = int(high or low) - int(low) + 1
-        if size < 1:
-            return 0
-        count += size
-    return count
+        if not (_is_cpu(low) and (not dash or _is_cpu(high)) and int(low) <= int(high or low)):
+            return frozenset()
+        cpus.update(range(int(low), int(high or low) + 1))
+    return frozenset(cpus)
+
+
+def render_cpu_list(cpus: Iterable[int]) -> str:
+    """Return CPUs as the kernel and taskset write them: ``0-3,8,10-11``."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def _is_cpu(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10 and int(text) < CPU_LIMIT
 
 
 def _smallest_quota(host: Host, folders: list[str]) -> int | None:

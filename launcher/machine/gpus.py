@@ -16,15 +16,22 @@ def count_visible_gpus(exposed: int | None, visible_devices: str | None) -> int 
     """
     if visible_devices is None:
         return exposed
-    count = 0
+    return 0 if exposed == 0 else len(visible_gpu_names(exposed, visible_devices))
+
+
+def visible_gpu_names(exposed: int | None, visible_devices: str | None) -> tuple[str, ...]:
+    """Return the entries of CUDA_VISIBLE_DEVICES that CUDA accepts; all indices where it is unset."""
+    if visible_devices is None:
+        return tuple(str(index) for index in range(exposed or 0))
+    names = []
     for item in visible_devices.split(","):
         name = item.strip()
         is_index = name.isascii() and name.isdecimal()
         beyond = is_index and exposed is not None and int(name[:9]) >= exposed
         if beyond or not (is_index or name.startswith(("GPU-", "MIG-"))):
             break
-        count += 1
-    return 0 if exposed == 0 else count
+        names.append(name)
+    return tuple(names)
 
 
 def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: int, each: int) -> str | None:

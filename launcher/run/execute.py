@@ -14,8 +14,8 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these two from its start, and exec would hand that down to the command."""
 
 
-def execute(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Replace this process; returns only by raising.
+def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ...] | None = None) -> None:
+    """Replace this process, on these CPUs if any are named; returns only by raising.
 
     Raises:
         CommandNotFound: Nothing of that name (127).
@@ -26,10 +26,20 @@ def execute(argv: Sequence[str], environ: Mapping[str, str]) -> None:
     sys.stderr.flush()
     for number in RESTORED:
         signal.signal(number, signal.SIG_DFL)
+    if cpus:
+        keep_to(cpus)
     try:
         os.execve(path, list(argv), dict(environ))
     except (OSError, ValueError) as error:
         raise refusal(argv[0], error) from error
+
+
+def keep_to(cpus: tuple[int, ...]) -> None:
+    """Bind this process to CPUs. Where the cpuset has changed since, to run anywhere is better than not."""
+    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
+        os.sched_setaffinity(0, cpus)
+    except OSError:
+        pass
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import __version__
+from launcher.machine.cpus import render_cpu_list
 from launcher.model import Finding, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 
@@ -48,6 +49,7 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "settings": [_setting(setting, environ) for setting in plan.settings],
         "unset": list(plan.unset),
         "widen_cpus": plan.widen_cpus,
+        "bind": plan.bind,
         "grace_s": plan.supervision.grace_s,
         "supervision": _supervision(plan) if plan.mode is Mode.SUPERVISE else None,
         "processes": [_process(process, environ) for process in plan.processes],
@@ -116,6 +118,7 @@ def _process(process: Process, environ: Mapping[str, str]) -> dict[str, object]:
         "rank": process.rank,
         "local_rank": process.local_rank,
         "argv": redact_argv(process.argv),
+        "cpus": None if process.cpus is None else render_cpu_list(process.cpus),
         "settings": [_setting(setting, environ) for setting in process.settings],
     }
 
@@ -210,10 +213,14 @@ def _show(value: object) -> str:
 def _commands(plan: Plan) -> list[str]:
     verb = "become" if plan.mode.value == "exec" else "start"
     return [
-        f"{verb} rank {process.rank}: {printable(shlex.join(redact_argv(process.argv)))}"
+        f"{verb} rank {process.rank}{_where(process)}: {printable(shlex.join(redact_argv(process.argv)))}"
         for process in plan.processes
         if process.argv
     ]
+
+
+def _where(process: Process) -> str:
+    return "" if process.cpus is None else f" on CPUs {render_cpu_list(process.cpus)}"
 
 
 def _notes(plan: Plan) -> list[str]:

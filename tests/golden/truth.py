@@ -185,6 +185,8 @@ TRUTH: dict[str, Job | Refused] = {
     "flags_beat_azure_batch": Job("node", 4, "node0.example:7000", N2X2),
     "module_command": Job("node", 1, LOCAL, ONE),
     "plain_1_gpu": Job("node", 1, LOCAL, ONE),
+    "bind_nd96_h200_v5": Job("node", 8, LOCAL, EIGHT),
+    "bind_openmpi_5.0.11_nd96_v4": Job("node", 16, B, N2X8),
     "plain_8_gpus": Job("node", 8, LOCAL, EIGHT),
     "plain_8_gpus_two_per_process": Job("node", 4, LOCAL, "0.0=0 0.1=1 0.2=2 0.3=3"),
     "plain_8_gpus_two_visible": Job("node", 2, LOCAL, TWO),

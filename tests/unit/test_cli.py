@@ -23,7 +23,7 @@ OPEN_MPI = {
 KEYS = {
     "": {
         *("version", "launcher", "source", "scope", "mode", "topology", "machine", "facts", "settings"),
-        *("unset", "widen_cpus", "grace_s", "supervision", "processes", "notes", "reads"),
+        *("unset", "widen_cpus", "bind", "grace_s", "supervision", "processes", "notes", "reads"),
     },
     "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
     "machine": {"gpu_count", "cpu_count", "bound_cpu_count"},
@@ -31,7 +31,7 @@ KEYS = {
     "lost": {"value", "origin", "source", "why"},
     "setting": {"name", "value", "origin"},
     "changed": {"inherited", "kept"},
-    "process": {"rank", "local_rank", "argv", "settings"},
+    "process": {"rank", "local_rank", "argv", "cpus", "settings"},
 }
 
 

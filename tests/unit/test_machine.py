@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.host import Host
 from launcher.machine import read_machine
-from launcher.machine.cpus import count_cpu_list, read_granted_cpus
+from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
 from launcher.machine.gpus import count_visible_gpus, share_gpus
 from tests.unit.platforms_model import deterministic
 
@@ -105,22 +105,37 @@ def test_granted_cpus(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "count"),
+    ("text", "cpus"),
     [
-        ("0", 1),
-        ("0-3", 4),
-        ("0-3,8,10-11\n", 7),
-        ("", 0),
-        ("0-", 0),
-        ("-3", 0),
-        ("x", 0),
-        ("0,,1", 0),
-        ("0-3,", 0),
+        ("0", [0]),
+        ("0-3", [0, 1, 2, 3]),
+        ("0-3,8,10-11\n", [0, 1, 2, 3, 8, 10, 11]),
+        ("2,0-1,1", [0, 1, 2]),
+        ("", []),
+        ("0-", []),
+        ("-3", []),
+        ("3-1", []),
+        ("x", []),
+        ("0,,1", []),
+        ("0-3,", []),
+        ("\u0663", []),
+        ("0-65535", list(range(65536))),
+        ("0-65536", []),
+        ("9" * 5000, []),
     ],
 )
-def test_a_kernel_list_of_cpus(text: str, count: int) -> None:
-    """Zero for what is not one, so that the next file is asked."""
-    assert count_cpu_list(text) == count
+def test_a_kernel_list_of_cpus(text: str, cpus: list[int]) -> None:
+    """Nothing for what is not one, so that the next file is asked; no list fills the memory."""
+    assert sorted(parse_cpu_list(text)) == cpus
+
+
+@deterministic(100)
+@given(cpus=st.frozensets(st.integers(0, 300)))
+def test_a_list_of_cpus_is_written_as_the_kernel_does(cpus: frozenset[int]) -> None:
+    """It reads back as the same set, and no two neighbours stand apart."""
+    text = render_cpu_list(cpus)
+    assert parse_cpu_list(text) == cpus
+    assert text.count(",") < max(1, sum(cpu + 1 not in cpus for cpu in cpus))
 
 
 @deterministic(200)

@@ -1,0 +1,124 @@
+"""How CPUs and GPUs hang together: physical cores, NUMA nodes, and the node that each GPU is on.
+
+Without NVML, which costs tens of milliseconds and a library: the driver's folder in /proc names the
+GPUs that a container was given, and sysfs knows the NUMA node of every PCI device.
+
+Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide/cputopology.rst
+(thread_siblings_list), ABI/testing/sysfs-devices-system-cpu (smt/active), ABI/testing/sysfs-bus-pci
+(numa_node); NVIDIA driver README, "The /proc Interface".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.host import Host
+from launcher.machine.cpus import parse_cpu_list, read_cpuset
+from launcher.model import Core, Gpu, Layout
+
+NODES = "/sys/devices/system/node"
+CPUS = "/sys/devices/system/cpu"
+PCI_DEVICES = "/sys/bus/pci/devices"
+DRIVER_GPUS = "/proc/driver/nvidia/gpus"
+DRIVER_DEVICES = "/sys/bus/pci/drivers/nvidia"
+
+
+def read_layout(host: Host, name_gpus: bool) -> Layout:
+    """Return the CPUs of our mask and our cgroup by core and NUMA node, and the GPUs by NUMA node."""
+    own, cpuset = host.affinity() or frozenset(), read_cpuset(host)
+    return Layout(
+        own=tuple(sorted(own)),
+        cpuset=tuple(sorted(cpuset)),
+        cores=read_cores(host, own | cpuset),
+        gpus=read_gpus(host, name_gpus),
+    )
+
+
+def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
+    """Return the physical cores that these CPUs are on, by NUMA node, then by CPU.
+
+    A CPU that no node lists is offline: the kernel lists only what is online. Without any node (a
+    kernel without NUMA, a masked /sys) all cores are of an unknown one.
+    """
+    nodes = _read_nodes(host)
+    left = {cpu: nodes.get(cpu) for cpu in sorted(cpus) if cpu in nodes or not nodes}
+    alone = (host.read_text(f"{CPUS}/smt/active") or "").strip() == "0"
+    cores = []
+    while left:
+        cpu = next(iter(left))
+        node = left[cpu]
+        siblings = () if alone else _siblings(host, cpu)
+        members = tuple(sorted({cpu, *siblings} & left.keys()))
+        for member in members:
+            del left[member]
+        cores.append(Core(members, node))
+    return tuple(sorted(cores, key=lambda core: (-1 if core.node is None else core.node, core.cpus)))
+
+
+def _read_nodes(host: Host) -> dict[int, int]:
+    """Return the NUMA node of each CPU. Nodes of memory alone list none."""
+    names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and name[4:].isdecimal()]
+    return {
+        cpu: int(name)
+        for name in names
+        for cpu in parse_cpu_list(host.read_text(f"{NODES}/node{name}/cpulist") or "")
+    }
+
+
+def _siblings(host: Host, cpu: int) -> frozenset[int]:
+    return parse_cpu_list(host.read_text(f"{CPUS}/cpu{cpu}/topology/thread_siblings_list") or "")
+
+
+def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
+    """Return the exposed GPUs in CUDA's order; empty if it cannot be told which they are.
+
+    CUDA counts equal GPUs by PCI address. Where the driver lists more of them than we have device
+    files (a container that was given some), the minor numbers tell which are ours.
+    """
+    minors = host.gpu_minors()
+    if not minors:
+        return ()
+    listed = host.list_folder(DRIVER_GPUS)
+    addresses = sorted(filter(None, map(parse_pci_address, listed or host.list_folder(DRIVER_DEVICES))))
+    names = [render_pci_address(address) for address in addresses]
+    told: dict[str, dict[str, str]] = {}
+    if listed and (name_gpus or len(names) != len(minors)):
+        told = {name: _read_information(host, name) for name in names}
+    if len(names) != len(minors):
+        names = [name for name in names if told.get(name, {}).get("Device Minor") in minors]
+    if len(names) != len(minors):
+        return ()
+    return tuple(Gpu(name, _gpu_node(host, name), _uuid(told.get(name, {}))) for name in names)
+
+
+def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
+    """Return domain, bus, device and function of e.g. ``0001:07:00.0``; None if it is no such address."""
+    domain, _, rest = text.partition(":")
+    bus, _, rest = rest.partition(":")
+    device, _, function = rest.partition(".")
+    try:
+        return int(domain, 16), int(bus, 16), int(device, 16), int(function, 16)
+    except ValueError:
+        return None
+
+
+def render_pci_address(address: tuple[int, int, int, int]) -> str:
+    """Return an address as the kernel writes it; NVML's has eight digits in front."""
+    domain, bus, device, function = address
+    return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
+
+
+def _read_information(host: Host, name: str) -> dict[str, str]:
+    lines = (host.read_text(f"{DRIVER_GPUS}/{name}/information") or "").splitlines()
+    pairs = [line.partition(":") for line in lines]
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _uuid(information: Mapping[str, str]) -> str | None:
+    uuid = information.get("GPU UUID", "")
+    return uuid if uuid.startswith("GPU-") and "?" not in uuid else None  # "?" until its first use
+
+
+def _gpu_node(host: Host, name: str) -> int | None:
+    text = (host.read_text(f"{PCI_DEVICES}/{name}/numa_node") or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 6 else None  # -1: unknown

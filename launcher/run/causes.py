@@ -1,0 +1,244 @@
+"""Why a process ended: counters of the kernel before and after, the signal, its own last words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.cgroup import read_memory_limit
+from launcher.machine.kernel_log import read_kernel_log
+from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
+from launcher.run.counters import Counters, read_counters
+from launcher.run.last_words import LastWords, presentable, read_last_words
+from launcher.run.symptoms import GPU_FIX, MEMORY_FIX, SHM_FIX, find_symptoms
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.verdict import Death
+
+SHM_DEFAULT_BYTES = 64 << 20
+"""What Docker gives a container that does not ask."""
+QUOTE_CHARS = 300
+
+
+@frozen
+class Cause:
+    """One reason why a process ended, or one thing that must be known about it.
+
+    Attributes:
+        code: Stable name, see docs/failures.md.
+        what: In words, with numbers; safe to show.
+        fix: What to do.
+        retryable: Whether the same command can succeed when started again; None if nobody knows.
+        consequence: It only tells of a failure elsewhere, or of one that is named already.
+    """
+
+    code: str
+    what: str
+    fix: str
+    retryable: bool | None = None
+    consequence: bool = False
+
+
+def find_causes(
+    death: Death, before: Counters, host: Host, after: Counters | None = None
+) -> tuple[Cause, ...]:
+    """Return why a process ended, the most certain cause first, consequences last. Never raises.
+
+    Args:
+        death: The process that failed first.
+        before: The counters of the start.
+        host: The machine.
+        after: The counters at the moment of the failure; read now if not given. The sooner the better:
+            what a process had in /dev/shm goes with it.
+
+    Returns:
+        Empty if nothing is known. The kernel's log is read to its end, so that a second call for the
+        same start does not see its messages again.
+    """
+    try:
+        found = list(_find(death, before, host, after or read_counters(host, before)))
+        return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
+    except Exception:
+        return ()  # what it died of is still in the verdict: its status and its last words
+
+
+def ended_by(code: int) -> int | None:
+    """Return the signal that ended a process or, says its shell, the shell's command; else None.
+
+    Args:
+        code: As `os.waitstatus_to_exitcode` has it: 137 is how a shell says that SIGKILL ended its command.
+    """
+    number = -code if code < 0 else code - 128
+    return number if 0 < number < signal.NSIG else None
+
+
+def _find(death: Death, before: Counters, host: Host, after: Counters) -> Iterator[Cause]:
+    words = read_last_words(death.stderr, death.error_file)
+    number = ended_by(death.code)
+    symptoms = [
+        Cause(
+            symptom.code,
+            f"{symptom.meaning}{_shm_size(after) if symptom.code == 'shm-full' else ''}: {_quote(line)}",
+            symptom.fix,
+            symptom.retryable,
+            symptom.consequence,
+        )
+        for symptom, line in find_symptoms(words)
+    ]
+    own = [cause for cause in symptoms if not cause.consequence]
+    killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
+    memory = _find_memory(before, after, host, killed)
+    if memory is not None and (killed or not own):
+        yield memory
+    if number == signal.SIGBUS and number != death.asked:
+        yield _explain_bus_error(after)
+    yield from _find_xids(before, host)
+    yield from symptoms
+    if memory is not None:
+        yield memory
+    elif number == signal.SIGABRT and symptoms:
+        pass  # that is how C++ ends after it has said that a peer is lost
+    elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
+        yield from _explain_signal(number, before, after, words)
+    if not symptoms and memory is None:
+        yield from _explain_exit(death.code, words)
+
+
+def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:
+    if before.oom_kill is not None and after.oom_kill is not None:
+        if after.oom_kill <= before.oom_kill:
+            return None
+        went = f"oom_kill went from {before.oom_kill} to {after.oom_kill} in {_base(after.events_file)}"
+        limit = read_memory_limit(host)
+        hit = before.limit_hits is None or (after.limit_hits or 0) > before.limit_hits
+        if limit is not None and hit:
+            reached = f"the container's memory limit of {say_size(limit)} was reached"
+            return Cause("out-of-memory", f"{reached}, {went}", MEMORY_FIX, True)
+        return Cause("out-of-memory", f"the pod or the node ran out of memory, {went}", MEMORY_FIX, True)
+    counts = before.node_oom_kill, after.node_oom_kill
+    if killed and counts[0] is not None and counts[1] is not None and counts[1] > counts[0]:
+        went = f"oom_kill went from {counts[0]} to {counts[1]} in /proc/vmstat"
+        return Cause("node-out-of-memory", f"the node ran out of memory, {went}", MEMORY_FIX, True)
+    return None
+
+
+def _explain_bus_error(after: Counters) -> Cause:
+    size, free = after.shm or (0, 0)
+    if size and free < max(1 << 20, size // 50):
+        return Cause("shm-full", f"shared memory (/dev/shm) is full{_shm_size(after)}", SHM_FIX, False)
+    small = f"; /dev/shm may have been full{_shm_size(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
+    what = f"the process touched a part of a file that is not there, or that no disk had room for{small}"
+    return Cause("bus-error", what, SHM_FIX if small else "are files truncated while they are mapped?")
+
+
+def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
+    if before.kernel_log is None:
+        return
+    for xid in find_xids(read_kernel_log(before.kernel_log, WORD), host):
+        fault = xid.meaning.fault
+        what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
+        fix = "compute-sanitizer python ... names the kernel that did it" if fault == PROGRAM else GPU_FIX
+        retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
+        yield Cause("gpu-xid", _quote(what), fix, retryable, fault == NOTICE)
+
+
+def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
+    """Say what a signal means that nobody of us has sent, where nothing better is known."""
+    if number == signal.SIGKILL:
+        seen = "whether it was for lack of memory cannot be seen here"
+        if before.oom_kill is not None and after.oom_kill is not None:
+            count = f"oom_kill stayed {after.oom_kill} in {_base(after.events_file)}"
+            seen = f"it was not for lack of memory, {count}"
+        yield Cause(
+            "killed",
+            f"SIGKILL came from outside of this job; {seen}",
+            "ask the platform: a time limit, an eviction, its own out-of-memory killer; or who typed kill -9",
+        )
+    elif number == signal.SIGABRT:
+        yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
+    elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        what = "this signal came from outside of this job, and not through the launcher"
+        yield Cause("ended-from-outside", what, "ask the platform, or who typed kill")
+    elif number in SIGNALS:
+        yield SIGNALS[number]
+
+
+SIGNALS: dict[int, Cause] = {
+    signal.SIGSEGV: Cause(
+        "segmentation-fault",
+        "native code used memory that is not its own",
+        "PYTHONFAULTHANDLER=1 shows the Python line; usual: extensions built for another version",
+    ),
+    signal.SIGILL: Cause(
+        "illegal-instruction",
+        "native code was built for another CPU",
+        "builds for this CPU (no AVX-512 here?), or nodes of one kind",
+        False,
+    ),
+    signal.SIGFPE: Cause(
+        "arithmetic-error", "native code divided by zero", "PYTHONFAULTHANDLER=1 shows where"
+    ),
+    signal.SIGSYS: Cause(
+        "forbidden-system-call",
+        "the container's seccomp profile forbids a system call",
+        "a profile that allows it",
+        False,
+    ),
+    signal.SIGXCPU: Cause(
+        "cpu-time-limit", "the limit of CPU time was reached", "ulimit -t unlimited", False
+    ),
+    signal.SIGXFSZ: Cause(
+        "file-size-limit", "the limit of a file's size was reached", "ulimit -f unlimited", False
+    ),
+    signal.SIGPIPE: Cause("output-closed", "whoever read its output has gone", "keep the reader running"),
+}
+
+
+def _explain_abort(words: LastWords) -> str:
+    """Return what C++ or glibc said before it aborted."""
+    for index in range(len(words.lines) - 1, -1, -1):
+        if words.lines[index].startswith("terminate called"):
+            return "C++ code failed: " + _quote(" ".join(words.lines[index : index + 2]))
+    return "native code found a fault and ended the process"
+
+
+def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
+    if code == 127:
+        yield Cause(
+            "command-not-found",
+            "a shell did not find a command",
+            "check its name, and PATH in the container",
+            False,
+        )
+    elif code == 126:
+        yield Cause("command-not-executable", "a shell could not execute a command", "chmod +x it", False)
+    elif words.exception and code > 0:
+        yield Cause("python-exception", _quote(words.exception), "the traceback says where", False)
+
+
+def say_size(count: int) -> str:
+    """Return a number of bytes as people read it: ``64 MiB``, ``1.5 GiB``."""
+    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.4g} {name}"
+    return f"{count} B"
+
+
+def _shm_size(counters: Counters) -> str:
+    if counters.shm is None:
+        return ""
+    size, free = counters.shm
+    return f", it has {say_size(size)} and {say_size(free)} of it free now"
+
+
+def _base(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _quote(text: str) -> str:
+    """Return words of others, safe to show on one line."""
+    line = " ".join(" ".join(presentable([text])).split())
+    return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."

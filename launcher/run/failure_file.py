@@ -1,0 +1,121 @@
+"""Where the record of a failure goes, and how it gets there whole.
+
+Source: Kubernetes, "Determine the Reason for Pod Failure" (/dev/termination-log, 4096 bytes);
+Azure Machine Learning, "Train models with CLI v2", Default outputs (./outputs is uploaded).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
+
+from launcher.host import Host
+from launcher.replace import replace_file, write_to
+from launcher.run.last_words import shorten_lines
+
+TERMINATION_LOG = "/dev/termination-log"
+IN_PLACE_BYTES = 4096
+"""What Kubernetes reads of a termination message, and what a pipe takes at once (PIPE_BUF)."""
+AZURE_ML_RUN = "AZUREML_RUN_ID"
+AZURE_ML_FOLDER = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
+IRREPLACEABLE = (EBUSY, EACCES, EPERM, EROFS, EXDEV)
+"""A file that is mounted, or in a folder that is not ours, cannot be replaced but perhaps written."""
+# How much of lists and texts is kept, until it fits: (lines or items, characters of each).
+STEPS = ((40, 400), (20, 300), (10, 200), (5, 150), (2, 100), (1, 40))
+
+
+def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int | None = None) -> str | None:
+    """Return where the platform looks for the reason of a failure; None where it looks nowhere.
+
+    Kubernetes reads /dev/termination-log. Azure ML uploads ./outputs at the end of a job; all nodes
+    share it, so that the name of the file tells the node.
+    """
+    log = host.path(TERMINATION_LOG)
+    if os.path.isfile(log) and os.access(log, os.W_OK):
+        return log
+    if not environ.get(AZURE_ML_RUN):
+        return None
+    folder = os.path.join(_azure_ml_folder(environ, host), "outputs")
+    place = folder if os.path.isdir(folder) else os.path.dirname(folder)
+    if not os.access(place, os.W_OK | os.X_OK):
+        return None
+    name = f"node{node_rank}" if node_rank is not None else _file_name(host.hostname())
+    return os.path.join(folder, f"launcher-failure-{name}.json")
+
+
+def _azure_ml_folder(environ: Mapping[str, str], host: Host) -> str:
+    """Return the job's working directory, even if the command has gone elsewhere."""
+    stated = environ.get(AZURE_ML_FOLDER, "")
+    if os.path.isabs(stated) and os.path.isdir(host.path(stated)):
+        return host.path(stated)
+    return os.path.abspath(os.curdir) if os.path.isdir(os.curdir) else "/nonexistent"
+
+
+def _file_name(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "_" for c in text)[:64]
+
+
+def write_verdict(text: str, path: str) -> str | None:
+    """Write the record; return why it could not be written, None if it is.
+
+    It replaces what is there in one step. What cannot be replaced (a mounted file such as Kubernetes'
+    termination log, a pipe, a device) is written in place, at most `IN_PLACE_BYTES`: `shorten_json`
+    makes it fit. Never raises, never waits.
+    """
+    try:
+        _write(text, path)
+    except (OSError, ValueError, RecursionError) as error:
+        return f"{path}: {getattr(error, 'strerror', None) or error}"
+    return None
+
+
+def _write(text: str, path: str) -> None:
+    target = os.path.realpath(path)
+    is_file = os.path.isfile(target)
+    if os.path.exists(target) and not is_file:
+        write_to(target, shorten_json(text, IN_PLACE_BYTES), os.O_WRONLY | os.O_NONBLOCK)
+        return
+    if not (is_file and os.path.basename(target) == os.path.basename(TERMINATION_LOG)):
+        try:
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            replace_file(text, target)
+            return
+        except OSError as error:
+            if error.errno not in IRREPLACEABLE or not is_file:
+                raise
+    write_to(target, shorten_json(text, IN_PLACE_BYTES), os.O_WRONLY | os.O_TRUNC)
+
+
+def shorten_json(text: str, limit: int) -> str:
+    """Return a record of at most ``limit`` bytes of UTF-8 that is still valid JSON with the same keys.
+
+    Texts lose lines of their middle, lists their last items; ``shortened`` becomes true.
+
+    Raises:
+        ValueError: It is not a JSON object, or no shortening makes it fit.
+    """
+    if len(text.encode()) <= limit:
+        return text
+    record = json.loads(text)
+    if not isinstance(record, dict):
+        raise ValueError("the record is not a JSON object")
+    for items, characters in STEPS:
+        less = {**{key: _less(value, items, characters) for key, value in record.items()}, "shortened": True}
+        short = json.dumps(less, ensure_ascii=False, separators=(",", ":")) + "\n"
+        if len(short.encode()) <= limit:
+            return short
+    raise ValueError(f"the record does not fit in {limit} bytes")
+
+
+def _less(value: object, items: int, characters: int) -> object:
+    """Return a value with at most so many items or lines, each text of at most so many characters."""
+    if isinstance(value, str):
+        lines = shorten_lines(value.split("\n"), items) if "\n" in value else [value]
+        return "\n".join(f"{line[:characters]}..." if len(line) > characters else line for line in lines)
+    if isinstance(value, list):
+        return [_less(item, items, characters) for item in value[:items]]
+    if isinstance(value, dict):
+        return {key: _less(item, items, characters) for key, item in value.items()}
+    return value

@@ -1,0 +1,485 @@
+"""Why a process ended: counters, signals and real words of frameworks, each to the right cause."""
+
+# ruff: noqa: E501 - frameworks say what they say in long lines
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.host import Host
+from launcher.run.causes import Cause, ended_by, find_causes, say_size
+from launcher.run.counters import Counters, read_counters
+from launcher.run.symptoms import SYMPTOMS
+from launcher.run.verdict import Death
+from tests.unit.platforms_model import deterministic
+from tests.unit.test_machine import machine
+
+ROOT = "sys/fs/cgroup"
+NOBODY = Host("/nonexistent")
+UNKNOWN = Counters()
+QUIET = Counters(oom_kill=0, limit_hits=0, events_file="/sys/fs/cgroup/memory.events", node_oom_kill=3)
+GIB = 1 << 30
+
+
+def death(code: int, stderr: str = "", asked: int | None = None, error_file: str | None = None) -> Death:
+    """Return a process that ended so."""
+    return Death(0, 0, 1, code, 0, stderr.encode(), error_file, asked)
+
+
+def raised(message: str) -> str:
+    """Return the stderr of a Python program that ends with this exception."""
+    frames = '  File "train.py", line 1, in <module>\n    main()'
+    return f"Traceback (most recent call last):\n{frames}\n{message}\n"
+
+
+def codes(found: tuple[Cause, ...]) -> list[str]:
+    """Return the codes of causes."""
+    return [cause.code for cause in found]
+
+
+def after(**changes: object) -> Counters:
+    """Return quiet counters with some that have moved."""
+    return Counters(**{**QUIET.__dict__, **changes})
+
+
+def limited(folder: Path, limit: str = "68719476736") -> Host:
+    """Return a machine whose container has a memory limit."""
+    return machine(folder, {"proc/self/cgroup": "0::/\n", f"{ROOT}/memory.max": f"{limit}\n"})
+
+
+# Words of real failures: torch 2.13 on this project's test machines, and public bug reports.
+PAIR = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp"
+NCCL = (
+    "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94"
+)
+LOADER = "RuntimeError: DataLoader worker (pid 13) is killed by signal"
+WATCHDOG = (
+    "[rank0]:[E321 02:07:08.408271257 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
+    "timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600060 "
+    "milliseconds before timing out.\nterminate called after throwing an instance of 'c10::DistBackendError'\n"
+    "  what():  [PG ID 0 Rank 0] Process group watchdog thread terminated with exception: ...\n"
+    "frame #0: c10::Error::Error + 0x96 (0x7f3b in libc10.so)\n"
+)
+REMOTE = (
+    "remote process exited or there was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed "
+    "possibly due to a network error or a remote process exiting prematurely.\nLast error:\nsocketProgressOpt: "
+    "Call to recv from 172.16.0.5<33759> failed : Connection reset by peer"
+)
+SPOKEN: dict[str, tuple[str, list[str]]] = {
+    "gloo: closed": (
+        raised(f"{PAIR}/pair.cc:553] Connection closed by peer [127.0.0.1]:5333."),
+        ["gloo-peer-lost"],
+    ),
+    "gloo: reset": (
+        raised(f"{PAIR}/pair.cc:537] Read error [127.0.0.1]:8098: Connection reset by peer."),
+        ["gloo-peer-lost"],
+    ),
+    "gloo: timeout": (
+        raised(f"{PAIR}/unbound_buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"),
+        ["gloo-timeout"],
+    ),
+    "store: alone": (
+        raised(
+            "torch.distributed.DistStoreError: Timed out after 4 seconds waiting for clients. 1/2 clients joined."
+        ),
+        ["ranks-missing"],
+    ),
+    "store: no master": (
+        raised(
+            "torch.distributed.DistNetworkError: The client socket has timed out after 3000ms while trying to "
+            "connect to (10.0.0.4, 29622)."
+        ),
+        ["master-unreachable"],
+    ),
+    "store: port taken": (
+        raised(
+            "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+            "address. port: 29624, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+        ),
+        ["port-in-use"],
+    ),
+    "store: gone": (
+        raised(
+            "torch.distributed.DistNetworkError: recvValue failed on SocketImpl(fd=12): Failed to recv, got 0 bytes."
+            " Connection was likely closed. Did the remote server shutdown or crash?"
+        ),
+        ["store-lost"],
+    ),
+    "nccl: watchdog": (WATCHDOG, ["nccl-timeout"]),
+    "nccl: remote": (raised(f"{NCCL}, {REMOTE}"), ["nccl-peer-lost"]),
+    "nccl: shm": (
+        raised(
+            f"{NCCL}, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"
+            "ncclSystemError: System call (e.g. socket, malloc) or external library call failed or device error. \n"
+            "Last error:\nError while creating shared memory segment /dev/shm/nccl-EoOvZr (size 7340384)"
+        ),
+        ["shm-full", "nccl-system-error"],
+    ),
+    "nccl: same GPU": (
+        raised(
+            f"{NCCL}, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\n"
+            "ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\n"
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"
+        ),
+        ["gpu-shared-by-ranks", "nccl-misused"],
+    ),
+    "CUDA: memory": (
+        raised(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of "
+            "79.15 GiB of which 1.20 GiB is free."
+        ),
+        ["cuda-out-of-memory"],
+    ),
+    "CUDA: ECC": (
+        raised("RuntimeError: CUDA error: uncorrectable ECC error encountered"),
+        ["gpu-memory-error"],
+    ),
+    "CUDA: assert": (raised("RuntimeError: CUDA error: device-side assert triggered"), ["gpu-program-fault"]),
+    "CUDA: none": (raised("RuntimeError: No CUDA GPUs are available"), ["gpu-missing"]),
+    "CUDA: build": (
+        raised("RuntimeError: CUDA error: no kernel image is available for execution on the device"),
+        ["gpu-not-supported"],
+    ),
+    "DataLoader: killed": (raised(f"{LOADER}: Killed. "), ["worker-killed"]),
+    "DataLoader: gone": (
+        raised("RuntimeError: DataLoader worker (pid(s) 19393) exited unexpectedly"),
+        ["worker-killed"],
+    ),
+    "DataLoader: bus error": (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm)."
+        + "\n"
+        + raised(
+            f"{LOADER}: Bus error. It is possible that dataloader's workers are out of shared memory. Please try to "
+            "raise your shared memory limit."
+        ),
+        ["shm-full"],
+    ),
+    "DataLoader: no room": (
+        raised(
+            "RuntimeError: Caught RuntimeError in DataLoader worker process 0.\nOriginal Traceback (most recent call "
+            'last):\n  File "x"\nRuntimeError: unable to allocate shared memory(shm) for file </torch_1_2_0>: '
+            "No space left on device (28)"
+        ),
+        ["shm-full"],
+    ),
+    "disk": (raised("OSError: [Errno 28] No space left on device"), ["disk-full"]),
+    "module": (raised("ModuleNotFoundError: No module named 'deepspeed'"), ["import-error"]),
+    "library": (
+        raised("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"),
+        ["import-error"],
+    ),
+    "arguments": ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --ep\n", ["usage"]),
+    "script": (
+        "python: can't open file '/x/train.py': [Errno 2] No such file or directory\n",
+        ["file-missing"],
+    ),
+    "files": (raised("OSError: [Errno 24] Too many open files"), ["too-many-files"]),
+    "threads": (raised("RuntimeError: can't start new thread"), ["too-many-threads"]),
+    "host": (raised("socket.gaierror: [Errno -2] Name or service not known"), ["host-unknown"]),
+    "refused": (raised("ConnectionRefusedError: [Errno 111] Connection refused"), ["connection-refused"]),
+    "reset": (raised("ConnectionResetError: [Errno 104] Connection reset by peer"), ["connection-lost"]),
+    "host memory": (
+        raised(
+            "RuntimeError: [enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"
+        ),
+        ["host-memory-refused"],
+    ),
+    "python memory": (raised("MemoryError"), ["host-memory-refused"]),
+    "Ctrl-C": (raised("KeyboardInterrupt"), ["interrupted"]),
+    "own exception": (raised("ValueError: batch size must be positive"), ["python-exception"]),
+    "nothing": ("epoch 3\n", []),
+}
+
+
+@pytest.mark.parametrize("name", SPOKEN)
+def test_the_words_of_real_failures(name: str) -> None:
+    """Each is recognized, and nothing else is read into it."""
+    stderr, expected = SPOKEN[name]
+    found = find_causes(death(1, stderr), UNKNOWN, NOBODY)
+    assert codes(found) == expected
+    assert all(cause.what.isprintable() and cause.fix for cause in found)
+
+
+@pytest.mark.parametrize("name", ["gloo: closed", "nccl: remote", "store: gone", "reset", "refused"])
+def test_a_lost_peer_is_a_consequence(name: str) -> None:
+    """It sends the reader to the rank that failed before, and a retry can help."""
+    (cause,) = find_causes(death(1, SPOKEN[name][0]), UNKNOWN, NOBODY)
+    assert cause.consequence
+    assert "look for the first failure" in cause.what
+    assert cause.retryable is not False
+
+
+def test_the_line_itself_is_quoted() -> None:
+    """Numbers that the framework states are worth more than ours."""
+    (cause,) = find_causes(death(1, SPOKEN["CUDA: memory"][0]), UNKNOWN, NOBODY)
+    assert "79.15 GiB of which 1.20 GiB is free" in cause.what
+    assert cause.retryable is False
+
+
+def test_an_old_line_is_not_the_cause_of_a_later_exception() -> None:
+    """What was handled an hour ago explains nothing; what aborts the process does, wherever it stands."""
+    old = "wandb: Connection refused, retrying\nCUDA out of memory, batch size is now 8\n"
+    assert codes(find_causes(death(1, old + raised("ValueError: no")), UNKNOWN, NOBODY)) == [
+        "python-exception"
+    ]
+    assert "nccl-timeout" in codes(
+        find_causes(death(-6, WATCHDOG + raised("ValueError: no")), UNKNOWN, NOBODY)
+    )
+
+
+def test_code_is_not_mistaken_for_words() -> None:
+    """A line of the program that names an error is no such error."""
+    stderr = raised("ValueError: no").replace("main()", "raise ModuleNotFoundError: No space left on device")
+    assert codes(find_causes(death(1, stderr), UNKNOWN, NOBODY)) == ["python-exception"]
+
+
+def test_the_error_file_counts_where_stderr_says_nothing(tmp_path: Path) -> None:
+    """@record's file may be all there is."""
+    path = tmp_path / "error.json"
+    path.write_text('{"message": "RuntimeError: CUDA error: out of memory"}')
+    assert codes(find_causes(death(1, "", None, str(path)), UNKNOWN, NOBODY)) == ["cuda-out-of-memory"]
+
+
+def test_an_oom_kill_with_its_numbers(tmp_path: Path) -> None:
+    """SIGKILL, and the counter of our own cgroup has moved with its limit: that is why."""
+    found = find_causes(death(-9), QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=4))
+    (cause,) = found
+    assert cause.code == "out-of-memory"
+    assert cause.what == (
+        "the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events"
+    )
+    assert cause.retryable is True
+
+
+def test_an_oom_kill_above_our_own_limit(tmp_path: Path) -> None:
+    """Killed for lack of memory, but our own limit was not reached: the pod's, or the node's memory."""
+    for host in (limited(tmp_path), limited(tmp_path, "max")):
+        (cause,) = find_causes(death(-9), QUIET, host, after(oom_kill=2))
+        assert (
+            cause.what == "the pod or the node ran out of memory, oom_kill went from 0 to 2 in memory.events"
+        )
+
+
+def test_cgroup_v1_counts_in_another_file(tmp_path: Path) -> None:
+    """The file that was read is the file that is named."""
+    files = {
+        "proc/self/cgroup": "4:memory:/\n",
+        f"{ROOT}/memory/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n",
+        f"{ROOT}/memory/memory.failcnt": "41\n",
+        f"{ROOT}/memory/memory.limit_in_bytes": "67108864\n",
+    }
+    host = machine(tmp_path, files)
+    before = Counters(oom_kill=0, limit_hits=0)
+    (cause,) = find_causes(death(137), before, host)
+    assert cause.what == (
+        "the container's memory limit of 64 MiB was reached, oom_kill went from 0 to 1 in memory.oom_control"
+    )
+
+
+def test_a_killed_worker_and_the_counter_belong_together(tmp_path: Path) -> None:
+    """The rank exits with 1, but a process of its own was killed for lack of memory."""
+    lost = death(1, SPOKEN["DataLoader: killed"][0])
+    found = find_causes(lost, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["out-of-memory", "worker-killed"]
+
+
+def test_an_oom_kill_of_somebody_else_is_not_the_first_cause(tmp_path: Path) -> None:
+    """A program with a clear fault of its own; the counter is mentioned, after it."""
+    own = death(1, SPOKEN["module"][0])
+    found = find_causes(own, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["import-error", "out-of-memory"]
+    peer = death(1, SPOKEN["gloo: closed"][0])
+    found = find_causes(peer, QUIET, limited(tmp_path), after(oom_kill=1, limit_hits=1))
+    assert codes(found) == ["out-of-memory", "gloo-peer-lost"]
+
+
+def test_sigkill_without_an_oom_kill_came_from_outside() -> None:
+    """The counter has not moved, so it was somebody; without a counter nobody knows."""
+    (cause,) = find_causes(death(-9), QUIET, NOBODY, after())
+    assert cause.code == "killed" and cause.retryable is None
+    assert "oom_kill stayed 0 in memory.events" in cause.what
+    (blind,) = find_causes(death(-9), UNKNOWN, NOBODY, UNKNOWN)
+    assert "cannot be seen here" in blind.what
+
+
+def test_the_nodes_counter_stands_in_where_the_cgroup_has_none() -> None:
+    """Outside of any container, or in the root of v2, /proc/vmstat tells."""
+    before, now = Counters(node_oom_kill=3), Counters(node_oom_kill=4)
+    (cause,) = find_causes(death(-9), before, NOBODY, now)
+    assert cause.code == "node-out-of-memory" and "from 3 to 4 in /proc/vmstat" in cause.what
+    assert codes(find_causes(death(1, raised("ValueError: no")), before, NOBODY, now)) == ["python-exception"]
+
+
+def test_what_the_launcher_sent_needs_no_cause() -> None:
+    """A signal that was passed on explains itself; another one does not."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL, signal.SIGUSR1, signal.SIGBUS):
+        assert find_causes(death(-number, asked=number), QUIET, NOBODY, after()) == ()
+    assert codes(find_causes(death(-11, asked=15), QUIET, NOBODY, after())) == ["segmentation-fault"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "retryable"),
+    [
+        (signal.SIGSEGV, "segmentation-fault", None),
+        (signal.SIGABRT, "aborted", None),
+        (signal.SIGILL, "illegal-instruction", False),
+        (signal.SIGFPE, "arithmetic-error", None),
+        (signal.SIGSYS, "forbidden-system-call", False),
+        (signal.SIGXCPU, "cpu-time-limit", False),
+        (signal.SIGXFSZ, "file-size-limit", False),
+        (signal.SIGPIPE, "output-closed", None),
+        (signal.SIGTERM, "ended-from-outside", None),
+    ],
+)
+@pytest.mark.parametrize("shell", [False, True])
+def test_signals_nobody_of_us_sent(
+    number: signal.Signals, code: str, retryable: bool | None, shell: bool
+) -> None:
+    """Each has its meaning, also where a shell stands between (128+n)."""
+    (cause,) = find_causes(death(128 + number if shell else -number), QUIET, NOBODY, after())
+    assert (cause.code, cause.retryable) == (code, retryable)
+
+
+def test_an_abort_says_what_cpp_said() -> None:
+    """The exception's type and its words; after a lost peer it is no cause of its own."""
+    said = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  vector::_M_range_check\n"
+    (cause,) = find_causes(death(-6, said), QUIET, NOBODY, after())
+    assert cause.what.endswith("'std::out_of_range' what(): vector::_M_range_check")
+    lost = f"[rank0]:[E1] NCCL error: {REMOTE}\nterminate called after throwing an instance of 'x'"
+    assert codes(find_causes(death(-6, lost), QUIET, NOBODY, after())) == ["nccl-peer-lost"]
+
+
+@pytest.mark.parametrize(
+    ("space", "code", "words"),
+    [
+        ((64 << 20, 0), "shm-full", "is full, it has 64 MiB and 0 B of it free now"),
+        ((64 << 20, 60 << 20), "bus-error", "may have been full, it has 64 MiB and 60 MiB of it free now"),
+        ((16 * GIB, 15 * GIB), "bus-error", "no disk had room for"),
+        (None, "bus-error", "no disk had room for"),
+    ],
+)
+def test_a_bus_error_and_the_size_of_shm(space: tuple[int, int] | None, code: str, words: str) -> None:
+    """What was in /dev/shm goes with the process: a small one is suspect even if it is empty now."""
+    (cause,) = find_causes(death(-7), QUIET, NOBODY, after(shm=space))
+    assert cause.code == code and words in cause.what
+    assert ("--shm-size" in cause.fix) == (space is not None and space[0] == 64 << 20)
+
+
+def test_the_fix_of_a_full_shm_is_named_for_each_platform() -> None:
+    """Docker, Kubernetes, Azure ML: what to type."""
+    found = find_causes(
+        death(1, SPOKEN["DataLoader: no room"][0]), QUIET, NOBODY, after(shm=(8 << 20, 8 << 20))
+    )
+    assert found[0].what.startswith(
+        "shared memory (/dev/shm) is too small, it has 8 MiB and 8 MiB of it free now: "
+    )
+    for word in ("docker run --shm-size", "emptyDir with medium Memory", "shm_size: 16g"):
+        assert word in found[0].fix
+
+
+def test_xids_since_the_start(tmp_path: Path) -> None:
+    """Hardware before what the program says about it; cleanups after everything."""
+    host = machine(tmp_path, {"dev/kmsg": "4,1,1,-;NVRM: Xid (PCI:0000:3b:00): 94, an earlier job's\n"})
+    before = read_counters(host)
+    assert before.kernel_log is not None
+    try:
+        with open(tmp_path / "dev/kmsg", "a") as log:
+            log.write("4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 45, pid=7, name=python3, Ch 00000008\n")
+            log.write("4,3,3,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen \x1b[31moff the bus.\n")
+        found = find_causes(death(1, SPOKEN["CUDA: assert"][0]), before, host)
+        assert codes(found) == ["gpu-xid", "gpu-program-fault", "gpu-xid"]
+        assert found[0].what.startswith("GPU 0000:3b:00: Xid 79, the GPU has fallen off the bus")
+        assert found[0].what.isprintable()
+        assert [cause.retryable for cause in found] == [True, False, None]
+        assert found[2].consequence
+        assert codes(find_causes(death(1), before, host)) == []  # read once
+    finally:
+        os.close(before.kernel_log)
+
+
+@pytest.mark.parametrize(
+    ("code", "number"),
+    [(0, None), (3, None), (128, None), (129, 1), (137, 9), (255, None), (-9, 9), (-64, 64)],
+)
+def test_which_signal_a_status_tells_of(code: int, number: int | None) -> None:
+    """The kernel's word, and the shell's 128+n; 255 is what exit(-1) gives."""
+    assert ended_by(code) == number
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"), [(126, ["command-not-executable"]), (127, ["command-not-found"]), (2, []), (3, [])]
+)
+def test_a_shells_own_statuses(code: int, cause: list[str]) -> None:
+    """126 and 127 have a meaning where nothing better is known."""
+    assert codes(find_causes(death(code), UNKNOWN, NOBODY)) == cause
+
+
+def test_sizes_as_people_read_them() -> None:
+    """Binary units, four digits at most."""
+    sizes = {
+        0: "0 B",
+        1023: "1023 B",
+        1024: "1 KiB",
+        64 << 20: "64 MiB",
+        1610612736: "1.5 GiB",
+        1 << 41: "2 TiB",
+    }
+    assert {size: say_size(size) for size in sizes} == sizes
+
+
+def test_counters_read_on_this_machine() -> None:
+    """A number or None, and the descriptor closes when something is executed."""
+    counters = read_counters(Host())
+    assert counters.oom_kill is None or counters.oom_kill >= 0
+    if counters.kernel_log is not None:
+        assert not os.get_inheritable(counters.kernel_log)
+        assert read_counters(Host(), counters).kernel_log == counters.kernel_log
+        os.close(counters.kernel_log)
+    assert read_counters(NOBODY) == Counters()
+
+
+def test_secrets_in_quoted_words_are_taken_out() -> None:
+    """A cause quotes what a process wrote."""
+    found = find_causes(death(1, raised("ValueError: bad password='hunter2hunter2'")), UNKNOWN, NOBODY)
+    assert "hunter2" not in found[0].what and "<redacted>" in found[0].what
+
+
+def test_codes_are_unique() -> None:
+    """A tool may match on them."""
+    names = [symptom.code for symptom in SYMPTOMS]
+    assert len(names) == len(set(names))
+
+
+NUMBERS = st.one_of(st.none(), st.integers(min_value=0, max_value=1 << 70))
+COUNTERS = st.builds(
+    Counters,
+    oom_kill=NUMBERS,
+    limit_hits=NUMBERS,
+    events_file=st.sampled_from(["", "/sys/fs/cgroup/memory.events"]),
+    node_oom_kill=NUMBERS,
+    shm=st.one_of(st.none(), st.tuples(st.integers(0, 1 << 70), st.integers(0, 1 << 70))),
+    kernel_log=st.one_of(st.none(), st.just(-1)),
+)
+
+
+@deterministic(300)
+@given(
+    code=st.integers(-200, 300),
+    asked=st.one_of(st.none(), st.integers(1, 64)),
+    stderr=st.binary(max_size=300),
+    before=COUNTERS,
+    now=COUNTERS,
+)
+def test_whatever_is_known_nothing_raises(
+    code: int, asked: int | None, stderr: bytes, before: Counters, now: Counters
+) -> None:
+    """Any status, any words, any counters: causes that can be shown, consequences last."""
+    found = find_causes(Death(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, NOBODY, now)
+    assert [cause.consequence for cause in found] == sorted(cause.consequence for cause in found)
+    assert all(cause.what.isprintable() for cause in found)

@@ -1,0 +1,325 @@
+"""The verdict: the last screen of the log, and the record as JSON."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.run.causes import Cause
+from launcher.run.verdict import (
+    SCREEN_LINES,
+    Death,
+    Verdict,
+    describe_end,
+    make_verdict,
+    name_ranks,
+    render_json,
+    render_text,
+)
+from tests.unit.platforms_model import deterministic
+
+START = 1_790_000_000_000_000_000
+SECOND = 1_000_000_000
+OOM = Cause(
+    "out-of-memory",
+    "the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events",
+    "a higher limit",
+    True,
+)
+PEER = Cause("gloo-peer-lost", "this rank lost a peer: look elsewhere", "look at the other ranks", True, True)
+PYTHON = Cause("python-exception", "ValueError: no", "the traceback says where", False)
+TRACEBACK = """Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    main()
+ValueError: no
+"""
+SECRET = "hf_" + "aB3" * 11
+
+
+def dead(rank: int, code: int, after_s: float = 0.0, stderr: str = "", asked: int | None = None) -> Death:
+    """Return a process that ended so long after second 83.214."""
+    ended = START + int((83.214 + after_s) * 1e6) * 1000
+    return Death(rank, rank % 8, 4711 + rank, code, ended, stderr.encode(), None, asked)
+
+
+def judge(
+    first: Death,
+    others: Sequence[Death] = (),
+    causes: Sequence[Cause] = (),
+    told: str | None = None,
+    leftovers: Sequence[str] = (),
+    host_name: str = "gpu-1",
+    attempt: int = 0,
+) -> Verdict:
+    """Return the verdict on a node of a job of eight."""
+    return make_verdict(
+        first,
+        others,
+        host_name=host_name,
+        node_rank=1,
+        world_size=8,
+        attempt=attempt,
+        started_ns=START,
+        told=told,
+        causes=causes,
+        leftovers=leftovers,
+    )
+
+
+KILLED = """\
+launcher: rank 2 of 8 failed first: it was killed by SIGKILL
+launcher:   where: local rank 2, pid 4713, host gpu-1, node 1, 83.214 s after the start
+launcher:   cause: [out-of-memory] the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events
+launcher:   fix:   a higher limit
+launcher:   retry: can help
+launcher:   its stderr ended with:
+launcher:   | epoch 3
+launcher:   then:  rank 0 exited with status 1 0.812 s later
+launcher:   then:  ranks 1, 3-7 were ended by SIGTERM, which the launcher sent, 0.901 to 1.301 s later
+"""  # noqa: E501
+RAISED = """\
+launcher: rank 0 of 8 failed first: it exited with status 1
+launcher:   where: local rank 0, pid 4711, host gpu-1, node 1, restart 2, 83.214 s after the start
+launcher:   cause: [python-exception] ValueError: no
+launcher:   fix:   the traceback says where
+launcher:   consequence: [gloo-peer-lost] this rank lost a peer: look elsewhere
+launcher:   fix:   look at the other ranks
+launcher:   retry: does not help
+launcher:   traceback, from its stderr:
+launcher:   | Traceback (most recent call last):
+launcher:   |   File "train.py", line 3, in <module>
+launcher:   |     main()
+launcher:   | ValueError: no
+launcher:   its stderr ended with:
+launcher:   | starting
+launcher:   | token=<redacted>
+launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent when the time to end was over, 30.002 s later
+launcher:   left:  pid 99 (D state) holds /dev/nvidia0
+"""  # noqa: E501
+TOLD = """\
+launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
+launcher:   where: local rank 1, pid 4712, host gpu-1, node 1, 83.214 s after the start
+launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
+launcher:   fix:   ask who sent it: the platform (preemption, time limit, a cancelled job) or a person
+launcher:   retry: nobody knows whether it helps
+launcher:   then:  rank 0 exited with status 1 after SIGTERM, which the launcher was told to pass on, 0.250 s later
+"""  # noqa: E501
+
+
+def test_the_screen_of_an_oom_kill() -> None:
+    """Who, where, why, what to do, what it said last, and how long after it the others fell."""
+    others = [dead(0, 1, 0.812), *(dead(rank, -15, 0.801 + rank / 10, asked=15) for rank in (1, 3, 4, 5))]
+    others += [dead(6, -15, 0.95, asked=15), dead(7, -15, 0.96, asked=15)]
+    assert render_text(judge(dead(2, -9, stderr="epoch 3\n"), others, [OOM])) == KILLED
+
+
+def test_the_screen_of_an_exception() -> None:
+    """The traceback whole, the rest of stderr beside it, without secrets; what is left over."""
+    first = dead(0, 1, stderr=f"starting\ntoken={SECRET}\n{TRACEBACK}")
+    verdict = judge(
+        first,
+        [dead(1, -9, 30.0021, asked=9)],
+        [PYTHON, PEER],
+        leftovers=["pid 99 (D state) holds /dev/nvidia0"],
+        attempt=2,
+    )
+    assert render_text(verdict) == RAISED
+
+
+def test_the_screen_of_a_job_that_was_told_to_stop() -> None:
+    """No process is blamed for a signal that the launcher was told to pass on."""
+    verdict = judge(dead(1, -15, asked=15), [dead(0, 1, 0.25, asked=15)], told="SIGTERM")
+    assert render_text(verdict) == TOLD
+    assert verdict.retryable is None
+
+
+def test_colours_change_nothing_else() -> None:
+    """The same lines, once the escapes are gone."""
+    verdict = judge(dead(0, 1, stderr=TRACEBACK), [], [PYTHON])
+    colored = render_text(verdict, color=True)
+    assert "\x1b[1;31m" in colored
+    for escape in ("\x1b[1;31m", "\x1b[1m", "\x1b[0m"):
+        colored = colored.replace(escape, "")
+    assert colored == render_text(verdict)
+
+
+def test_the_screen_is_one_screen() -> None:
+    """A deep traceback, much of stderr, every rank in another way, many leftovers: about 40 lines."""
+    frames = "".join(f'  File "a.py", line {n}, in f{n}\n    f{n + 1}()\n' for n in range(60))
+    stderr = (
+        "x\n" * 30 + f"Traceback (most recent call last):\n{frames}ValueError: " + "long " * 200 + "\n\nend\n"
+    )
+    others = [dead(rank, rank, 1) for rank in range(1, 200)]
+    causes = [Cause(f"cause-{n}", "w", "f") for n in range(9)]
+    text = render_text(judge(dead(0, 1, stderr=stderr), others, causes, leftovers=["p"] * 40))
+    lines = text.splitlines()
+    assert len(lines) <= SCREEN_LINES + 2
+    assert max(len(line) for line in lines) < 250
+    assert any("lines left out" in line for line in lines)
+    assert "ValueError: long" in text and "| end" in text and "and:   cause-3" in text
+    assert "195 other ways" in text and "left:  37 more" in text
+    assert len(render_text(judge(dead(0, 1, stderr="x\n" * 99))).splitlines()) <= SCREEN_LINES
+
+
+def test_nothing_known_is_said_so() -> None:
+    """A status and nothing else."""
+    verdict = judge(dead(0, 3))
+    assert "cause: not known" in render_text(verdict)
+    assert verdict.summary == "rank 0 on gpu-1 exited with status 3"
+    assert verdict.retryable is None
+
+
+def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
+    """Host names, leftovers and notes come from outside, too."""
+    first = Death(0, 0, 1, 1, START, b"\x1b]0;pwned\x07\x1b[2Jhi\xff\x00", "/dev\x1b[2J")
+    verdict = judge(first, leftovers=["\x1b[2J"], host_name="a\x1b[2Jb")
+    for text in (render_text(verdict), render_json(verdict)):
+        assert all(line.isprintable() for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("code", "asked", "told", "is_first", "words"),
+    [
+        (0, None, None, False, "exited with status 0"),
+        (3, None, None, True, "exited with status 3"),
+        (
+            137,
+            None,
+            None,
+            True,
+            "exited with status 137 (as a shell does when SIGKILL has ended its command)",
+        ),
+        (255, None, None, True, "exited with status 255"),
+        (-9, None, None, True, "was killed by SIGKILL"),
+        (-11, None, None, True, "was ended by SIGSEGV (segmentation fault)"),
+        (-7, None, None, True, "was ended by SIGBUS (bus error)"),
+        (-35, None, None, True, "was ended by SIGRTMIN+1"),
+        (-15, 15, "SIGTERM", True, "was ended by SIGTERM, which the launcher was told to pass on"),
+        (-10, 10, None, True, "was ended by SIGUSR1, which the launcher was told to pass on"),
+        (
+            -10,
+            10,
+            "SIGTERM",
+            True,
+            "was ended by SIGUSR1, which the launcher sent because it was told SIGTERM",
+        ),
+        (-15, 15, None, False, "was ended by SIGTERM, which the launcher sent"),
+        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent when the time to end was over"),
+        (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
+        (1, 15, None, False, "exited with status 1 after SIGTERM, which the launcher sent"),
+        (
+            143,
+            15,
+            None,
+            False,
+            "exited with status 143 (as a shell does when SIGTERM has ended its command) after SIGTERM, "
+            "which the launcher sent",
+        ),
+    ],
+)
+def test_a_status_in_words(
+    code: int, asked: int | None, told: str | None, is_first: bool, words: str
+) -> None:
+    """What the kernel said, what a shell says, and whose signal it was."""
+    assert describe_end(code, asked, told, is_first=is_first) == words
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [([3], "rank 3"), ([7, 0, 2, 3, 4, 6], "ranks 0, 2-4, 6-7"), (list(range(4096)), "ranks 0-4095")],
+)
+def test_ranks_in_few_words(ranks: list[int], words: str) -> None:
+    """Ranges, in order."""
+    assert name_ranks(ranks) == words
+
+
+def test_the_record() -> None:
+    """The same as JSON: whole, in the documented keys, with the moment to the microsecond."""
+    verdict = judge(
+        dead(2, -9, stderr=f"x\n{TRACEBACK}"), [dead(0, 143, 0.5, asked=15)], [OOM, PEER], leftovers=["pid 9"]
+    )
+    record = json.loads(render_json(verdict))
+    launcher_version = record.pop("launcher")
+    assert launcher_version
+    assert record == {
+        "schema": 1,
+        "verdict": f"rank 2 on gpu-1 was killed by SIGKILL: {OOM.what}",
+        "retryable": True,
+        "causes": [
+            {"code": c.code, "what": c.what, "fix": c.fix, "retryable": True, "consequence": c is PEER}
+            for c in (OOM, PEER)
+        ],
+        "rank": 2,
+        "local_rank": 2,
+        "pid": 4713,
+        "exit_status": 137,
+        "signal": "SIGKILL",
+        "status": "was killed by SIGKILL",
+        "host": "gpu-1",
+        "node_rank": 1,
+        "world_size": 8,
+        "attempt": 0,
+        "started": "2026-09-21T14:13:20.000000Z",
+        "ended": "2026-09-21T14:14:43.214000Z",
+        "ended_ns": START + 83_214_000_000,
+        "seconds": 83.214,
+        "told": None,
+        "exception": "ValueError: no",
+        "traceback": TRACEBACK.rstrip(),
+        "traceback_from": "stderr",
+        "stderr": "x",
+        "note": None,
+        "others": [
+            {
+                "rank": 0,
+                "local_rank": 0,
+                "pid": 4711,
+                "exit_status": 143,
+                "signal": None,
+                "status": "exited with status 143 (as a shell does when SIGTERM has ended its command) after "
+                "SIGTERM, which the launcher sent",
+                "seconds_after": 0.5,
+            }
+        ],
+        "leftovers": ["pid 9"],
+        "shortened": False,
+    }
+
+
+def test_retryable_is_that_of_the_first_cause() -> None:
+    """What is certain decides; a consequence only where there is nothing else."""
+    assert judge(dead(0, 1), [], [PYTHON, PEER]).retryable is False
+    assert judge(dead(0, 1), [], [PEER]).retryable is True
+    assert judge(dead(0, 1), [], [OOM], told="SIGTERM").retryable is None
+
+
+@deterministic(200)
+@given(
+    deaths=st.lists(
+        st.builds(
+            Death,
+            rank=st.integers(-1, 1 << 40),
+            local_rank=st.integers(-1, 4096),
+            pid=st.integers(-1, 1 << 22),
+            code=st.integers(-70, 256),
+            ended_ns=st.integers(-(1 << 80), 1 << 80),
+            stderr=st.binary(max_size=200),
+            error_file=st.one_of(st.none(), st.text(max_size=20)),
+            asked=st.one_of(st.none(), st.integers(1, 64)),
+        ),
+        min_size=1,
+        max_size=8,
+    ),
+    told=st.one_of(st.none(), st.sampled_from([signal.SIGTERM.name, "SIGUSR1"])),
+    name=st.text(max_size=20),
+)
+def test_whatever_happened_it_can_be_shown(deaths: list[Death], told: str | None, name: str) -> None:
+    """Clocks that jump, ranks that cannot be, words that are none: a screen and a record, always."""
+    verdict = judge(deaths[0], deaths[1:], [PYTHON], told, [name], name)
+    assert all(line.isprintable() for line in render_text(verdict).splitlines())
+    assert json.loads(render_json(verdict))["rank"] == deaths[0].rank
