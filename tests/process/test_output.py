@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -14,13 +15,20 @@ import pytest
 
 from tests.process.starting import clean_environ, launch, open_launcher
 
-SPEAK = "import os, sys; r = os.environ['RANK']; print('out', r, flush=True); print('err', r, file=sys.stderr)"
+SPEAK = """
+import os
+rank = os.environb[b"RANK"]
+os.write(1, b"out %s\\n" % rank)
+os.write(2, b"err %s\\n" % rank)
+"""
+OUT0, OUT1, ERR0, ERR1 = "[rank 0] out 0", "[rank 1] out 1", "[rank 0] err 0", "[rank 1] err 1"
+FILES = {"0/stdout": "out 0\n", "0/stderr": "err 0\n", "1/stdout": "out 1\n", "1/stderr": "err 1\n"}
 TWO = ("run", "--nproc-per-node", "2")
 
 
 def lines(text: str) -> list[str]:
-    """Return the lines of a text, sorted."""
-    return sorted(text.splitlines())
+    """Return the lines of a text, sorted, without the launcher's own."""
+    return sorted(line for line in text.splitlines() if not line.startswith("launcher: "))
 
 
 def test_lines_of_several_processes_begin_with_their_rank() -> None:
@@ -67,25 +75,22 @@ def logs(folder: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("flags", "shown", "files"),
     [
-        (("-r", "3"), [], {"0/stdout": "out 0\n", "0/stderr": "err 0\n", "1/stdout": "out 1\n", "1/stderr": "err 1\n"}),
-        (("-r", "1"), ["[rank 0] err 0", "[rank 1] err 1"], {"0/stdout": "out 0\n", "1/stdout": "out 1\n"}),
-        (("--redirects", "0:1,1:2"), ["[rank 0] err 0", "[rank 1] out 1"], {"0/stdout": "out 0\n", "1/stderr": "err 1\n"}),
-        (("-t", "2"), ["[rank 0] err 0", "[rank 0] out 0", "[rank 1] err 1", "[rank 1] out 1"],
-         {"0/stderr": "err 0\n", "1/stderr": "err 1\n"}),
-        (("--tee", "1:3", "--local_ranks_filter", "1"), ["[rank 1] err 1", "[rank 1] out 1"],
-         {"1/stdout": "out 1\n", "1/stderr": "err 1\n"}),
-        (("-t", "3", "--local-ranks-filter", "0"), ["[rank 0] err 0", "[rank 0] out 0"],
-         {"0/stdout": "out 0\n", "0/stderr": "err 0\n", "1/stdout": "out 1\n", "1/stderr": "err 1\n"}),
+        (("-r", "3"), [], [*FILES]),
+        (("-r", "1"), [ERR0, ERR1], ["0/stdout", "1/stdout"]),
+        (("--redirects", "0:1,1:2"), [ERR0, OUT1], ["0/stdout", "1/stderr"]),
+        (("-t", "2"), [ERR0, OUT0, ERR1, OUT1], ["0/stderr", "1/stderr"]),
+        (("--tee", "1:3", "--local_ranks_filter", "1"), [ERR1, OUT1], ["1/stdout", "1/stderr"]),
+        (("-t", "3", "--local-ranks-filter", "0"), [ERR0, OUT0], [*FILES]),
     ],
-)  # fmt: skip
+)
 def test_files_and_filters_mean_what_torchrun_means(
-    tmp_path: Path, flags: tuple[str, ...], shown: list[str], files: dict[str, str]
+    tmp_path: Path, flags: tuple[str, ...], shown: list[str], files: list[str]
 ) -> None:
     """-r: to files instead; -t: to files as well; the filter hides ranks from us, not from files."""
     done = launch(*TWO, *flags, "--log-dir", str(tmp_path / "logs"), "--", sys.executable, "-c", SPEAK)
     assert done.returncode == 0, done.stderr
     assert lines(done.stdout + done.stderr) == shown
-    assert logs(tmp_path / "logs") == {f"attempt_0/{name}.log": text for name, text in files.items()}
+    assert logs(tmp_path / "logs") == {f"attempt_0/{name}.log": FILES[name] for name in files}
 
 
 def test_logs_without_a_folder_are_kept_and_named(tmp_path: Path) -> None:
@@ -112,12 +117,17 @@ def test_logs_that_cannot_be_written_stop_the_start(tmp_path: Path) -> None:
 
 def test_no_temporary_folder_at_all_is_no_obstacle(tmp_path: Path) -> None:
     """Where nothing can be written the job runs, without error files."""
-    words = ("unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none /tmp && mount -t tmpfs -o ro none /dev/shm && exec "$@"', "sh")  # fmt: skip
+    hide = 'for d in /tmp /dev/shm; do mount -t tmpfs -o ro none $d || exit; done; exec "$@"'
+    words = ("unshare", "-m", "sh", "-c", hide, "sh")
     show = (sys.executable, "-c", "import os; print('TORCHELASTIC_ERROR_FILE' in os.environ)")
     done = subprocess.run(
         [*words, sys.executable, "-m", "launcher", "run", "--", *show],
-        env={**clean_environ(), "TMPDIR": "/nonexistent"}, capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        env={**clean_environ(), "TMPDIR": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no private mounts here: {done.stderr.strip()}")
     assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
@@ -153,16 +163,24 @@ def resident_kib(pid: int) -> int:
     return next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")), 0)
 
 
-@pytest.mark.parametrize("target", [">/dev/full", ">&-", "| head -c 100 >/dev/null"], ids=["full", "closed", "gone"])
+@pytest.mark.parametrize(
+    "target", [">/dev/full", ">&-", "| head -c 100 >/dev/null"], ids=["full", "closed", "gone"]
+)
 @pytest.mark.parametrize("flags", [TWO, ("run", "--prefix")], ids=["two", "one"])
-def test_output_that_cannot_be_written_ends_no_job(tmp_path: Path, target: str, flags: tuple[str, ...]) -> None:
+def test_output_that_cannot_be_written_ends_no_job(
+    tmp_path: Path, target: str, flags: tuple[str, ...]
+) -> None:
     """A full disk, a closed stdout, a reader that has gone: said once, counted, and the job goes on."""
-    script = f"import os; os.write(1, b'line\\n' * 50000); open({str(tmp_path)!r} + '/' + os.environ['RANK'], 'w')"
-    command = f'"$@" {target}; exit ${{PIPESTATUS[0]}}'
+    script = f"import os; os.write(1, b'line\\n' * 50000); open('{tmp_path}/' + os.environ['RANK'], 'w')"
+    shell = ("bash", "-c", f'"$@" {target}; exit ${{PIPESTATUS[0]}}', "bash")
     done = subprocess.run(
-        ["bash", "-c", command, "bash", sys.executable, "-m", "launcher", *flags, "--", sys.executable, "-c", script],
-        env=clean_environ(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        [*shell, sys.executable, "-m", "launcher", *flags, "--", sys.executable, "-c", script],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     ranks = [str(rank) for rank in range(2 if flags is TWO else 1)]
     assert (done.returncode, sorted(path.name for path in tmp_path.iterdir())) == (0, ranks), done.stderr
     if "&-" not in target:  # a closed one became /dev/null at our start, like everybody's
@@ -222,9 +240,12 @@ def test_a_prompt_appears_without_its_line_end() -> None:
 
 def test_processes_see_their_lines_appear_at_once() -> None:
     """Python buffers what goes to a pipe; where the launcher made the pipe, it turns that off."""
-    script = "import time; print('here'); time.sleep(30)"
+    script = "import time; print('here'); time.sleep(300)"
     with open_launcher(*TWO, "--", sys.executable, "-c", script) as process:
         assert process.stdout is not None
-        assert lines("".join(process.stdout.readline() for _ in range(2))) == ["[rank 0] here", "[rank 1] here"]
+        seen = b""
+        while seen.count(b"here") < 2:
+            assert select.select([process.stdout], [], [], 20)[0], "what was printed has not appeared"
+            seen += os.read(process.stdout.fileno(), 1000)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
