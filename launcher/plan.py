@@ -13,7 +13,7 @@ from launcher.allocation import decide
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.frameworks import starters, torch
+from launcher.frameworks import python, starters, torch
 from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
@@ -82,7 +82,10 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
             )
             for place in topology.places
         ),
-        settings=plan_settings(topology, machine, options, origins, forks, binding),
+        settings=(
+            *plan_settings(topology, machine, options, origins, forks, binding),
+            *python.plan_unbuffered(topology, environ),
+        ),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         bind=binding.mode,

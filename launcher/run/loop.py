@@ -28,6 +28,19 @@ if TYPE_CHECKING:
             """It is time."""
 
 
+class Later:
+    """Something that is made at a time: what must be imported for it costs nothing before."""
+
+    def __init__(self, due: float, make: Callable[[], None]) -> None:
+        self.due: float | None = due
+        self._make = make
+
+    def fire(self, now: float) -> None:
+        """Make it, once."""
+        self.due = None
+        self._make()
+
+
 BATCH = 64
 FAULTS_SAID = 3
 """How many of our own faults are written out: one that repeats must not fill the log."""

@@ -28,8 +28,8 @@ class Output:
     """All that the processes of one run write.
 
     Attributes:
-        due: When a line that has no end must be passed on, for `Loop`.
-        last_s: When any process last wrote, monotonic seconds; start of the attempt before that.
+        sees_all: Whether we know of all that is written.
+        has_colour: Whether our own words may have colours.
     """
 
     def __init__(
@@ -50,7 +50,10 @@ class Output:
         self._files: list[LogFile] = []
         self._open: list[int] = []
         self._paused: list[Stream] = []
-        self._since = time.monotonic()
+        self._paths: list[str] = []
+        self._since = self._ended_s = time.monotonic()
+        self.sees_all = self._needs_pipe(STDOUT)
+        self.has_colour = self._colour and self._screens[STDERR].console.is_terminal
 
     # --- start
 
@@ -77,6 +80,7 @@ class Output:
     ) -> int | None:
         shown = child.route.to_console & bit
         if path is not None and not shown:
+            self._paths.append(path)
             if bit == STDERR:
                 self._errors[index] = path
             return self._keep(_open_file(path))
@@ -90,7 +94,7 @@ class Output:
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether something is to be done with what a single process writes to a stream."""
-        if self._several or self._watch.prefix or self._watch.stall_timeout_s:
+        if self._several or self._watch.prefix or self._watch.stall_timeout_s or self._watch.progress:
             return True
         if self._shares_terminal or self._consoles[1].is_terminal:
             return False
@@ -142,9 +146,9 @@ class Output:
 
     @property
     def last_s(self) -> float:
-        """When anything was written last, monotonic seconds."""
+        """When anything was written last, monotonic seconds; start of the attempt before that."""
         times = [stream.last_ns / 1e9 for streams in self._streams.values() for stream in streams]
-        return max([self._since, *times])
+        return max([self._since, self._ended_s, *times, *map(_written_s, self._paths)])
 
     def _read(self, stream: Stream) -> None:
         if not stream.read():
@@ -155,6 +159,7 @@ class Output:
 
     def _end(self, stream: Stream) -> None:
         stream.finish()
+        self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)
         for streams in self._streams.values():
@@ -204,6 +209,14 @@ class Output:
         """Write a message of the launcher."""
         self.screen.notice(text)
 
+    def write(self, text: str) -> None:
+        """Write lines of ours that are ready to be shown."""
+        self.screen.put(None, b"", text.encode("utf-8", "replace"))
+
+    def show(self, text: str) -> None:
+        """Show a status line; an empty text takes it away."""
+        self.screen.status(text.encode("utf-8", "replace"))
+
     # --- the end
 
     def read_errors(self, index: int) -> bytes:
@@ -230,6 +243,14 @@ class Output:
             place.close()
             if place.lost_bytes and place is not self.screen.console:
                 self.say(f"{place.name}: {place.lost_bytes} bytes of output were lost")
+
+
+def _written_s(path: str) -> float:
+    """Return when a file was written last, in monotonic seconds."""
+    try:
+        return time.monotonic() - max(0.0, time.time() - os.stat(path).st_mtime)
+    except OSError:
+        return 0.0
 
 
 def _open_file(path: str) -> int:

@@ -9,6 +9,7 @@ from errno import EINVAL
 
 from launcher.frozen import frozen
 from launcher.model import Route
+from launcher.run.execute import keep_to
 from launcher.run.kernel import die_with_parent
 from launcher.run.signals import Watched
 
@@ -92,7 +93,7 @@ def start(
             if fd is not None:
                 os.dup2(fd, number)
         if child.cpus:
-            _keep_to(child.cpus)
+            keep_to(child.cpus)
         watched.reset()
         os.execve(path, child.argv, child.environ)
     except Exception as error:
@@ -107,10 +108,3 @@ def _lead_group(pid: int) -> None:
         os.setpgid(pid, pid)
     except OSError:
         pass  # it has called exec, or is gone
-
-
-def _keep_to(cpus: tuple[int, ...]) -> None:
-    try:  # noqa: SIM105
-        os.sched_setaffinity(0, cpus)
-    except OSError:
-        pass  # the cpuset has changed since: to run anywhere is better than not to run

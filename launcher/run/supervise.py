@@ -14,20 +14,35 @@ from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
+from launcher.host import Host
 from launcher.model import Supervision
 from launcher.run.execute import find_program, refusal
+from launcher.run.family import describe, find_descendants
 from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
 from launcher.run.guardian import MARK, Guardian
 from launcher.run.kernel import become_subreaper, read_signals
-from launcher.run.loop import Loop
+from launcher.run.loop import Later, Loop
 from launcher.run.output import Output
 from launcher.run.signals import ENDING, SI_KERNEL, Watched, name_signal
 from launcher.run.spawn import Child, Refusals, start
 from launcher.run.stopping import Stopper
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.counters import Counters
+    from launcher.run.progress import Progress
+    from launcher.run.stall import Stall
+    from launcher.run.verdict import Death
+
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 REAPED_AT_ONCE = 100
+STATUS_AFTER_S = 1.0
+"""On a terminal a status line appears after this."""
+SILENCE_AFTER_S = 59.0
+"""In a log nothing is said about progress before this."""
+STALLED = 1
+"""Our status where a stalled job was ended and all of its processes say 0."""
 
 
 @frozen
@@ -118,6 +133,10 @@ class Supervisor:
         self.told: int | None = None
         self.attempt = 0
         self.more = self.news = False
+        self.before: Counters | None = None
+        self.stalled: str | None = None
+        self.progress: Progress | None = None
+        self.stall: Stall | None = None
         self.loop.add(self.watched.fd, self.on_signals)
 
     def say(self, text: str) -> None:
@@ -148,6 +167,7 @@ class Supervisor:
         self.running: dict[int, Process] = {}
         self.ended: list[Process] = []
         self.first: Process | None = None
+        self.told_before: int | None = None
         self.refused: LauncherError | None = None
         self.stopper = Stopper(
             self.watch.grace_s, to_group=self.watch.signal_to == "group", spare=self.spared, say=self.say
@@ -155,16 +175,22 @@ class Supervisor:
         self.loop.timers[:] = [self.stopper, self.output]
         self.started_ns = time.time_ns()
         self.start_all()
+        self.loop.guard(self.start_watching)
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
+        for close in (self.progress, self.stall):
+            if close is not None:
+                self.loop.guard(close.close)
+        self.progress = self.stall = None
         self.output.end_attempt()
         if self.refused is not None:
             raise self.refused
 
     def spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
-        return () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
+        guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
+        return guardian if self.stall is None else (*guardian, *self.stall.helpers())
 
     def start_all(self) -> None:
         """Fork everybody; whether each could exec arrives later, as events."""
@@ -213,6 +239,59 @@ class Supervisor:
             settings[MAX_RESTARTS] = str(self.watch.restarts)
         return settings
 
+    def start_watching(self) -> None:
+        """What can wait until the processes have been started: it is loaded meanwhile."""
+        from launcher.run.counters import read_counters
+
+        self.before = read_counters(Host())
+        now = time.monotonic()
+        if self.watch.progress is not False and self.output.sees_all:
+            wait_s = STATUS_AFTER_S if self.output.screen.console.is_terminal else SILENCE_AFTER_S
+            self.loop.timers.append(Later(now + wait_s, lambda: self.start_progress(now)))
+        if self.watch.stall_timeout_s:
+            wait_s = min(STATUS_AFTER_S, self.watch.stall_timeout_s / 10)
+            self.loop.timers.append(Later(now + wait_s, lambda: self.start_stall(now)))
+
+    def start_progress(self, started: float) -> None:
+        """Begin to show that, and what, goes on."""
+        from launcher.run.gauges import Gpus
+        from launcher.run.progress import Progress
+
+        self.progress = Progress(
+            enabled=self.watch.progress,
+            is_terminal=self.output.screen.console.is_terminal,
+            started=started,
+            count_up=lambda: len(self.running),
+            last_output=lambda: self.output.last_s,
+            show=self.output.show,
+            notice=self.say,
+            gpus=Gpus(self.environ.get("CUDA_VISIBLE_DEVICES")),
+        )
+        self.loop.timers.append(self.progress)
+
+    def start_stall(self, started: float) -> None:
+        """Begin to look for stalls."""
+        from launcher.run.gauges import Gpus
+        from launcher.run.stall import Stall
+
+        self.stall = Stall(
+            self.watch.stall_timeout_s,
+            lambda: [(process.child.rank, pid) for pid, process in self.running.items()],
+            lambda: self.output.last_s,
+            self.say,
+            self.stop_stalled if self.watch.on_stall == "stop" else None,
+            self.folder.path,
+            started=started,
+            gpus=Gpus(self.environ.get("CUDA_VISIBLE_DEVICES")),
+            world_size=self.node.world_size,
+        )
+        self.loop.timers.append(self.stall)
+
+    def stop_stalled(self, reason: str) -> None:
+        """The job hangs, and is to end as a failure."""
+        self.stalled = self.stalled or reason
+        self.stopper.begin(signal.SIGTERM)
+
     # --- events
 
     def on_refusals(self, refusals: Refusals) -> None:
@@ -252,6 +331,7 @@ class Supervisor:
         self.ended.append(process)
         if process.status and self.first is None:
             self.first = process
+            self.told_before = self.told
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
         self.news = True
@@ -351,20 +431,67 @@ class Supervisor:
 
     def finish(self) -> int:
         """Say how it ended, and return the status."""
-        if self.running:
-            self.report_survivors()
-        if self.first is None:
-            return 128 + signal.SIGKILL if self.running else 0
-        self.say(f"{self.name(self.first)} {describe_end(self.first)}")
-        return self.first.status
+        if self.folder.keeps and self.folder.path is not None:
+            self.say(f"logs: {self.folder.path}")
+        survivors = self.find_survivors()
+        first = self.first
+        if first is None and survivors:
+            self.say(f"{len(survivors)} survive SIGKILL: {'; '.join(map(describe, survivors[:20]))}")
+            return 128 + signal.SIGKILL
+        if first is None:
+            return self.end_of_stall()
+        self.loop.guard(lambda: self.report(first, survivors))
+        return first.status
 
-    def report_survivors(self) -> None:
-        """Say who is still there after SIGKILL, and who of them holds a GPU."""
-        from launcher.run.family import describe, find_descendants
+    def find_survivors(self) -> list[int]:
+        """Return who is still there after SIGKILL; the kernel holds them (D state)."""
+        leaders = self.stopper.leaders() if self.stopper.gave_up else []
+        return [*leaders, *find_descendants(leaders)]
 
-        leaders = self.stopper.leaders()
-        left = [*leaders, *find_descendants(leaders)]
-        self.say(f"{len(left)} survive SIGKILL:\n" + "\n".join(f"  {describe(pid)}" for pid in left[:20]))
+    def end_of_stall(self) -> int:
+        """Nobody has failed, but a job that was ended because it hung has not succeeded."""
+        if self.stalled is None:
+            return 0
+        self.say(f"ended as a failure: {self.stalled}")
+        return STALLED
+
+    def report(self, first: Process, survivors: Sequence[int]) -> None:
+        """Give the verdict."""
+        from launcher.run.report import report_failure
+
+        told = name_signal(self.told_before) if self.told_before is not None else None
+        report_failure(
+            self.death(first),
+            [self.death(process) for process in self.ended if process is not first],
+            before=self.before,
+            output=self.output,
+            watch=self.watch,
+            environ=self.environ,
+            survivors=survivors,
+            node_rank=self.node.node_rank,
+            world_size=self.node.world_size,
+            attempt=self.attempt,
+            started_ns=self.started_ns,
+            told=told,
+            reason=self.stalled,
+        )
+
+    def death(self, process: Process) -> Death:
+        """Return what is known about the end of a process."""
+        from launcher.run.verdict import Death
+
+        child = process.child
+        folder = self.folder.of_process(self.attempt, child.local_rank)
+        return Death(
+            rank=child.rank,
+            local_rank=child.local_rank,
+            pid=process.pid,
+            code=process.code or 0,
+            ended_ns=process.ended_ns,
+            stderr=self.output.read_errors(self.processes.index(process)),
+            error_file=None if folder is None else f"{folder}/error.json",
+            asked=process.passed_on,
+        )
 
     def name(self, process: Process) -> str:
         """Return how messages call a process."""

@@ -1,0 +1,23 @@
+"""What Python itself reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.model import Setting, Topology
+
+UNBUFFERED = "PYTHONUNBUFFERED"
+
+
+def plan_unbuffered(topology: Topology, environ: Mapping[str, str]) -> list[Setting]:
+    """Return the variable that makes lines appear when they are printed, where we put a pipe in between.
+
+    Python keeps what goes to a pipe until it has 8 KiB, and loses it when it is killed: the last lines
+    before a death are the ones that matter. Set, even to nothing, it is the user's.
+
+    Source:
+        docs.python.org, "Command line and environment", PYTHONUNBUFFERED.
+    """
+    if len(topology.places) < 2 or UNBUFFERED in environ:
+        return []
+    return [Setting(UNBUFFERED, "1", "several processes write through the launcher's pipes")]

@@ -1,0 +1,52 @@
+"""The last word of a job that has failed: gathered here, loaded only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.host import Host
+from launcher.model import Supervision
+from launcher.run.causes import find_causes
+from launcher.run.counters import Counters, read_counters
+from launcher.run.failure_file import default_failure_file, write_verdict
+from launcher.run.family import describe
+from launcher.run.output import Output
+from launcher.run.verdict import Death, make_verdict, render_json, render_text
+
+
+def report_failure(
+    first: Death,
+    others: Sequence[Death],
+    *,
+    before: Counters | None,
+    output: Output,
+    watch: Supervision,
+    environ: Mapping[str, str],
+    survivors: Sequence[int],
+    node_rank: int | None,
+    world_size: int | None,
+    attempt: int,
+    started_ns: int,
+    told: str | None,
+    reason: str | None = None,
+) -> None:
+    """Write the verdict as the last screen of the log, and as JSON where somebody looks for it."""
+    host = Host()
+    before = before or read_counters(host)
+    verdict = make_verdict(
+        first,
+        others,
+        host_name=host.hostname(),
+        node_rank=node_rank,
+        world_size=world_size,
+        attempt=attempt,
+        started_ns=started_ns,
+        told=told,
+        causes=find_causes(first, before, host, read_counters(host, before)),
+        leftovers=[describe(pid) for pid in survivors],
+    )
+    output.write(render_text(verdict, output.has_colour))
+    path = watch.failure_file or default_failure_file(environ, host, node_rank)
+    if path is not None:
+        complaint = write_verdict(render_json(verdict), path)
+        output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
