@@ -68,21 +68,14 @@ class Stopper:
         spared = set(self._spare())
         return [pid for pid in find_children(os.getpid()) if pid not in spared and is_alive(pid)]
 
-    def begin(self, number: int, *, heard: bool = False) -> None:
-        """Tell all leaders; the clock of the first time is not restarted.
-
-        ``heard``: the terminal has told everybody already. What is typed reaches the whole group,
-        and a second copy would abort a script that is just saving its checkpoint on the first.
-        """
+    def begin(self, number: int, *, to_group: bool = False) -> None:
+        """Tell all leaders, or everybody; the clock of the first time is not restarted."""
         now = time.monotonic()
         if not self.begun:
             self._start_clock(now, self.grace_s)
         self.number = number
-        leaders = self.leaders()
-        if heard:
-            self.told.update(dict.fromkeys([*leaders, *find_descendants(leaders)], number))
-        else:
-            self._tell(leaders)
+        self._to_group = self._to_group or to_group
+        self._tell(self.leaders())
 
     def sweep(self) -> None:
         """The job has ended by itself: what is left may end by itself, too, but not take long."""

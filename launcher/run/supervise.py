@@ -41,6 +41,8 @@ STATUS_AFTER_S = 1.0
 """On a terminal a status line appears after this."""
 SILENCE_AFTER_S = 59.0
 """In a log nothing is said about progress before this."""
+TWICE_S = 2.0
+"""Two Ctrl-C within this time are one request to end now."""
 STALLED = 1
 """Our status where a stalled job was ended and all of its processes say 0."""
 
@@ -133,6 +135,7 @@ class Supervisor:
         self.told: int | None = None
         self.attempt = 0
         self.more = self.news = False
+        self.interrupted_at = -TWICE_S
         self.before: Counters | None = None
         self.stalled: str | None = None
         self.progress: Progress | None = None
@@ -395,28 +398,55 @@ class Supervisor:
         if number == signal.SIGTSTP and from_terminal:
             self.suspend(reached)
         elif number not in ENDING:
-            self.tell_leaders(number, reached)
+            self.tell_leaders(number, reached=reached, typed=from_terminal)
+        elif reached:
+            self.interrupted()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self.stopper.kill()  # a second Ctrl-C: now
         else:
-            self.end_by(number, reached)
+            self.end_by(number, typed=from_terminal)
 
-    def end_by(self, number: int, reached: bool) -> None:
-        """We are asked to end: so are the processes, by the signal that they want to hear."""
+    def end_by(self, number: int, *, typed: bool) -> None:
+        """We are asked to end: so are the processes, by the signal that they want to hear.
+
+        What is typed goes to whole groups, as it does without us: a shell that waits for its child does
+        nothing about a Ctrl-C that its child has not heard.
+        """
+        sent = self.translate(number)
+        if self.told is None and self.running:
+            now = "; again to end them now" if number == signal.SIGINT else ""
+            to = "" if sent == number else f" as {name_signal(sent)}"
+            count = f"{len(self.running)} process{'es' if len(self.running) > 1 else ''}"
+            grace = f"{self.watch.grace_s:g} s until SIGKILL"
+            self.say(f"{name_signal(number)}: passed on{to} to {count}, {grace}{now}")
         self.told = self.told or number
-        self.stopper.begin(self.translate(number), heard=reached)
+        self.stopper.begin(sent, to_group=typed)
+
+    def interrupted(self) -> None:
+        """Ctrl-C at the terminal of a single process, which has heard it, too.
+
+        What that means is the process's to say: a prompt goes on. Whoever types it twice in a row means
+        it, unless the process reads each key itself, as prompts and editors do.
+        """
+        now = time.monotonic()
+        twice = now - self.interrupted_at < TWICE_S
+        self.told, self.interrupted_at = signal.SIGINT, now
+        for process in self.running.values():
+            process.passed_on = signal.SIGINT
+        if twice and not reads_keys(0):
+            self.stopper.kill()
 
     def translate(self, number: int) -> int:
         """Return what is sent where a signal arrives."""
         return dict(self.watch.signal_map).get(number, number)
 
-    def tell_leaders(self, number: int, reached: bool) -> None:
+    def tell_leaders(self, number: int, *, reached: bool, typed: bool) -> None:
         """Pass a signal on that does not ask us to end."""
         sent = self.translate(number)
         for process in self.running.values():
             process.passed_on = sent
         if not reached:
-            whole = self.watch.signal_to == "group" or number == signal.SIGCONT
+            whole = typed or self.watch.signal_to == "group" or number == signal.SIGCONT
             for pid in self.running:
                 kill(-pid if whole and not self.shares_terminal else pid, sent)
 
@@ -508,6 +538,16 @@ def describe_end(process: Process) -> str:
     """Return how a process has ended, in words."""
     code = process.code or 0
     return f"exited with status {code}" if code >= 0 else f"was ended by {name_signal(-code)}"
+
+
+def reads_keys(fd: int) -> bool:
+    """Whether the program at a terminal has asked for each key instead of lines."""
+    import termios
+
+    try:
+        return not termios.tcgetattr(fd)[3] & termios.ICANON
+    except termios.error:
+        return False
 
 
 def cannot_start(error: OSError) -> NotReady:

@@ -7,14 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.process.looking import is_gone, pending, read_pid, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 
-DEADLINE_S = 20.0
 FORWARDED = sorted(
     signal.valid_signals()
     - {
@@ -25,28 +24,6 @@ FORWARDED = sorted(
 )
 DEADLY = [n for n in FORWARDED if n not in (signal.SIGCONT, signal.SIGTSTP, signal.SIGURG, signal.SIGWINCH)]
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Poll until something is true; fail with words at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
-        time.sleep(0.005)  # between two looks: there is nothing to wait on
-
-
-def is_gone(pid: int) -> bool:
-    """Whether a process has ended (a zombie has)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
-    except OSError:
-        return True
-
-
-def read_pid(path: Path) -> int:
-    """Wait for a file that holds a process id, and return it."""
-    wait_for(lambda: path.exists() and path.read_text().endswith("\n"), f"{path.name} is written")
-    return int(path.read_text())
 
 
 def as_init(*words: str) -> subprocess.CompletedProcess[str]:
@@ -157,14 +134,6 @@ def test_every_forwardable_signal_arrives(tmp_path: Path) -> None:
     assert sorted(number for number in seen if number != signal.SIGCONT) == expected, err
     assert process.returncode == 0, err
     assert signal.SIGCONT in seen
-
-
-def pending(pid: int) -> bool:
-    """Whether a signal waits to be taken by a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return any(
-        int(line.split()[1], 16) for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))
-    )
 
 
 ORPHANS = """

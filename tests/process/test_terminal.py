@@ -1,0 +1,256 @@
+"""At a terminal: what is typed, Ctrl-C, Ctrl-Z and fg under a real shell, the status line, colours."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from tests.process.looking import pending, wait_for
+from tests.process.starting import clean_environ
+
+DEADLINE_S = 20.0
+LAUNCHER = (sys.executable, "-m", "launcher")
+
+
+class Terminal:
+    """A program at a terminal of its own, and what stands on the screen (all of it, as bytes came)."""
+
+    def __init__(self, argv: Sequence[str], **variables: str) -> None:
+        self.seen = ""
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.execve(argv[0], list(argv), clean_environ(TERM="xterm-256color", PS1="$ ", **variables))
+
+    def type(self, text: str) -> None:
+        """Type something; no line end is added."""
+        os.write(self.fd, text.encode())
+
+    def wait_for(self, pattern: str) -> str:
+        """Read until a pattern is on the screen; return what matched and forget all before its end."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not (found := re.search(pattern, self.seen)):
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.fd], [], [], left)[0], f"no {pattern!r} in {self.seen!r}"
+            try:
+                self.seen += os.read(self.fd, 4096).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"ended without {pattern!r}: {self.seen!r}") from None
+        self.seen = self.seen[found.end() :]
+        return found[0]
+
+    def end(self) -> int:
+        """Read to the end and return the status."""
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            left = deadline - time.monotonic()
+            assert left > 0 and select.select([self.fd], [], [], left)[0], f"does not end: {self.seen!r}"
+            try:
+                data = os.read(self.fd, 4096)
+            except OSError:
+                break
+            if not data:
+                break
+            self.seen += data.decode(errors="replace")
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Terminal]]:
+    """Terminals that a test has opened; closed afterwards, which hangs their programs up."""
+    terminals: list[Terminal] = []
+    yield terminals
+    for terminal in terminals:
+        os.close(terminal.fd)
+
+
+def at_terminal(opened: list[Terminal], *words: str, **variables: str) -> Terminal:
+    """Run ``launcher WORDS`` at a terminal."""
+    terminal = Terminal([*LAUNCHER, *words], **variables)
+    opened.append(terminal)
+    return terminal
+
+
+ASK = "import os; print('tty', os.isatty(0), os.isatty(1), os.isatty(2)); print('hello ' + input('who? '))"
+
+
+def test_a_single_process_has_the_terminal(opened: list[Terminal]) -> None:
+    """It reads what is typed, and its three streams are the terminal."""
+    terminal = at_terminal(opened, "run", "--", sys.executable, "-c", ASK)
+    terminal.wait_for("tty True True True")
+    terminal.wait_for(r"who\? ")
+    terminal.type("world\r")
+    terminal.wait_for("hello world")
+    assert terminal.end() == 0
+
+
+def test_a_shell_in_a_container_works(opened: list[Terminal]) -> None:
+    """launcher run -- bash: an interactive shell with job control, as with podman run -it."""
+    terminal = at_terminal(opened, "run", "--", "bash", "--norc", "-i")
+    terminal.type("echo $((6 * 7))\r")
+    terminal.wait_for(r"[\r\n]42\r")
+    terminal.type("sleep 100\r")
+    terminal.wait_for("sleep 100")
+    deadline = time.monotonic() + DEADLINE_S
+    while os.tcgetpgrp(terminal.fd) == terminal.pid and time.monotonic() < deadline:
+        time.sleep(0.01)  # until sleep is in the foreground: nothing tells
+    terminal.type("\x03")
+    terminal.wait_for(r"\^C")
+    terminal.type("echo interrupted $?\r")
+    terminal.wait_for(r"[\r\n]interrupted 130")
+    terminal.type("exit 7\r")
+    assert terminal.end() == 7
+
+
+COUNT = """
+import signal, sys, time
+count = 0
+def note(*_):
+    global count
+    count += 1
+signal.signal(signal.SIGINT, note)
+print('ready', flush=True)
+while not count:
+    time.sleep(0.02)
+time.sleep(0.3)  # long enough for a second copy to arrive
+print('told', count, flush=True)
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_ctrl_c_arrives_once(opened: list[Terminal], count: str) -> None:
+    """One Ctrl-C is one SIGINT in each process, whether the terminal or the launcher delivers it."""
+    terminal = at_terminal(opened, "run", "--nproc-per-node", count, "--", sys.executable, "-c", COUNT)
+    for _ in range(int(count)):
+        terminal.wait_for("ready")
+    terminal.type("\x03")
+    for _ in range(int(count)):
+        terminal.wait_for("told 1")
+    assert terminal.end() == 0
+
+
+STUBBORN = """
+import signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_a_second_ctrl_c_ends_it_now(opened: list[Terminal], count: str) -> None:
+    """Who does not want to wait for the grace types it again."""
+    words = ("run", "--nproc-per-node", count, "--grace", "60", "--", sys.executable, "-c", STUBBORN)
+    terminal = at_terminal(opened, *words)
+    for _ in range(int(count)):
+        terminal.wait_for("ready")
+    terminal.type("\x03")
+    terminal.wait_for(r"\^C")
+    wait_for(lambda: not pending(terminal.pid), "the launcher has taken the first one")
+    terminal.type("\x03")
+    assert terminal.end() == 137
+
+
+def test_ctrl_c_does_not_end_an_interactive_program(opened: list[Terminal]) -> None:
+    """A Python prompt survives Ctrl-C, in the middle of work and while it waits for input."""
+    command = (sys.executable, "-q", "-i", "-c", "print('ready')")
+    terminal = at_terminal(opened, "run", "--grace", "0.5", "--", *command, PYTHON_BASIC_REPL="1")
+    terminal.wait_for("ready")
+    terminal.wait_for(">>> ")
+    terminal.type("import time; print('busy'); time.sleep(60)\r")
+    terminal.wait_for("[\r\n]busy")
+    terminal.type("\x03")
+    terminal.wait_for("KeyboardInterrupt")
+    terminal.wait_for(">>> ")
+    for _ in range(2):
+        terminal.type("\x03")
+        terminal.wait_for("KeyboardInterrupt")
+        terminal.wait_for(">>> ")
+    terminal.type("time.sleep(1); print('ali' + 've')\r")
+    terminal.wait_for("alive")
+    terminal.type("exit(3)\r")
+    assert terminal.end() == 3
+
+
+@pytest.mark.parametrize("count", ["1", "2"])
+def test_ctrl_z_and_fg_work_under_a_shell(opened: list[Terminal], count: str) -> None:
+    """The shell sees the job stop and gets the terminal back; fg continues all processes."""
+    terminal = Terminal(["/bin/bash", "--norc", "-i"], HISTFILE="")
+    opened.append(terminal)
+    script = "for i in $(seq 1000); do echo tick $i; sleep 0.05; done"
+    terminal.type(f"{' '.join(LAUNCHER)} run --nproc-per-node {count} -- bash -c '{script}'\r")
+    terminal.wait_for("tick 3")
+    terminal.type("\x1a")
+    terminal.wait_for("Stopped")
+    terminal.type("echo still; ps -o stat= -C sleep,bash | grep -c T\r")
+    terminal.wait_for(r"[\r\n]still\r\n")
+    assert int(terminal.wait_for(r"\d+\r\n")) >= int(count)
+    terminal.seen = ""
+    terminal.type("fg\r")
+    terminal.wait_for(r"tick \d+")
+    terminal.type("\x03")
+    terminal.wait_for(r"\$ ")
+    terminal.type("exit\r")
+    terminal.end()
+
+
+def test_colours_are_for_terminals_that_want_them(opened: list[Terminal]) -> None:
+    """Each rank has its colour at a terminal, and none with NO_COLOR or TERM=dumb."""
+    words = ("run", "--nproc-per-node", "2", "--", "echo", "hello")
+    terminal = at_terminal(opened, *words)
+    assert terminal.end() == 0
+    first, second = (
+        re.search(rf"\x1b\[([0-9;]+)m\[rank {rank}\]\x1b\[0m hello", terminal.seen) for rank in (0, 1)
+    )
+    assert first and second and first[1] != second[1], repr(terminal.seen)
+    for variables in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        terminal = Terminal(["/usr/bin/env", *(f"{k}={v}" for k, v in variables.items()), *LAUNCHER, *words])
+        opened.append(terminal)
+        assert terminal.end() == 0
+        assert "\x1b" not in terminal.seen and "[rank 1] hello" in terminal.seen
+
+
+def test_the_status_line_comes_and_goes(opened: list[Terminal]) -> None:
+    """After a second one line says what goes on; it is gone before every line of output and at the end."""
+    script = "sleep 2.5; echo output; sleep 1.5; echo over"
+    terminal = at_terminal(opened, "run", "--nproc-per-node", "2", "--", "sh", "-c", script)
+    terminal.wait_for("2 up")
+    terminal.wait_for("output")
+    terminal.wait_for("2 up")
+    assert terminal.end() == 0
+    assert terminal.seen.endswith("\r\x1b[K"), repr(terminal.seen)
+
+
+def test_no_status_line_where_it_is_not_wanted(opened: list[Terminal]) -> None:
+    """--no-progress, and a single process that has the terminal for itself."""
+    for words in (("--nproc-per-node", "2", "--no-progress"), ()):
+        terminal = at_terminal(opened, "run", *words, "--", "sh", "-c", "sleep 1.6; echo over")
+        assert terminal.end() == 0
+        assert " up " not in terminal.seen, repr(terminal.seen)
+
+
+def test_a_hangup_reaches_the_processes(opened: list[Terminal]) -> None:
+    """The window is closed: everybody hears SIGHUP and ends."""
+    terminal = at_terminal(
+        opened, "run", "--nproc-per-node", "2", "--", "sh", "-c", "echo ready; exec sleep 600"
+    )
+    terminal.wait_for("ready")
+    terminal.wait_for("ready")
+    opened.remove(terminal)
+    os.close(terminal.fd)
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        pid, status = os.waitpid(terminal.pid, os.WNOHANG)
+        if pid:
+            break
+        assert time.monotonic() < deadline, "does not end"
+        time.sleep(0.01)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
