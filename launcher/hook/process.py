@@ -1,0 +1,135 @@
+"""Make a process answer for itself: its stacks when it is asked, its exception when one ends it.
+
+Stacks are written by faulthandler, in C, from the signal handler: also while the process waits in a
+collective, holds the interpreter's lock or is deep inside of a library. System calls that can be
+restarted are; the others (poll, epoll_wait) end with EINTR, which everybody has to expect.
+
+The exception is written as torch's ``@record`` writes it, for scripts that have no ``@record``. There
+is no hook for exceptions of threads: they do not end the process, ``@record`` does not see them
+either, and a file that names one would blame it for whatever ends the process later.
+
+Python 3.8 and newer.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import signal
+import sys
+
+from launcher.hook import STACK_SIGNAL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
+
+WRITER = "launcher.hook"
+"""Under ``extraInfo.writer`` in our error files; torch's own have no such key."""
+TEXT_LIMIT = 1 << 14
+"""Characters kept from each end of a message or traceback."""
+READ_LIMIT_BYTES = 1 << 20
+
+_STACKS_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class _Recorder:
+    """An excepthook that writes the exception down and then does what the one before it did."""
+
+    def __init__(self, path: str, previous: ExceptHook) -> None:
+        self.path = path
+        self.previous = previous
+        self.pid = os.getpid()
+
+    def __call__(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        # Ctrl-C and sys.exit() are no errors, and a forked child's end is not this process's.
+        if not issubclass(kind, (KeyboardInterrupt, SystemExit)) and os.getpid() == self.pid:
+            try:  # noqa: SIM105 - one import less in somebody else's process
+                write_error_file(self.path, kind, value, trace)
+            except Exception:  # noqa: S110 - the traceback below matters more
+                pass
+        self.previous(kind, value, trace)
+
+
+_recorder: _Recorder | None = None
+_answers = False
+
+
+def arm_process(stacks_path: str | None, error_path: str | None) -> None:
+    """Answer `STACK_SIGNAL` into a file, and write an exception that nobody catches into another.
+
+    Args:
+        stacks_path: The file for stacks; None or empty for none.
+        error_path: The error file of torch's protocol; None or empty for none.
+
+    Raises:
+        OSError: The file for stacks cannot be made; the error file is taken care of nevertheless.
+    """
+    global _recorder, _answers
+    if error_path and _recorder is None:
+        sys.excepthook = _recorder = _Recorder(error_path, sys.excepthook)
+    # Somebody else's handler stays: it was there first, and we would not know what it is for.
+    if stacks_path and not _answers and signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
+        # Forked children (a DataLoader's workers) have the same file and answer there, too, as do
+        # those that are armed by themselves: whoever asks does so one after the other.
+        fd = os.open(stacks_path, _STACKS_FLAGS, 0o600)
+        faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+        _answers = True
+
+
+def write_error_file(
+    path: str, kind: type[BaseException], value: BaseException, trace: TracebackType | None
+) -> None:
+    """Write an exception as torch's ErrorHandler does, unless torch has written one.
+
+    Of several processes that share the variable (a script and the Python that it starts) the last
+    one stays: the one that has started the others ends last. ``extraInfo`` tells the pid.
+
+    Raises:
+        OSError: The file cannot be written.
+
+    Source:
+        torch/distributed/elastic/multiprocessing/errors/error_handler.py, PyTorch 2.13.
+    """
+    import json
+    import time
+    import traceback
+
+    if not _is_ours_to_write(path):
+        return
+    extra = {
+        "py_callstack": _shorten("".join(traceback.format_exception(kind, value, trace))),
+        "timestamp": str(int(time.time())),
+        "pid": str(os.getpid()),
+        "writer": WRITER,
+    }
+    message = _shorten(f"{kind.__name__}: {value}")
+    temporary = f"{path}.{os.getpid()}"
+    with open(temporary, "w", encoding="ascii") as file:
+        json.dump({"message": {"message": message, "extraInfo": extra}}, file)
+    os.replace(temporary, path)  # nobody reads half a file, not even after a SIGKILL
+
+
+def _is_ours_to_write(path: str) -> bool:
+    """Whether there is no such file, an empty one, or one that this hook has written."""
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read(READ_LIMIT_BYTES)
+    except FileNotFoundError:
+        return True
+    try:
+        return not text or json.loads(text)["message"]["extraInfo"].get("writer") == WRITER
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _shorten(text: str) -> str:
+    if len(text) <= 2 * TEXT_LIMIT:
+        return text
+    left_out = len(text) - 2 * TEXT_LIMIT
+    return f"{text[:TEXT_LIMIT]}\n... {left_out} characters left out ...\n{text[-TEXT_LIMIT:]}"
