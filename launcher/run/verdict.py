@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from launcher import __version__
 from launcher.frozen import frozen
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause, ended_by
+from launcher.run.causes import Cause, ended_by, find_own_cause
 from launcher.run.failure_file import default_failure_file, write_verdict
 from launcher.run.last_words import presentable, read_last_words, shorten_lines
 from launcher.run.signals import name_signal
@@ -40,6 +40,7 @@ LEFT_SHOWN = 3
 STDERR_LINES = 50
 STDERR_SHOWN = 8
 """Lines of stderr on the screen at least, beside a long traceback."""
+TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 WITH_WORDS = {
     signal.SIGABRT: "abort",
     signal.SIGBUS: "bus error",
@@ -166,6 +167,9 @@ def make_verdict(
     words = read_last_words(first.stderr, first.error_file)
     if told is not None:
         causes = (_told_to_stop(told), *causes)
+    elif causes and all(cause.consequence for cause in causes):
+        own = find_own_cause(others, first.ended_ns)
+        causes = causes if own is None else (own, *causes)
     return Verdict(
         first=_end(first, first, told),
         ended_ns=first.ended_ns,
@@ -220,7 +224,8 @@ def describe_end(code: int, asked: int | None, told: str | None, *, is_first: bo
         words = f"exited with status {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
-        return f"{words} after {name_signal(asked)}, {why}" if asked is not None else words
+        # A signal to write a checkpoint may be hours old; one that asks to end is why it ended.
+        return f"{words} after {name_signal(asked)}, {why}" if asked and (told or asked in TO_END) else words
     name = name_signal(-code)
     meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")
     verb = "killed" if -code == signal.SIGKILL else "ended"
