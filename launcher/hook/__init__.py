@@ -6,8 +6,6 @@ Everything in this package runs on Python 3.8 and newer, imports nothing of the 
 it, never raises and never prints: it is a guest in somebody else's program.
 """
 
-from __future__ import annotations
-
 import os
 
 STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"

@@ -168,7 +168,7 @@ def test_trouble_with_the_file_changes_nothing_for_the_script(script: str, tmp_p
 def test_arming_is_free_where_no_launcher_is() -> None:
     """Without its variables the hook loads no module but itself and changes nothing."""
     script = (
-        f"import sys; sys.path.insert(0, {ROOT!r}); before = set(sys.modules), sys.excepthook\n{ARM}"
+        f"import os, sys; sys.path.insert(0, {ROOT!r}); before = set(sys.modules), sys.excepthook\n{ARM}"
         "print(sorted(set(sys.modules) - before[0]), sys.excepthook is before[1])"
     )
     done = subprocess.run(
