@@ -138,6 +138,29 @@ def test_the_screen_of_a_job_that_was_told_to_stop() -> None:
     assert verdict.retryable is None
 
 
+def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
+    """Nobody told the launcher: it says that it was itself, and why."""
+    first = dead(1, -15, asked=15)
+    verdict = make_verdict(
+        first,
+        [dead(0, -9, 30, asked=9)],
+        host_name="gpu-1",
+        node_rank=None,
+        world_size=None,
+        attempt=0,
+        started_ns=START,
+        told=None,
+        causes=(),
+        reason="stalled: no output for 600 s",
+    )
+    lines = render_text(verdict).splitlines()
+    assert lines[0] == "launcher: rank 1 ended first: it was ended by SIGTERM, which the launcher sent"
+    assert lines[1] == "launcher:   where: local rank 1, pid 4712, host gpu-1, 83.214 s after the start"
+    said = "the launcher ended the job (--on-stall stop): stalled: no output for 600 s"
+    assert lines[2] == f"launcher:   cause: [stalled] {said}"
+    assert verdict.retryable is None
+
+
 def test_colours_change_nothing_else() -> None:
     """The same lines, once the escapes are gone."""
     verdict = judge(dead(0, 1, stderr=TRACEBACK), [], [PYTHON])
@@ -212,7 +235,7 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "asked", "told", "is_first", "words"),
+    ("code", "asked", "told", "heard", "words"),
     [
         (0, None, None, False, "exited with status 0"),
         (3, None, None, True, "exited with status 3"),
@@ -259,11 +282,9 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         ),
     ],
 )
-def test_a_status_in_words(
-    code: int, asked: int | None, told: str | None, is_first: bool, words: str
-) -> None:
+def test_a_status_in_words(code: int, asked: int | None, told: str | None, heard: bool, words: str) -> None:
     """What the kernel said, what a shell says, and whose signal it was."""
-    assert describe_end(code, asked, told, is_first=is_first) == words
+    assert describe_end(code, asked, told, heard=heard) == words
 
 
 @pytest.mark.parametrize(
