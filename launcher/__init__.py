@@ -7,8 +7,6 @@ In a script::
     topology = launcher.setup()
 """
 
-from __future__ import annotations
-
 __version__ = "0.1.0"
 
 TYPE_CHECKING = False

@@ -148,7 +148,7 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 
     Args:
         cores: All cores, in the order of NUMA nodes.
-        nodes: The nodes of each process; each has cores. A process with several gets a share of each.
+        nodes: The nodes of each process. One with several gets a share of each that has cores.
     """
     shares: Shares = [() for _ in nodes]
     for node in dict.fromkeys(core.node for core in cores):
@@ -165,7 +165,7 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 def _wanted_nodes(
     request: Request, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
 ) -> frozenset[int | None]:
-    """Return the NUMA nodes of one process's GPUs: at least one, and with cores of ours."""
+    """Return the NUMA nodes of one process's GPUs; cores of ours are on at least one of them."""
     present = frozenset(core.node for core in cores)
     if len(present) == 1:
         return present  # the only one there is, wherever the GPU says it is
@@ -177,7 +177,7 @@ def _wanted_nodes(
         raise _CannotBindError(f"the NUMA node of GPU {', '.join(names)} is unknown")
     if not nodes & present:
         raise _CannotBindError(f"none of our CPUs is on the NUMA node of GPU {', '.join(names)}")
-    return nodes & present
+    return nodes
 
 
 def _too_few(request: Request) -> str:

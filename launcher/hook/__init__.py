@@ -6,8 +6,6 @@ Everything in this package runs on Python 3.8 and newer, imports nothing of the 
 it, never raises and never prints: it is a guest in somebody else's program.
 """
 
-from __future__ import annotations
-
 import os
 
 STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"
@@ -33,10 +31,11 @@ def arm() -> None:
 
     Does nothing where no launcher has set the variables for it, and nothing when called again.
     """
-    if STACKS_VARIABLE in os.environ or ERROR_VARIABLE in os.environ:
+    stacks_path, error_path = os.environ.get(STACKS_VARIABLE), os.environ.get(ERROR_VARIABLE)
+    if stacks_path or error_path:
         try:
             from launcher.hook.process import arm_process
 
-            arm_process(os.environ.get(STACKS_VARIABLE), os.environ.get(ERROR_VARIABLE))
+            arm_process(stacks_path, error_path)
         except Exception:  # noqa: S110 - a guest: not even a broken installation is worth the job
             pass

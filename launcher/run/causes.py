@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.frozen import frozen
 from launcher.host import Host
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
 QUOTE_CHARS = 300
+OTHERS_MAX = 32
+"""Processes whose last words are read when the first one has only lost a peer."""
 
 
 @frozen
@@ -63,6 +65,49 @@ def find_causes(
         return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
     except Exception:
         return ()  # what it died of is still in the verdict: its status and its last words
+
+
+def find_own_cause(others: Sequence[Death], first_ended_ns: int) -> Cause | None:
+    """Return the cause that another process of this node had, where the first one has only lost a peer.
+
+    A process that raises an exception may take longer to end than those that lose it: its connections
+    are closed first. Never raises.
+
+    Args:
+        others: The processes that ended after the first.
+        first_ended_ns: When the first one ended.
+    """
+    for death in sorted(others, key=lambda death: death.ended_ns)[:OTHERS_MAX]:
+        try:
+            cause = _own_cause(death)
+        except Exception:  # noqa: S112 - what cannot be read is no cause
+            continue
+        if cause is not None:
+            later = f"{(death.ended_ns - first_ended_ns) / 1e9:.3f} s later"
+            what = (
+                f"rank {death.rank} on this node, which ended {later}, has a cause of its own: {cause.what}"
+            )
+            return Cause(cause.code, what, cause.fix, cause.retryable)
+    return None
+
+
+def _own_cause(death: Death) -> Cause | None:
+    number = ended_by(death.code)
+    if number is not None and death.asked is None and number in SIGNALS:
+        return SIGNALS[number]
+    words = read_last_words(death.stderr, death.error_file)
+    symptoms = list(find_symptoms(words))
+    for symptom, line in symptoms:
+        if not symptom.consequence and symptom.code != "interrupted":
+            return Cause(symptom.code, f"{symptom.meaning}: {_quote(line)}", symptom.fix, symptom.retryable)
+    # A handler may raise something for the signal that stopped it: that is no cause.
+    if (
+        symptoms
+        or not words.exception
+        or any(word in words.exception.lower() for word in ("signal", "sigterm"))
+    ):
+        return None
+    return Cause("python-exception", _quote(words.exception), "its own log has the traceback", False)
 
 
 def ended_by(code: int) -> int | None:

@@ -239,9 +239,10 @@ def _stacks_end(lines: Sequence[str], index: int) -> int:
 
 def _before(lines: Sequence[str], index: int) -> str:
     """Return the last line above one that is not empty."""
-    for line in reversed(lines[:index]):
-        if _inner(line).strip():
-            return _inner(line).strip()
+    for above in range(index - 1, -1, -1):
+        text = _inner(lines[above]).strip()
+        if text:
+            return text
     return ""
 
 

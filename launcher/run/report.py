@@ -19,6 +19,7 @@ def report_failure(
     others: Sequence[Death],
     *,
     before: Counters | None,
+    after: Counters | None,
     output: Output,
     watch: Supervision,
     environ: Mapping[str, str],
@@ -42,7 +43,8 @@ def report_failure(
         attempt=attempt,
         started_ns=started_ns,
         told=told,
-        causes=find_causes(first, before, host, read_counters(host, before)),
+        causes=find_causes(first, before, host, after or read_counters(host, before)),
+        reason=reason,
         leftovers=[describe(pid) for pid in survivors],
     )
     output.write(render_text(verdict, output.has_colour))

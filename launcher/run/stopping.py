@@ -18,7 +18,7 @@ LINGER_S = 0.2
 """What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
 LEFTOVERS_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for what outlives all processes of the job."""
-CHASES = 200
+CHASES = 20
 """How often we look again, without a pause, for children of those that we have just killed."""
 KILL_EVERY_S = 0.02
 KILL_WAIT_S = 5.0
@@ -64,9 +64,13 @@ class Stopper:
         return self.number is not None and not self._lingers
 
     def leaders(self) -> list[int]:
-        """Return our living children, started and adopted."""
+        """Return our children, started and adopted, that nobody has waited for yet.
+
+        Also those that have ended: while we look, the child of one of them becomes ours; and a
+        process whose main thread has ended is shown as a zombie as long as its other threads run.
+        """
         spared = set(self._spare())
-        return [pid for pid in find_children(os.getpid()) if pid not in spared and is_alive(pid)]
+        return [pid for pid in find_children(os.getpid()) if pid not in spared]
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
         """Tell all leaders, or everybody; the clock of the first time is not restarted."""
@@ -107,14 +111,12 @@ class Stopper:
 
     def _chase(self) -> None:
         """Kill whoever becomes our child meanwhile: forking away is a race, and we are quicker."""
-        hit = {*self._spare(), *self.told}
+        hit = {pid for pid, number in self.told.items() if number == signal.SIGKILL}
         for _ in range(CHASES):
-            new = [pid for pid in find_children(os.getpid()) if pid not in hit]
-            if not new:
-                return
-            for pid in new:
-                self._kill_one(pid)
-            hit.update(new)
+            for pid in self.leaders():
+                if pid not in hit:
+                    self._kill_one(pid)
+                    hit.add(pid)
 
     def _kill_one(self, pid: int) -> None:
         _send(pid, signal.SIGKILL)
@@ -143,7 +145,7 @@ class Stopper:
         self._start_clock(now, self.grace_s)
         self.number = signal.SIGTERM
         leaders = self.leaders()
-        if leaders:
+        if any(map(is_alive, leaders)):
             self._say(f"{len(leaders)} left behind by the job: SIGTERM ({_names(leaders)})")
         self._tell(leaders)
 

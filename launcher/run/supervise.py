@@ -137,6 +137,7 @@ class Supervisor:
         self.more = self.news = False
         self.interrupted_at = -TWICE_S
         self.before: Counters | None = None
+        self.after: Counters | None = None
         self.stalled: str | None = None
         self.progress: Progress | None = None
         self.stall: Stall | None = None
@@ -246,7 +247,7 @@ class Supervisor:
         """What can wait until the processes have been started: it is loaded meanwhile."""
         from launcher.run.counters import read_counters
 
-        self.before = read_counters(Host())
+        self.before = self.before or read_counters(Host())
         now = time.monotonic()
         if self.watch.progress is not False and self.output.sees_all:
             wait_s = STATUS_AFTER_S if self.output.screen.console.is_terminal else SILENCE_AFTER_S
@@ -335,9 +336,16 @@ class Supervisor:
         if process.status and self.first is None:
             self.first = process
             self.told_before = self.told
+            self.loop.guard(self.look_at_counters)
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
         self.news = True
+
+    def look_at_counters(self) -> None:
+        """Right after the first failure: the memory that it held is about to be freed."""
+        from launcher.run.counters import read_counters
+
+        self.after = read_counters(Host(), self.before)
 
     def stop_others(self, process: Process) -> None:
         """One has failed: the others would wait for it forever."""
@@ -494,6 +502,7 @@ class Supervisor:
             self.death(first),
             [self.death(process) for process in self.ended if process is not first],
             before=self.before,
+            after=self.after,
             output=self.output,
             watch=self.watch,
             environ=self.environ,

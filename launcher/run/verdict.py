@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from launcher import __version__
 from launcher.frozen import frozen
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause, ended_by
+from launcher.run.causes import Cause, ended_by, find_own_cause
 from launcher.run.failure_file import default_failure_file, write_verdict
 from launcher.run.last_words import presentable, read_last_words, shorten_lines
 from launcher.run.signals import name_signal
@@ -40,6 +40,7 @@ LEFT_SHOWN = 3
 STDERR_LINES = 50
 STDERR_SHOWN = 8
 """Lines of stderr on the screen at least, beside a long traceback."""
+TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
 WITH_WORDS = {
     signal.SIGABRT: "abort",
     signal.SIGBUS: "bus error",
@@ -148,6 +149,7 @@ def make_verdict(
     told: str | None,
     causes: Sequence[Cause],
     leftovers: Sequence[str] = (),
+    reason: str | None = None,
 ) -> Verdict:
     """Return the verdict on a job that has failed.
 
@@ -162,12 +164,18 @@ def make_verdict(
         told: Name of the signal by which the launcher was told to stop before the first end.
         causes: From `find_causes`.
         leftovers: What could not be ended, one text each.
+        reason: Why the launcher itself ended the job before anything had failed: it stalled.
     """
     words = read_last_words(first.stderr, first.error_file)
     if told is not None:
         causes = (_told_to_stop(told), *causes)
+    elif reason is not None:
+        causes = (_stalled(_safe(reason)), *causes)
+    elif causes and all(cause.consequence for cause in causes):
+        own = find_own_cause(others, first.ended_ns)
+        causes = causes if own is None else (own, *causes)
     return Verdict(
-        first=_end(first, first, told),
+        first=_end(first, told, first.ended_ns, heard=reason is None),
         ended_ns=first.ended_ns,
         started_ns=started_ns,
         host_name=_safe(host_name),
@@ -182,7 +190,7 @@ def make_verdict(
         traceback_from=words.source,
         stderr=presentable(words.lines[-STDERR_LINES:]),
         note=_safe(words.note),
-        others=tuple(_end(death, first, told) for death in sorted(others, key=lambda one: one.ended_ns)),
+        others=tuple(_end(one, told, first.ended_ns) for one in sorted(others, key=lambda one: one.ended_ns)),
         leftovers=tuple(_safe(text) for text in leftovers),
     )
 
@@ -195,43 +203,52 @@ def _told_to_stop(told: str) -> Cause:
     )
 
 
+def _stalled(reason: str) -> Cause:
+    return Cause(
+        "stalled",
+        f"the launcher ended the job (--on-stall stop): {reason}",
+        "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
+    )
+
+
 def _safe(text: str) -> str:
     return printable(redact(text))
 
 
-def _end(death: Death, first: Death, told: str | None) -> End:
-    status = describe_end(death.code, death.asked, told, is_first=death is first)
-    after = death.ended_ns - first.ended_ns
-    return End(death.rank, death.local_rank, death.pid, death.code, status, after)
+def _end(death: Death, told: str | None, zero_ns: int, *, heard: bool = False) -> End:
+    status = describe_end(death.code, death.asked, told, heard=heard)
+    return End(death.rank, death.local_rank, death.pid, death.code, status, death.ended_ns - zero_ns)
 
 
-def describe_end(code: int, asked: int | None, told: str | None, *, is_first: bool) -> str:
+def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool) -> str:
     """Return how a process ended, in words that a sentence about a rank goes on with.
 
     Args:
         code: As `os.waitstatus_to_exitcode` has it.
         asked: The signal that the launcher passed on or sent to it before.
         told: The signal by which the launcher itself was told to stop.
-        is_first: Whether it is the first that failed: then the launcher had not yet asked anybody.
+        heard: Whether what it was asked can only have come from outside: the launcher itself had no
+            reason yet to ask anybody.
     """
     number = ended_by(code)
-    why = "" if asked is None else _who_sent(asked, told, is_first=is_first)
+    why = "" if asked is None else _who_sent(asked, told, heard=heard)
     if code >= 0:
         words = f"exited with status {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
-        return f"{words} after {name_signal(asked)}, {why}" if asked is not None else words
+        # A signal to write a checkpoint may be hours old; one that asks to end is why it ended.
+        return f"{words} after {name_signal(asked)}, {why}" if asked and (told or asked in TO_END) else words
     name = name_signal(-code)
     meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")
     verb = "killed" if -code == signal.SIGKILL else "ended"
     return f"was {verb} by {name}{meaning}" + (f", {why}" if asked == -code else "")
 
 
-def _who_sent(asked: int, told: str | None, *, is_first: bool) -> str:
+def _who_sent(asked: int, told: str | None, *, heard: bool) -> str:
     """Return why the launcher sent a signal, as a relative clause."""
     if asked == signal.SIGKILL:
         return "which the launcher sent when the time to end was over"
-    if told == name_signal(asked) or (told is None and is_first):
+    if told == name_signal(asked) or (told is None and heard):
         return "which the launcher was told to pass on"
     return f"which the launcher sent because it was told {told}" if told else "which the launcher sent"
 
@@ -261,7 +278,8 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
 def _head(verdict: Verdict) -> Iterator[str]:
     first = verdict.first
     of_all = "" if verdict.world_size is None else f" of {verdict.world_size}"
-    what = "failed first" if verdict.told is None else "ended first"
+    was_stopped = verdict.told is not None or any(cause.code == "stalled" for cause in verdict.causes)
+    what = "ended first" if was_stopped else "failed first"
     yield f"rank {first.rank}{of_all} {what}: it {first.status}"
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from launcher.host import Host
+from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch
 from tests.process.test_run import MPI
 
@@ -70,6 +71,32 @@ def test_a_process_that_mpirun_started_binds_itself() -> None:
         assert done.returncode == 0, done.stderr
         shares += masks(done.stdout)
     assert all(shares) and not shares[0] & shares[1]
+
+
+@several
+@pytest.mark.mpi
+@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
+@pytest.mark.parametrize("per_node", [True, False], ids=["once-per-node", "once-per-process"])
+def test_under_a_real_mpirun_two_processes_are_apart(family: str, per_node: bool) -> None:
+    """Once per node mpirun leaves the launcher one core of all; once per process it binds nothing here."""
+    mpi = find_mpi(family)
+    start = (
+        ["-n", "1", "--bind-to", "core"] if per_node else ["-n", "2", "--bind-to", "none", "--oversubscribe"]
+    )
+    several_here = ["--nproc-per-node", "2", "--no-prefix"] if per_node else []
+    launcher = [sys.executable, "-m", "launcher", "run", "--bind", "core", *several_here, "--", *SHOW]
+    done = subprocess.run(
+        [mpi.mpirun, *start, *launcher],
+        env={**clean_environ(), **mpi.environ},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = masks(done.stdout)
+    assert first and second and not first & second
 
 
 @several

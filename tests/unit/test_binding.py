@@ -63,6 +63,7 @@ def test_each_process_is_near_its_gpu_with_whole_cores(tmp_path: Path) -> None:
         *("0-5,48-53", "6-11,54-59", "12-17,60-65", "18-23,66-71"),
         *("24-29,72-77", "30-35,78-83", "36-41,84-89", "42-47,90-95"),
     ]
+    assert job.processes[0].cpus == (0, 1, 2, 3, 4, 5, 48, 49, 50, 51, 52, 53)
     assert threads(job) == ["6"] * 8
     assert (job.bind, job.notes) == ("numa", ())
 
@@ -125,6 +126,10 @@ def test_a_process_with_gpus_on_two_nodes_gets_a_share_of_both(tmp_path: Path) -
     assert cpus(plan(ND_V5(tmp_path), environ, nproc_per_node="2", gpus_per_process="2")) == [
         *("0-23,48-95", "24-47"),
     ]
+    host = small(
+        tmp_path / "off", [("0001:00:00.0", 0), ("0002:00:00.0", 9), ("0003:00:00.0", 1), ("0004:00:00.0", 1)]
+    )
+    assert cpus(plan(host, nproc_per_node="2", gpus_per_process="2")) == ["0-3", "4-7"]
 
 
 def test_a_cpuset_is_never_left(tmp_path: Path) -> None:
@@ -145,9 +150,10 @@ def test_the_core_that_mpirun_left_a_launcher_is_not_all_there_is(tmp_path: Path
     """mpirun binds to a core what it starts once per node: the cgroup's cpuset counts."""
     per_node = {**MPI, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
     per_node |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
-    job = plan(ND_V5(tmp_path, "0", cpuset="0-95"), per_node)
-    assert cpus(job)[:2] == ["0-11", "12-23"]
-    assert job.widen_cpus
+    for environ in (per_node, {**per_node, "TORCHELASTIC_RUN_ID": "left over"}):
+        job = plan(ND_V5(tmp_path, "0", cpuset="0-95"), environ)
+        assert cpus(job)[:2] == ["0-11", "12-23"]
+        assert job.widen_cpus
 
 
 UNKNOWN = [("0001:00:00.0", -1), ("0002:00:00.0", -1)]
@@ -189,7 +195,12 @@ def test_where_there_is_one_numa_node_every_gpu_is_near(tmp_path: Path) -> None:
             "none of our CPUs is on the NUMA node of GPU 1",
         ),
         ([("0001:00:00.0", 0), ("0002:00:00.0", 1)], "0-7", "4", "2 visible GPUs for 4 processes"),
-        ([(f"000{i}:00:00.0", 0) for i in range(3)], "0,4-7", "3", "NUMA node 0 has cores for 1 of 3 processes"),
+        (
+            [(f"000{i}:00:00.0", 0) for i in range(3)],
+            "0,4-7",
+            "3",
+            "NUMA node 0 has cores for 1 of 3 processes",
+        ),
         ([(f"000{i}:00:00.0", 0) for i in range(3)], "0,4", "3", "there are cores for 2 of 3 processes"),
     ],
 )

@@ -56,7 +56,8 @@ def record(folder: Path, content: object) -> str:
 def test_a_simple_traceback() -> None:
     """Its lines, what was raised, and the other lines apart."""
     words = run("import sys; sys.stderr.write('starting\\n'); raise ValueError('no')")
-    assert words.traceback == tuple(TRACEBACK.split("\n"))
+    without_code = tuple(line for line in words.traceback if not line.startswith("    "))  # since Python 3.13
+    assert without_code == tuple(TRACEBACK.split("\n"))
     assert (words.source, words.exception, words.lines) == ("stderr", "ValueError: no", ("starting",))
     assert words.messages == ("ValueError: no",)
 

@@ -138,6 +138,29 @@ def test_the_screen_of_a_job_that_was_told_to_stop() -> None:
     assert verdict.retryable is None
 
 
+def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
+    """Nobody told the launcher: it says that it was itself, and why."""
+    first = dead(1, -15, asked=15)
+    verdict = make_verdict(
+        first,
+        [dead(0, -9, 30, asked=9)],
+        host_name="gpu-1",
+        node_rank=None,
+        world_size=None,
+        attempt=0,
+        started_ns=START,
+        told=None,
+        causes=(),
+        reason="stalled: no output for 600 s",
+    )
+    lines = render_text(verdict).splitlines()
+    assert lines[0] == "launcher: rank 1 ended first: it was ended by SIGTERM, which the launcher sent"
+    assert lines[1] == "launcher:   where: local rank 1, pid 4712, host gpu-1, 83.214 s after the start"
+    said = "the launcher ended the job (--on-stall stop): stalled: no output for 600 s"
+    assert lines[2] == f"launcher:   cause: [stalled] {said}"
+    assert verdict.retryable is None
+
+
 def test_colours_change_nothing_else() -> None:
     """The same lines, once the escapes are gone."""
     verdict = judge(dead(0, 1, stderr=TRACEBACK), [], [PYTHON])
@@ -174,6 +197,35 @@ def test_nothing_known_is_said_so() -> None:
     assert verdict.retryable is None
 
 
+def test_a_rank_that_took_longer_to_end_is_named() -> None:
+    """Whoever loses a peer may be gone before the one that raised: its connections close first."""
+    first = dead(0, 1, stderr="RuntimeError: gloo: Connection closed by peer")
+    raised = dead(1, -15, 0.412, stderr=TRACEBACK, asked=15)
+    verdict = judge(first, [dead(2, -15, 0.3, asked=15), raised], [PEER])
+    assert [cause.code for cause in verdict.causes] == ["python-exception", "gloo-peer-lost"]
+    said = "rank 1 on this node, which ended 0.412 s later, has a cause of its own: ValueError: no"
+    assert verdict.causes[0].what == said and verdict.retryable is False
+    assert judge(first, [dead(1, -11, 0.1)], [PEER]).causes[0].code == "segmentation-fault"
+    memory = "torch.OutOfMemoryError: CUDA out of memory."
+    assert judge(first, [dead(1, 1, 0.1, memory)], [PEER]).causes[0].code == "cuda-out-of-memory"
+
+
+@pytest.mark.parametrize(
+    "stderr",
+    [
+        "",
+        TRACEBACK.replace("ValueError: no", "KeyboardInterrupt"),
+        TRACEBACK.replace("ValueError: no", "SignalException: Process got signal: 15"),
+        TRACEBACK.replace("ValueError: no", "RuntimeError: gloo: Connection closed by peer"),
+    ],
+)
+def test_a_rank_that_was_only_stopped_is_not_blamed(stderr: str) -> None:
+    """What it says is an answer to our own signal, or the same consequence."""
+    first = dead(0, 1, stderr="RuntimeError: gloo: Connection closed by peer")
+    assert judge(first, [dead(1, 1, 0.4, stderr=stderr, asked=15)], [PEER]).causes == (PEER,)
+    assert judge(first, [dead(1, 1, 0.4, TRACEBACK)], [PYTHON]).causes == (PYTHON,)
+
+
 def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
     """Host names, leftovers and notes come from outside, too."""
     first = Death(0, 0, 1, 1, START, b"\x1b]0;pwned\x07\x1b[2Jhi\xff\x00", "/dev\x1b[2J")
@@ -183,7 +235,7 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "asked", "told", "is_first", "words"),
+    ("code", "asked", "told", "heard", "words"),
     [
         (0, None, None, False, "exited with status 0"),
         (3, None, None, True, "exited with status 3"),
@@ -212,6 +264,14 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent when the time to end was over"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
         (1, 15, None, False, "exited with status 1 after SIGTERM, which the launcher sent"),
+        (1, 10, None, True, "exited with status 1"),
+        (
+            1,
+            10,
+            "SIGTERM",
+            False,
+            "exited with status 1 after SIGUSR1, which the launcher sent because it was told SIGTERM",
+        ),
         (
             143,
             15,
@@ -222,11 +282,9 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
         ),
     ],
 )
-def test_a_status_in_words(
-    code: int, asked: int | None, told: str | None, is_first: bool, words: str
-) -> None:
+def test_a_status_in_words(code: int, asked: int | None, told: str | None, heard: bool, words: str) -> None:
     """What the kernel said, what a shell says, and whose signal it was."""
-    assert describe_end(code, asked, told, is_first=is_first) == words
+    assert describe_end(code, asked, told, heard=heard) == words
 
 
 @pytest.mark.parametrize(
