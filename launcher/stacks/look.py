@@ -1,0 +1,111 @@
+"""What /proc tells about a process."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.redact import printable, redact_argv
+from launcher.stacks.answer import Answer
+from launcher.stacks.spot import RUNNING
+
+READ_LIMIT_BYTES = 1 << 20
+COMMAND_LIMIT = 200
+
+# Where a process may wait, by the number in /proc/PID/syscall; other numbers are shown as they are.
+_X86_64 = (
+    "0 read 1 write 2 open 4 stat 5 fstat 6 lstat 7 poll 16 ioctl 17 pread64 18 pwrite64 23 select "
+    "24 sched_yield 34 pause 35 nanosleep 42 connect 43 accept 44 sendto 45 recvfrom 46 sendmsg 47 recvmsg "
+    "61 wait4 72 fcntl 73 flock 74 fsync 128 rt_sigtimedwait 130 rt_sigsuspend 202 futex 217 getdents64 "
+    "230 clock_nanosleep 232 epoll_wait 247 waitid 257 openat 262 newfstatat 270 pselect6 271 ppoll "
+    "281 epoll_pwait 288 accept4 332 statx 441 epoll_pwait2"
+)
+_AARCH64 = (
+    "22 epoll_pwait 25 fcntl 29 ioctl 32 flock 56 openat 61 getdents64 63 read 64 write 67 pread64 "
+    "68 pwrite64 72 pselect6 73 ppoll 79 newfstatat 82 fsync 95 waitid 98 futex 101 nanosleep "
+    "115 clock_nanosleep 124 sched_yield 133 rt_sigsuspend 137 rt_sigtimedwait 202 accept 203 connect "
+    "206 sendto 207 recvfrom 211 sendmsg 212 recvmsg 242 accept4 260 wait4 291 statx 441 epoll_pwait2"
+)
+_WORDS = {"x86_64": _X86_64, "aarch64": _AARCH64}.get(os.uname().machine, "").split()
+CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
+
+
+def look_at(rank: int, pid: int) -> Answer | None:
+    """Return what can be known about a process without its help; None if it is gone."""
+    # The second field is the name in parentheses and may itself hold any character.
+    status = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if not status:
+        return None
+    words = read_file(f"/proc/{pid}/cmdline").decode("utf-8", "replace").split("\0")[:-1]
+    name = read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    kernel = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace").strip()
+    return Answer(
+        rank,
+        pid,
+        command=printable(" ".join(redact_argv(words)) if words else f"[{name}]")[:COMMAND_LIMIT],
+        state=status[0].decode("ascii"),
+        call=_name_call(read_file(f"/proc/{pid}/syscall").decode("ascii", "replace").split()),
+        kernel=printable(kernel) if kernel != "0" else "",
+        folder=read_link(f"/proc/{pid}/cwd"),
+        is_python=_is_python(pid),
+    )
+
+
+def _name_call(words: list[str]) -> str:
+    """Return what /proc/PID/syscall means; -1 is a wait in no system call (a page fault)."""
+    if not words or words[0] == "-1":
+        return ""
+    return words[0] if words[0] == RUNNING else CALLS.get(words[0], f"system call {words[0]}")
+
+
+def _is_python(pid: int) -> bool:
+    name = os.path.basename(read_link(f"/proc/{pid}/exe"))
+    # Or a program of another name with Python inside.
+    return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
+
+
+def has_signal(pid: int, field: str, number: int) -> bool:
+    """Whether a set of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
+    for line in read_file(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name == field.encode():
+            return bool(int(value, 16) >> number - 1 & 1)
+    return False
+
+
+def list_links(folder: str) -> list[str]:
+    """Return where the symbolic links of a folder point."""
+    try:
+        return [read_link(f"{folder}/{name}") for name in os.listdir(folder)]
+    except OSError:
+        return []
+
+
+def read_link(path: str) -> str:
+    """Return where a symbolic link points, empty if that cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def read_file(path: str) -> bytes:
+    """Return a file of /proc, at most 1 MiB; empty if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return read_all(fd)
+    finally:
+        os.close(fd)
+
+
+def read_all(fd: int) -> bytes:
+    """Return what a descriptor still holds, at most 1 MiB; /proc gives it in pieces."""
+    data = b""
+    try:
+        while len(data) < READ_LIMIT_BYTES and (chunk := os.read(fd, 1 << 16)):
+            data += chunk
+    except OSError:
+        pass  # the process has ended meanwhile
+    return data

@@ -1,0 +1,340 @@
+"""Jobs that have come to a stand: real processes that hang, and what is said of them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.hook import STACK_SIGNAL, STACKS_NAME
+from launcher.run.family import find_descendants, is_alive
+from launcher.run.gauges import GpuUse
+from launcher.run.stall import Stall
+from launcher.stacks.spy import find_py_spy
+from tests.process.starting import DEADLINE_S, clean_environ
+
+ARM = "import launcher.hook; launcher.hook.arm()\n"
+UP = "print('up', flush=True)\n"
+SLEEPS = UP + "import time\ndef fetch():\n    time.sleep(3600)\nfetch()\n"
+LOCKED = UP + "import threading\nlock = threading.Lock()\ndef work():\n    lock.acquire()\nwork()\nwork()\n"
+STALL_S = 1.0
+
+needs_py_spy = pytest.mark.skipif(find_py_spy() is None, reason="py-spy is not installed")
+
+
+class Job:
+    """Processes that have written a line and nothing since, and the watch over them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.last_output = 0.0
+        self.said: list[str] = []
+        self.reasons: list[str] = []
+
+    def start(self, script: str, *around: str) -> int:
+        """Start the next rank and wait for its line; ``around`` is put in front of the command."""
+        own = self.folder / "attempt_0" / str(len(self.processes))
+        own.mkdir(parents=True)
+        (own / "train.py").write_text(script)
+        process = subprocess.Popen(
+            [*around, sys.executable, "train.py"],
+            cwd=own,
+            env=clean_environ(
+                LAUNCHER_STACKS_FILE=str(own / STACKS_NAME), RANK=str(len(self.processes)), WORLD_SIZE="2"
+            ),
+            stdout=subprocess.PIPE,
+        )
+        self.processes.append(process)
+        return process.pid
+
+    def watch(self, **options: object) -> Stall:
+        """Begin to watch, once every process has written its line."""
+        for process in self.processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+        self.last_output = time.monotonic()
+        chosen = {"stacks_folder": str(self.folder), "stop": None, "started": self.last_output, **options}
+        return Stall(
+            STALL_S,
+            lambda: [(rank, process.pid) for rank, process in enumerate(self.processes)],
+            lambda: self.last_output,
+            self.said.append,
+            **chosen,  # type: ignore[arg-type]
+        )
+
+    def report(self, **options: object) -> list[str]:
+        """Watch until there is a report; return its lines."""
+        stall = self.watch(**options)
+        drive(stall, lambda: bool(self.said))
+        return self.said[0].splitlines()
+
+    def end(self) -> None:
+        """End all processes."""
+        pids = [process.pid for process in self.processes]
+        for pid in [*pids, *find_descendants(pids)]:
+            os.kill(pid, signal.SIGKILL)
+        for process in self.processes:
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+def drive(stall: Stall, until: Callable[[], bool]) -> None:
+    """Do what the launcher's loop does, until something has happened."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not until():
+        assert time.monotonic() < deadline
+        assert stall.due is not None
+        select.select([], [], [], max(0.0, stall.due - time.monotonic()))
+        stall.fire(time.monotonic())
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """A job without processes, whose processes are ended afterwards."""
+    found = Job(tmp_path)
+    yield found
+    found.end()
+
+
+def test_processes_that_hang_say_where(job: Job) -> None:
+    """One in a lock, one asleep, both armed by the hook: the report names place and line."""
+    job.start(ARM + LOCKED)
+    job.start(ARM + SLEEPS)
+    lines = job.report()
+    assert lines == [
+        "stalled: no output for 1 s",
+        "  rank 0 waits for a lock or a thread (train.py:6 in work)",
+        "  rank 1 waits in sleep (train.py:5 in fetch)",
+        f"  all stacks: {job.folder}/stall-1.txt",
+    ]
+    text = (job.folder / "stall-1.txt").read_text()
+    assert 'train.py", line 8, in <module>' in text and "(faulthandler)" in text
+    assert all(process.poll() is None for process in job.processes)
+
+
+def test_one_report_per_stall(job: Job) -> None:
+    """The same silence is told once; after new output the next one is told again."""
+    job.start(ARM + SLEEPS)
+    stall = job.watch()
+    drive(stall, lambda: len(job.said) == 1)
+    quiet_until = time.monotonic() + 3 * STALL_S
+    drive(stall, lambda: time.monotonic() > quiet_until)
+    assert len(job.said) == 1
+    job.last_output = time.monotonic()
+    drive(stall, lambda: len(job.said) == 2)
+    assert stall.reports == [f"{job.folder}/stall-1.txt", f"{job.folder}/stall-2.txt"]
+
+
+def test_a_stall_can_end_the_job(job: Job) -> None:
+    """--on-stall stop: with a reason, once, after the report."""
+    job.start(ARM + SLEEPS)
+    job.report(stop=job.reasons.append)
+    (reason,) = job.reasons
+    assert reason.startswith("stalled: no output for 1 s; rank 0 waits in sleep (train.py:5 in fetch)")
+
+
+def test_the_python_below_a_shell_is_asked(job: Job) -> None:
+    """The shell has no handler for the signal and must not get it."""
+    pid = job.start(ARM + SLEEPS, "bash", "-c", '"$@"; true', "bash")
+    assert "  rank 0 waits in sleep (train.py:5 in fetch)" in job.report()
+    assert is_alive(pid)
+
+
+def test_forked_children_answer_one_after_the_other(job: Job) -> None:
+    """They share their parent's file, and their answers do not mix."""
+    fork = "import os\nif os.fork():\n    os.wait()\nelse:\n"
+    job.start(ARM + fork + "    import time\n    print('up', flush=True)\n    time.sleep(3600)\n")
+    lines = job.report()
+    (child,) = find_descendants([job.processes[0].pid])
+    assert lines[1] == "  rank 0 waits for a child process (train.py:4)"
+    assert lines[2] == f"  with rank 0: pid {child} waits in sleep (train.py:8)"
+
+
+@needs_py_spy
+def test_a_process_without_the_hook_is_read_by_py_spy(job: Job) -> None:
+    """Also one that is stopped and could answer nothing."""
+    job.start(LOCKED)
+    job.start(
+        ARM + UP + "import os, signal\ndef stop():\n    os.kill(0, signal.SIGSTOP)\nstop()\n", "setsid", "-w"
+    )
+    lines = job.report()
+    assert lines[1] == "  rank 0 waits for a lock or a thread (train.py:5 in work)"
+    assert lines[2].endswith("(train.py:5 in stop)")
+    assert "(py-spy)" in (job.folder / "stall-1.txt").read_text()
+
+
+def test_without_any_help_the_kernel_is_asked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hook and no py-spy: what it waits in, why there is no stack, and how to get one."""
+    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    pid = job.start(SLEEPS)
+    lines = job.report()
+    assert lines[1].startswith(f"  rank 0: no Python stack (pid {pid}, python, state S, in clock_nanosleep")
+    assert lines[1].endswith("py-spy is not installed")
+    assert "launcher.setup()" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (f"import signal\nsignal.signal({STACK_SIGNAL}, lambda *_: 1 / 0)\n" + SLEEPS, ""),
+        (ARM + "import os\nos.closerange(3, 64)\n" + SLEEPS, ""),
+        (
+            ARM + f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, [{STACK_SIGNAL}])\n" + SLEEPS,
+            "it does not answer within 2 s; ",
+        ),
+    ],
+    ids=["handler of its own", "closed file", "blocked"],
+)
+def test_who_is_not_ready_is_not_asked(
+    script: str, why: str, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal ends whoever does not expect it; and nobody is waited for."""
+    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    job.start(script)
+    line = job.report()[1]
+    assert line.endswith(f"): {why}py-spy is not installed")
+    assert job.processes[0].poll() is None
+
+
+def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is bounded, and meanwhile it is known as none of the job's."""
+    fake = tmp_path / "py-spy"
+    fake.write_text("#!/bin/sh\nexec sleep 3600\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
+    monkeypatch.setattr("launcher.stacks.spy.SPY_S", 0.3)
+    job.start(SLEEPS)
+    stall = job.watch()
+    drive(stall, lambda: bool(stall.helpers()))
+    (helper,) = stall.helpers()
+    assert is_alive(helper)
+    drive(stall, lambda: bool(job.said))
+    assert "py-spy did not end within 0.3 s" in job.said[0]
+    assert (is_alive(helper), stall.helpers()) == (False, ())
+
+
+def test_closing_ends_what_was_begun(job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job ends while its stacks are being read."""
+    fake = tmp_path / "py-spy"
+    fake.write_text("#!/bin/sh\nexec sleep 3600\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
+    job.start(SLEEPS)
+    stall = job.watch()
+    drive(stall, lambda: bool(stall.helpers()))
+    (helper,) = stall.helpers()
+    stall.close()
+    assert (stall.due, stall.helpers()) == (None, ())
+    os.waitpid(helper, 0)  # whoever collects orphans does this
+
+
+def test_without_a_folder_there_is_a_report_without_a_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing could be written: what /proc says is said."""
+    monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: None)
+    job.start(ARM + SLEEPS)
+    lines = job.report(stacks_folder=None)
+    assert [line for line in lines if "all stacks" in line] == []
+    assert "in clock_nanosleep" in lines[1]
+
+
+# --- when it is one, with a clock that the test moves
+
+
+class Gauge:
+    """GPUs as a test wants them."""
+
+    def __init__(self, *uses: GpuUse) -> None:
+        self.uses = uses
+
+    def read(self, now: float) -> tuple[GpuUse, ...]:
+        """Return what was given."""
+        return self.uses
+
+
+class Clock:
+    """A stall watch over processes that nobody has started, so that each stall is only counted."""
+
+    def __init__(self, gauge: Gauge | None = None) -> None:
+        self.stalls: list[float] = []
+        self.now = self.output = 0.0
+        self.stall = Stall(
+            100, self.ask, lambda: self.output, lambda text: None, None, None, started=0.0, gpus=gauge
+        )
+
+    def ask(self) -> list[tuple[int, int]]:
+        """Note that the watch sees a stall; there is nobody to be asked."""
+        self.stalls.append(self.now)
+        return []
+
+    def run_until(self, end: float) -> None:
+        """Fire whenever it is due."""
+        while self.stall.due is not None and self.stall.due <= end:
+            self.now = self.stall.due
+            self.stall.fire(self.now)
+
+
+def test_silence_is_counted_from_the_last_output() -> None:
+    """Not from the last look."""
+    clock = Clock()
+    clock.run_until(90)
+    clock.output = 62.5
+    clock.run_until(160)
+    assert clock.stalls == []
+    clock.run_until(170)
+    assert clock.stalls[0] == 165
+
+
+def test_a_gpu_that_works_is_no_stall() -> None:
+    """Silence alone says little; one that only waits for others does not work."""
+    working = Clock(Gauge(GpuUse(30, 5, 0, 1), GpuUse(0, 0, 0, 1)))
+    working.run_until(1000)
+    assert working.stalls == []
+    waiting = Clock(Gauge(GpuUse(100, 0, 0, 1), GpuUse(0, 0, 0, 1)))
+    waiting.run_until(104)
+    assert waiting.stalls[0] == 100
+
+
+def test_time_in_which_we_were_not_running_is_no_silence() -> None:
+    """A container that was paused for an hour has not stalled for an hour."""
+    clock = Clock()
+    clock.run_until(50)
+    clock.now = 3600.0
+    clock.stall.fire(clock.now)
+    clock.run_until(3699)
+    assert clock.stalls == []
+    clock.run_until(3704)
+    assert clock.stalls[0] == 3700
+
+
+ALL_REDUCE = """
+import os, time
+import torch, torch.distributed as dist
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+store = dist.FileStore(os.path.join(os.getcwd(), "..", "store"), 2)
+dist.init_process_group("gloo", store=store, rank=int(os.environ["RANK"]), world_size=2)
+print("up", flush=True)
+if dist.get_rank() == 1:
+    time.sleep(3600)
+dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.torch
+def test_the_rank_that_others_wait_for_is_named(job: Job) -> None:
+    """A real collective, and one process that does not come to it."""
+    pytest.importorskip("torch")
+    job.start(ARM + ALL_REDUCE)
+    job.start(ARM + ALL_REDUCE)
+    lines = job.report(world_size=2)
+    assert lines[1].startswith("  rank 0 waits in all_reduce (torch/distributed/distributed_c10d.py:")
+    assert lines[1].endswith(" <- train.py:11")
+    assert lines[2] == "  rank 1 waits in sleep (train.py:10): probably the one that the others wait for"

@@ -1,0 +1,232 @@
+"""Stacks as text in, a few lines for people out."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from launcher.stacks.answer import Answer, Frame, Thread, parse_faulthandler, parse_py_spy
+from launcher.stacks.report import name_ranks, render_report, render_stacks
+from launcher.stacks.spot import find_spot
+from launcher.stacks.spy import explain_refusal
+
+SITE = "/opt/venv/lib/python3.12/site-packages/"
+ALL_REDUCE = Frame(f"{SITE}torch/distributed/distributed_c10d.py", 2501, "all_reduce")
+WRAPPER = Frame(f"{SITE}torch/distributed/c10d_logger.py", 83, "wrapper")
+RECORD = Frame(f"{SITE}torch/distributed/elastic/multiprocessing/errors/__init__.py", 367, "wrapper")
+SELECT = Frame("/usr/lib/python3.12/selectors.py", 415, "select")
+FETCH = Frame(f"{SITE}torch/utils/data/dataloader.py", 1291, "_try_get_data")
+PROCESS = Frame("/usr/lib/python3.12/multiprocessing/process.py", 108, "run")
+RUN = Frame("/usr/lib/python3.12/subprocess.py", 2004, "_try_wait")
+TRACKER = Frame("/usr/lib/python3.12/multiprocessing/resource_tracker.py", 239, "main")
+
+
+def script(line: int, function: str = "train") -> Frame:
+    """Return a frame of the user's own code."""
+    return Frame("/job/train.py", line, function)
+
+
+def answer(rank: int, *frames: Frame, call: str = "", pid: int = 0, why: str = "") -> Answer:
+    """Return what one process has answered: a Python, with a stack if there are frames."""
+    threads = (Thread("main", frames),) if frames else ()
+    return Answer(
+        rank, pid or 100 + rank, "python train.py", "S", call, "", "/job", True, threads, "py-spy", why
+    )
+
+
+DUMP = """Thread 0x00007f76146296c0 (most recent call first):
+  File "/job/load.py", line 3 in fetch
+  File "/usr/lib/python3.12/threading.py", line 982 in run
+
+Current thread 0x00007f7634d14b80 [python] (most recent call first):
+  File "<string>", line 12 in work "quoted"
+  File "/job/train.py", line 2 in <module>
+"""
+
+
+def test_the_main_thread_of_a_dump_comes_first() -> None:
+    """faulthandler writes the oldest thread last, with a name in brackets since Python 3.14."""
+    main, other = parse_faulthandler(DUMP)
+    assert main.frames == (Frame("<string>", 12, 'work "quoted"'), Frame("/job/train.py", 2, "<module>"))
+    assert other.frames[0] == Frame("/job/load.py", 3, "fetch")
+
+
+def test_of_a_hundred_threads_the_one_that_answered_stands_for_the_process() -> None:
+    """faulthandler stops after 100 threads, and the main one would come after them."""
+    head, _, tail = DUMP.partition("\n\n")
+    text = f"{tail}\n{head}\n...\n"
+    assert parse_faulthandler(text)[0].frames[0].function == 'work "quoted"'
+
+
+@pytest.mark.parametrize("text", ["", "\n", "Fatal\n", '  File "a", line 1 in b\n', "Thread 0x1 (most"])
+def test_what_is_no_dump_has_no_threads(text: str) -> None:
+    """The file belongs to the process, which may have written anything."""
+    assert parse_faulthandler(text) == ()
+
+
+@pytest.mark.parametrize("text", ["", "null", "[1]", '[{"frames": 1}]', '{"a": 1}', '[{"frames": [{}]}]'])
+def test_what_py_spy_would_not_write_is_refused(text: str) -> None:
+    """Another version of it may write something else: that is a reason, no crash."""
+    with pytest.raises(ValueError, match=r"unexpected|Expecting|char 0"):
+        parse_py_spy(text)
+
+
+def test_the_main_thread_of_py_spy_comes_first() -> None:
+    """py-spy names it."""
+    frame = {"filename": "/job/train.py", "line": 7, "name": "train"}
+    items = [
+        {"thread_name": name, "os_thread_id": 5, "frames": [frame]} for name in ("loader", None, "MainThread")
+    ]
+    threads = parse_py_spy(json.dumps(items))
+    assert [thread.name for thread in threads] == ["MainThread (5)", "loader (5)", "thread (5)"]
+    assert threads[0].frames == (Frame("/job/train.py", 7, "train"),)
+
+
+@pytest.mark.parametrize(
+    ("frames", "call", "expected"),
+    [
+        (
+            (ALL_REDUCE, WRAPPER, script(47)),
+            "futex",
+            "in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47",
+        ),
+        ((script(40),), "clock_nanosleep", "in sleep (train.py:40 in train)"),
+        ((script(40, "<module>"),), "futex", "for a lock or a thread (train.py:40)"),
+        ((script(40),), "system call 999", "in system call 999 (train.py:40 in train)"),
+        ((script(40),), "", "in train (train.py:40)"),
+        (
+            (SELECT, FETCH, script(9)),
+            "poll",
+            "in select (selectors.py:415) <- _try_get_data (torch/utils/data/dataloader.py:1291) "
+            "<- train.py:9",
+        ),
+        ((SELECT, PROCESS, script(9)), "poll", "in select (selectors.py:415)"),
+        ((Frame("<frozen runpy>", 88, "_run_code"),), "", "in _run_code (runpy:88)"),
+        ((Frame("/elsewhere/a.py", 1, "f"),), "", "in f (/elsewhere/a.py:1)"),
+        ((Frame("<string>", 1, "f"),), "", "in f (<string>:1)"),
+    ],
+)
+def test_a_place_is_the_few_frames_that_one_looks_for(
+    frames: tuple[Frame, ...], call: str, expected: str
+) -> None:
+    """What was called last, the package it belongs to, the user's line; below a fork nothing counts."""
+    spot = find_spot(answer(0, *frames))
+    assert spot is not None
+    assert spot.render(call) == expected
+
+
+def test_the_one_that_is_not_in_the_collective_is_named() -> None:
+    """Ranks in one place are one line; whoever is elsewhere is what they wait for."""
+    waiting = [answer(rank, ALL_REDUCE, WRAPPER, script(47), call="futex") for rank in (0, 2, 3)]
+    lines = render_report([*waiting, answer(1, script(40), RECORD, call="clock_nanosleep")])
+    assert lines == [
+        "ranks 0, 2, 3 wait in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47",
+        "rank 1 waits in sleep (train.py:40 in train): probably the one that the others wait for",
+    ]
+
+
+def test_several_that_are_missing_are_all_named() -> None:
+    """Also one that gives no stack."""
+    lines = render_report(
+        [
+            answer(0, ALL_REDUCE, script(47)),
+            answer(1, script(40), call="running"),
+            answer(2, why="py-spy is not installed"),
+        ]
+    )
+    assert lines[1:] == [
+        "rank 1 runs in train (train.py:40): probably those that the others wait for",
+        "rank 2: no Python stack (pid 102, python, state S): py-spy is not installed: "
+        "probably those that the others wait for",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines_of_ranks", "world_size", "expected"),
+    [
+        ((47, 52), 2, "they wait in different calls, each for the others to come"),
+        ((47, 47), 2, "all ranks of the job have come to this call"),
+        ((47, 47), 4, "all ranks of this node have come to this call"),
+        ((47, 47), None, "all ranks of this node have come to this call"),
+    ],
+)
+def test_where_all_wait_for_others_it_is_said_what_follows(
+    lines_of_ranks: tuple[int, int], world_size: int | None, expected: str
+) -> None:
+    """Different calls, a lost network, or another node: three things to look at."""
+    answers = [answer(rank, ALL_REDUCE, script(line)) for rank, line in enumerate(lines_of_ranks)]
+    assert expected in render_report(answers, world_size)[-1]
+
+
+def test_without_a_collective_the_minority_is_pointed_at_and_nothing_more() -> None:
+    """On a GPU the wait shows in the script's own line; two ranks in two places prove nothing."""
+    lines = render_report([answer(0, script(60)), answer(1, script(60)), answer(2, script(40))])
+    assert lines[-1] == "rank 2 waits in train (train.py:40): not where the others are"
+    lines = render_report([answer(0, script(60)), answer(1, script(40))])
+    assert lines == ["rank 0 waits in train (train.py:60)", "rank 1 waits in train (train.py:40)"]
+
+
+def test_the_python_below_a_shell_or_another_python_speaks_for_its_rank() -> None:
+    """Wrappers wait for what they have started; that is where the job is."""
+    shell = Answer(0, 1, "bash run.sh", "S", "wait4", "do_wait")
+    wrapper = answer(0, RUN, script(3, "wrap"), pid=2)
+    lines = render_report([shell, wrapper, answer(0, ALL_REDUCE, script(47), pid=3)], world_size=1)
+    assert lines[0].startswith("rank 0 waits in all_reduce")
+    assert render_report([shell, wrapper])[0].startswith("rank 0 waits in _try_wait (subprocess.py:2004)")
+    assert render_report([shell])[0] == (
+        "rank 0: no Python stack (pid 1, bash, state S, in wait4, waits in do_wait)"
+    )
+
+
+def test_workers_are_told_with_their_rank_and_trackers_not_at_all() -> None:
+    """A DataLoader that waits is explained by the worker that does."""
+    worker = Frame("/job/data.py", 6, "__getitem__")
+    lines = render_report(
+        [
+            answer(0, SELECT, FETCH, script(9)),
+            answer(0, worker, FETCH, PROCESS, call="read", pid=7),
+            answer(0, TRACKER, pid=8),
+        ]
+    )
+    assert lines[1:] == ["with rank 0: pid 7 waits in read (data.py:6 in __getitem__)"]
+
+
+def test_without_any_stack_it_is_said_how_to_get_them() -> None:
+    """The next run can do better."""
+    assert "launcher.setup()" in render_report([answer(0, why="py-spy is not installed")])[-1]
+    assert render_report([]) == []
+
+
+def test_the_file_shows_all_threads_and_obeys_no_escape() -> None:
+    """Everything that is known, and what a process calls its threads reaches no terminal raw."""
+    threads = (Thread("main", (script(1),)), Thread("evil\x1b[31m", ()))
+    text = render_stacks("stalled", [Answer(3, 9, "python", "S", threads=threads, means="py-spy")])
+    assert 'File "/job/train.py", line 1, in train' in text
+    assert "evil\\x1b[31m, innermost first (py-spy):\n    no Python frame" in text
+
+
+@pytest.mark.parametrize(
+    ("ranks", "expected"),
+    [([3], "rank 3"), ([0, 1], "ranks 0, 1"), ([0, 1, 2, 5, 6, 9], "ranks 0-2, 5, 6, 9")],
+)
+def test_ranks_are_short(ranks: list[int], expected: str) -> None:
+    """A thousand ranks fit on a line."""
+    assert name_ranks(ranks) == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        ("", "it wrote nothing"),
+        ("Permission Denied: Try running again with sudo", "--cap-add SYS_PTRACE"),
+        ("Error: x\n\nCaused by:\n 0: Operation not permitted (os error 1)", "--cap-add SYS_PTRACE"),
+        (
+            "\nError: Failed to find python version from target process\n",
+            "Error: Failed to find python version",
+        ),
+    ],
+)
+def test_why_py_spy_refused_is_one_line(error: str, expected: str) -> None:
+    """With what to do where that is known."""
+    assert expected in explain_refusal(error)
