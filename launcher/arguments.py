@@ -66,6 +66,11 @@ def add_flags(parser: Parser) -> None:
             parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
 
 
+def add_command(parser: Parser) -> None:
+    """Add COMMAND: everything from the first word on that is no flag."""
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
 def strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
     """Drop the ``--`` that separates options from the command; argparse keeps it in a remainder."""
     return tuple(command[1:] if command and command[0] == "--" else command)

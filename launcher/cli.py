@@ -6,17 +6,20 @@ Parsers are built for the one command that was asked for, and what a command nee
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
-from launcher.arguments import Parser, add_flags, add_replay, make_parser, strip_dashes
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
 from launcher.model import Mode, Plan, Process
 from launcher.options import Options, read_options
+from launcher.quick import read_quickly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.arguments import Parser
 
 DESCRIPTION = {
     "run": "start COMMAND with everything a distributed process must see",
@@ -63,22 +66,13 @@ def _overview() -> str:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher run``: exec the command, or start one process per GPU and wait."""
-    parser = make_parser("run", "[options] [--] COMMAND ...", DESCRIPTION["run"])
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
-        help="print the plan and stop [LAUNCHER_DRY_RUN]",
-    )
-    add_replay(parser, environ)
-    add_flags(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    words = parser.parse_args(argv)
-    command = strip_dashes(words.command)
-    if words.replay and not words.dry_run:
-        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
-    plan, inherited = _plan(words, environ, command)
-    if words.dry_run:
+    quick = read_quickly(argv, environ)
+    if quick is None:
+        typed, command, dry_run = _read_run(argv, environ)
+    else:
+        (typed, command), dry_run = quick, False
+    plan, inherited = _plan(typed, environ, command)
+    if dry_run:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
     from launcher.plan import render_environ
@@ -102,8 +96,32 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
 
 
+def _read_run(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return typed flags, command, and whether this is a dry run, as argparse has them."""
+    from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
+
+    parser = make_parser("run", "[options] [--] COMMAND ...", DESCRIPTION["run"])
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
+        help="print the plan and stop [LAUNCHER_DRY_RUN]",
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    add_command(parser)
+    words = parser.parse_args(argv)
+    if words.replay and not words.dry_run:
+        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
+    return vars(words), strip_dashes(words.command), words.dry_run
+
+
 def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher env``: the variables of one process, for people, shells and tools."""
+    from launcher.arguments import add_flags, add_replay, make_parser
+
     parser = make_parser("env", "[options]", DESCRIPTION["env"])
     parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
     parser.add_argument(
@@ -117,7 +135,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     add_replay(parser, environ)
     add_flags(parser)
     words = parser.parse_args(argv)
-    plan, inherited = _plan(words, environ, ())
+    plan, inherited = _plan(vars(words), environ, ())
     from launcher.plan import render_environ
     from launcher.views.environment import render_environment
 
@@ -144,20 +162,24 @@ def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process:
 
 def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher plan``: everything the launcher knows and would do."""
+    from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
+
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", DESCRIPTION["plan"])
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
     )
     add_replay(parser, environ)
     add_flags(parser)
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    add_command(parser)
     words = parser.parse_args(argv)
-    job, inherited = _plan(words, environ, strip_dashes(words.command))
+    job, inherited = _plan(vars(words), environ, strip_dashes(words.command))
     return _print_plan(job, inherited, words.format)
 
 
 def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher snapshot``: one file that replays this node anywhere."""
+    from launcher.arguments import make_parser
+
     parser = make_parser("snapshot", "[-o FILE]", DESCRIPTION["snapshot"])
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
@@ -174,17 +196,17 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def _plan(
-    words: argparse.Namespace, environ: Mapping[str, str], command: Sequence[str]
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[Plan, Mapping[str, str]]:
     """Return the plan, and the environment that it starts from: ours, or the recorded one."""
     from launcher.plan import plan_job
 
-    typed = vars(words)
     host = Host()
-    if words.replay:
+    replay = typed.get("replay")
+    if isinstance(replay, str) and replay:
         from launcher.snapshot import read_snapshot
 
-        recorded = read_snapshot(words.replay)
+        recorded = read_snapshot(replay)
         host, environ = recorded, recorded.environ
     return plan_job(environ, host, read_options(typed, environ), command), environ
 

@@ -7,7 +7,6 @@ no fact of a job is an empty text.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from launcher.errors import Problem
@@ -19,10 +18,14 @@ COUNT_LIMIT = 1 << 24
 PORT_LIMIT = 65536
 MPI_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 """One of these is set in every process that an mpirun or mpiexec started."""
-_DIGITS = re.compile(r"[0-9]{1,10}\Z", re.ASCII)
+_DIGITS_LIMIT = 10
 # Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
 # IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
-_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.:%-]{0,251}[A-Za-z0-9_])?\Z|::[A-Fa-f0-9.:]*\Z", re.ASCII)
+_WORD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_INNER = _WORD | frozenset(".:%-")
+_ANYWHERE = frozenset("0123456789ABCDEFabcdef:.")
+"""What may follow the ``::`` that an IPv6 address may begin with."""
+_HOST_LIMIT = 253
 
 
 class Malformed(ValueError):
@@ -51,9 +54,17 @@ def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
         Malformed: Anything else: signs, underscores, other digits, too large.
     """
     digits = text.strip(" \t\r\n")
-    if not _DIGITS.match(digits) or not minimum <= int(digits) < limit:
+    plain = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_LIMIT
+    if not plain or not minimum <= int(digits) < limit:
         raise Malformed(f"an integer in {minimum}..{limit - 1}")
     return int(digits)
+
+
+def _is_host(text: str) -> bool:
+    if text.startswith("::"):
+        return _ANYWHERE.issuperset(text)
+    ends = text[:1] + text[-1:]
+    return bool(text) and len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
 
 
 def parse_host(text: str) -> str:
@@ -65,7 +76,7 @@ def parse_host(text: str) -> str:
     host = text.strip(" \t\r\n")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not _HOST.match(host) or host.count(":") == 1:
+    if not _is_host(host) or host.count(":") == 1:
         raise Malformed("a host name or an IP address, without a port")
     return host
 

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
+CPU_LIMIT = 8192
+"""More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
 REAPED_AT_ONCE = 100
 STATUS_AFTER_S = 1.0
 """On a terminal a status line appears after this."""
@@ -106,7 +108,7 @@ def supervise(
     paths = [find_program(child.argv[0], child.environ) for child in children]
     if widen_cpus:
         # The kernel cuts this down to the cgroup's cpuset, which is exactly what is wanted.
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
+        os.sched_setaffinity(0, range(CPU_LIMIT))
     return Supervisor(children, paths, watch, node, environ).run()
 
 
