@@ -1,7 +1,8 @@
 """What runs inside of the training processes, whatever Python and environment those have.
 
-A ``.pth`` line (``import launcher.hook; launcher.hook.arm()``), a ``sitecustomize`` or
-`launcher.setup` calls `arm`. In a process that no launcher has started that costs two look-ups.
+A ``.pth`` line, a ``sitecustomize`` or `launcher.setup` calls `arm`. Where no launcher has set the
+variables that costs the import of two small modules; a line that looks at the variable first
+(docs/stalls.md) costs nothing.
 Everything in this package runs on Python 3.8 and newer, imports nothing of the launcher outside of
 it, never raises and never prints: it is a guest in somebody else's program.
 """

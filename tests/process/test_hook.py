@@ -182,6 +182,20 @@ def test_arming_is_free_where_no_launcher_is() -> None:
     assert (done.stdout, done.stderr) == ("['launcher', 'launcher.hook'] True\n", "")
 
 
+def test_the_line_for_a_pth_file_arms_every_python(tmp_path: Path) -> None:
+    """The line in docs/stalls.md, as site runs it, before the script's first line."""
+    page = (Path(ROOT) / "docs" / "stalls.md").read_text()
+    (line,) = [line.strip() for line in page.splitlines() if "__import__" in line]
+    (tmp_path / "launcher.pth").write_text(f"{line}\n")
+    script = (
+        f"import site; site.addsitedir({str(tmp_path)!r})\nimport sys; print('launcher.hook' in sys.modules)"
+    )
+    armed = run(script, tmp_path, LAUNCHER_STACKS_FILE=str(tmp_path / "stacks.txt"))
+    assert (armed.stdout, armed.stderr, (tmp_path / "stacks.txt").exists()) == ("True\n", "", True)
+    plain = run(script, tmp_path)
+    assert (plain.stdout, plain.stderr) == ("False\n", "")
+
+
 def test_the_handler_of_somebody_else_stays(tmp_path: Path) -> None:
     """A profiler that has taken the signal keeps it, and the launcher sees that nobody answers."""
     script = (
