@@ -93,7 +93,7 @@ def find_parser(name: str) -> argparse.ArgumentParser:
 
     with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
         try:
-            COMMANDS[name]([], {})
+            COMMANDS[name](["--help"], {})  # what every command leaves to argparse
         except Built as built:
             parser: argparse.ArgumentParser = built.args[0]
             return parser

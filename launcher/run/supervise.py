@@ -185,10 +185,7 @@ class Supervisor:
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
-        for close in (self.progress, self.stall):
-            if close is not None:
-                self.loop.guard(close.close)
-        self.progress = self.stall = None
+        self.end_watching()
         self.output.end_attempt()
         if self.refused is not None:
             raise self.refused
@@ -282,7 +279,7 @@ class Supervisor:
 
         self.stall = Stall(
             self.watch.stall_timeout_s,
-            lambda: [(process.child.rank, pid) for pid, process in self.running.items()],
+            self.list_processes,
             lambda: self.output.last_s,
             self.say,
             self.stop_stalled if self.watch.on_stall == "stop" else None,
@@ -292,6 +289,21 @@ class Supervisor:
             world_size=self.node.world_size,
         )
         self.loop.timers.append(self.stall)
+
+    def list_processes(self) -> list[tuple[int, int]]:
+        """Return rank and pid of the processes that are to make progress."""
+        if self.stopper.begun:
+            return []
+        return [(process.child.rank, pid) for pid, process in self.running.items()]
+
+    def end_watching(self) -> None:
+        """The processes are ending, or have ended: neither progress nor stalls are worth a word."""
+        if self.stall is not None:
+            self.folder.keeps = self.folder.keeps or bool(self.stall.reports)
+            self.loop.guard(self.stall.close)
+        if self.progress is not None:
+            self.loop.guard(self.progress.close)
+        self.stall = self.progress = None
 
     def stop_stalled(self, reason: str) -> None:
         """The job hangs, and is to end as a failure."""

@@ -27,7 +27,7 @@ ALLOWED_TEXT = """
     __future__ _functools _collections _operator _heapq _weakrefset _weakref
     atexit collections collections.abc copyreg enum errno functools heapq importlib
     importlib._abc importlib._bootstrap importlib._bootstrap_external itertools keyword operator
-    reprlib signal stat time types weakref
+    reprlib signal stat time types warnings weakref
 """
 ALLOWED = frozenset(ALLOWED_TEXT.split())
 NEVER = (
