@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.run.supervise import reads_keys
 from tests.process.looking import pending, wait_for
 from tests.process.starting import clean_environ
 
@@ -175,9 +176,11 @@ def test_ctrl_c_does_not_end_an_interactive_program(opened: list[Terminal]) -> N
     terminal.wait_for("KeyboardInterrupt")
     terminal.wait_for(">>> ")
     for _ in range(2):
+        wait_for(lambda: reads_keys(terminal.fd), "the prompt reads each key")
         terminal.type("\x03")
         terminal.wait_for("KeyboardInterrupt")
         terminal.wait_for(">>> ")
+    wait_for(lambda: reads_keys(terminal.fd), "the prompt reads each key")
     terminal.type("time.sleep(1); print('ali' + 've')\r")
     terminal.wait_for("alive")
     terminal.type("exit(3)\r")
