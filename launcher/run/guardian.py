@@ -50,7 +50,7 @@ class Guardian:
     def tell(self, group: int) -> None:
         """Name one more process group to be taken along."""
         if self.pid is not None:
-            try:
+            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
                 os.write(self.writing, b"%d\n" % group)
             except OSError:
                 pass  # somebody has killed it, and we shall hear of that as of any child
