@@ -24,11 +24,21 @@ class Guardian:
     """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
     def __init__(self, run_id: str) -> None:
+        """Fork it.
+
+        Raises:
+            OSError: No more processes or descriptors.
+        """
         self.pid: int | None = None
         if os.getpid() == 1:
             return
         reading, self.writing = os.pipe()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(reading)
+            os.close(self.writing)
+            raise
         if self.pid == 0:
             try:
                 os.close(self.writing)
@@ -40,18 +50,22 @@ class Guardian:
     def tell(self, group: int) -> None:
         """Name one more process group to be taken along."""
         if self.pid is not None:
-            try:
+            try:  # noqa: SIM105 - contextlib would be one more module on the launch path
                 os.write(self.writing, b"%d\n" % group)
             except OSError:
-                self.pid = None  # somebody has killed it; the kernel still takes the processes
+                pass  # somebody has killed it, and we shall hear of that as of any child
+
+    def lose(self) -> None:
+        """It has ended, and its pid is free for others."""
+        os.close(self.writing)
+        self.pid = None
 
     def dismiss(self) -> None:
         """All has ended as it should."""
         if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)  # our child that nobody has waited for: the pid is its own
             os.waitpid(self.pid, 0)
-            os.close(self.writing)
-            self.pid = None
+            self.lose()
 
 
 def _guard(fd: int, mark: bytes) -> None:

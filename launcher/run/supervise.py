@@ -45,6 +45,7 @@ SILENCE_AFTER_S = 59.0
 """In a log nothing is said about progress before this."""
 TWICE_S = 2.0
 """Two Ctrl-C within this time are one request to end now."""
+UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 STALLED = 1
 """Our status where a stalled job was ended and all of its processes say 0."""
 
@@ -207,10 +208,17 @@ class Supervisor:
         except OSError as error:
             self.refuse(cannot_start(error))
         refusals.close_writing()
-        if self.guardian is None:
-            self.guardian = Guardian(self.run_id)
-        for process in self.processes:
-            self.guardian.tell(process.pid)
+        if self.refused is None:
+            self.start_guardian()
+
+    def start_guardian(self) -> None:
+        """Have somebody who takes the job along should we be killed; it runs without, too."""
+        try:
+            self.guardian = self.guardian or Guardian(self.run_id)
+            for process in self.processes:
+                self.guardian.tell(process.pid)
+        except OSError as error:
+            self.say(f"no guardian ({error.strerror}): {UNGUARDED}")
 
     def start(self, index: int, child: Child, path: str, refusals: Refusals) -> None:
         """Start one process, and watch for its end."""
@@ -394,6 +402,9 @@ class Supervisor:
             else:
                 os.waitpid(found.si_pid, 0)
                 self.news = True
+                if self.guardian is not None and found.si_pid == self.guardian.pid:
+                    self.guardian.lose()
+                    self.say(f"somebody has killed the launcher's guardian: {UNGUARDED}")
         return True
 
     def note_lost(self) -> None:
