@@ -66,6 +66,10 @@ def _overview() -> str:
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher run``: exec the command, or start one process per GPU and wait."""
+    if os.getpid() == 1:
+        from launcher.run.signals import hold, release
+
+        hold()
     quick = read_quickly(argv, environ)
     if quick is None:
         typed, command, dry_run = _read_run(argv, environ)
@@ -82,6 +86,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
 
+        if os.getpid() == 1:
+            release()
         execute(plan.processes[0].argv, environments[0], plan.processes[0].cpus)
     from launcher.run.spawn import Child
     from launcher.run.supervise import Node, supervise

@@ -26,6 +26,7 @@ class RunFolder:
     ) -> None:
         self.keeps = log_dir is not None
         self.path: str | None = None
+        self._made: set[str] = set()
         if log_dir is not None:
             node = "node" if node_rank is None else f"node{node_rank}"
             self.path = os.path.abspath(os.path.join(log_dir, f"{node}_{run_id[:8]}"))
@@ -45,11 +46,17 @@ class RunFolder:
         """Return the folder of one process, made if it is not there."""
         if self.path is None:
             return None
-        path = f"{self.path}/attempt_{attempt}/{local_rank}"
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError:
-            return None
+        attempts = f"{self.path}/attempt_{attempt}"
+        path = f"{attempts}/{local_rank}"
+        for wanted in (attempts, path):
+            if wanted not in self._made:
+                try:
+                    os.mkdir(wanted)
+                except FileExistsError:
+                    pass
+                except OSError:
+                    return None
+                self._made.add(wanted)
         return path
 
     def log_path(self, attempt: int, local_rank: int, stream: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 
 from launcher.run.kernel import set_name
 
@@ -23,7 +24,8 @@ PASSES = 20
 class Guardian:
     """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, clean_up: Callable[[], None]) -> None:
+        """Fork it; ``clean_up`` is what the launcher would have done at its end."""
         """Fork it.
 
         Raises:
@@ -43,6 +45,7 @@ class Guardian:
             try:
                 os.close(self.writing)
                 _guard(reading, f"{MARK}={run_id}".encode())
+                clean_up()
             finally:
                 os._exit(0)
         os.close(reading)

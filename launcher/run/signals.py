@@ -23,6 +23,26 @@ SI_KERNEL = 0x80
 """si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
 
 
+_mask_at_start: frozenset[int] | None = None
+
+
+def hold() -> None:
+    """Block what will be forwarded, as early as we can. For process 1.
+
+    The kernel drops a signal for process 1 that has no handler for it: a SIGTERM in the milliseconds
+    before we watch would be lost, and with it the end that somebody waits for.
+    """
+    global _mask_at_start
+    numbers = signal.valid_signals() - set(NOT_FORWARDED)
+    _mask_at_start = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+
+
+def release() -> None:
+    """Undo `hold`, where we do not stay."""
+    if _mask_at_start is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask_at_start)
+
+
 class Watched:
     """The signals that are for us: blocked, and read from a descriptor.
 
@@ -40,7 +60,8 @@ class Watched:
         for number in IGNORED_BY_US:
             signal.signal(number, signal.SIG_IGN)
         numbers = (forwarded - kept) | {signal.SIGCHLD}
-        self.mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+        self.mask = mask if _mask_at_start is None else _mask_at_start
         self.fd = open_signal_file(numbers)
 
     def reset(self) -> None:

@@ -214,7 +214,7 @@ class Supervisor:
     def start_guardian(self) -> None:
         """Have somebody who takes the job along should we be killed; it runs without, too."""
         try:
-            self.guardian = self.guardian or Guardian(self.run_id)
+            self.guardian = self.guardian or Guardian(self.run_id, self.folder.remove)
             for process in self.processes:
                 self.guardian.tell(process.pid)
         except OSError as error:

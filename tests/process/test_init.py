@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -226,7 +227,9 @@ time.sleep(600)
 def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -> None:
     """Processes, their children, and a grandchild in a session of its own: none holds a GPU any longer."""
     words = ("--nproc-per-node", str(count), "--", sys.executable, "-c", FAMILY, str(tmp_path))
-    with open_launcher("run", *words) as process:
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with open_launcher("run", *words, environ={"TMPDIR": str(temporary)}) as process:
         names = [f"{kind}{rank}" for kind in ("leader", "child", "daemon") for rank in range(count)]
         pids = [read_pid(tmp_path / name) for name in names]
         assert not any(is_gone(pid) for pid in pids)
@@ -236,6 +239,7 @@ def test_nobody_survives_a_sigkill_of_the_launcher(tmp_path: Path, count: int) -
             wait_for(lambda pid=pid: is_gone(pid), f"{name} is gone")  # type: ignore[misc]
         _, err = process.communicate(timeout=10)
     assert "the launcher was killed" in err
+    wait_for(lambda: not list(temporary.iterdir()), "its temporary folder is gone")
 
 
 WRAPPED = """
@@ -366,6 +370,36 @@ def test_an_early_signal_is_not_lost(tmp_path: Path) -> None:
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=20)
         assert process.returncode == 143, err
+
+
+def test_a_signal_for_process_1_is_not_lost_while_it_starts() -> None:
+    """The kernel drops what process 1 has no handler for; from our first lines on nothing is dropped."""
+    need_pid_namespaces()
+    source = (
+        "def read(reader):\n    open(reader.text('READY'), 'w').close()\n    import time; time.sleep(1)\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "slow_source.py").write_text(source)
+        ready = Path(folder, "ready")
+        environ = {**clean_environ(), "READY": str(ready)}
+        environ["PYTHONPATH"] += f":{folder}"
+        command = (
+            sys.executable,
+            "-m",
+            "launcher",
+            "run",
+            "--source",
+            "slow_source:read",
+            "--",
+            "sleep",
+            "60",
+        )
+        with subprocess.Popen([*UNSHARE, *command], env=environ, stderr=subprocess.PIPE) as process:
+            wait_for(ready.exists, "the launcher plans")
+            (init,) = children_now(process.pid).split()
+            os.kill(int(init), signal.SIGTERM)
+            process.communicate(timeout=20)
+    assert process.returncode == 143
 
 
 def children_now(pid: int) -> str:
