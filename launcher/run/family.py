@@ -55,6 +55,9 @@ def describe(pid: int) -> str:
     waits = (_read(f"/proc/{pid}/wchan") or b"").decode("ascii", "replace")
     if waits not in ("", "0"):
         facts.append(f"waits in {printable(waits)}")
+    tracer = _tracer(pid)
+    if tracer:
+        facts.append(f"held by a debugger, pid {tracer}")
     gpus = find_gpu_files(pid)
     if gpus:
         facts.append(f"holds {', '.join(gpus)}")
@@ -86,6 +89,13 @@ def _stat(pid: int) -> tuple[str, int] | None:
     # The second field is the name in parentheses and may itself hold any character.
     words = text.rpartition(b")")[2].split()
     return words[0].decode("ascii"), int(words[1])
+
+
+def _tracer(pid: int) -> int:
+    for line in (_read(f"/proc/{pid}/status") or b"").splitlines():
+        if line.startswith(b"TracerPid:"):
+            return int(line.split()[1])
+    return 0
 
 
 def _list(folder: str) -> list[str]:

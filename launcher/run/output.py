@@ -1,8 +1,9 @@
 """Where the output of each process goes, and the pipes, files and screens on the way.
 
 A process gets our own descriptor wherever nothing has to be done with what it writes; else a pipe:
-where lines need a prefix, where they go to a file as well, and for standard error, whose last lines
-belong to the truth about a failure. A single process at a terminal keeps the terminal.
+where lines need a prefix, where they go to a file (which may be on a disk that gets full, and then must
+not end the process), and for standard error, whose last lines belong to the truth about a failure. A
+single process at a terminal keeps the terminal.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ class Output:
         self._several = len(watch.routes) > 1
         self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
         self._streams: dict[int, list[Stream]] = {}
-        self._errors: dict[int, Stream | str] = {}
+        self._errors: dict[int, Stream] = {}
         self._files: list[LogFile] = []
         self._open: list[int] = []
         self._paused: list[Stream] = []
-        self._paths: list[str] = []
+        self._complaints: set[tuple[bool, int | None]] = set()
         self._since = self._ended_s = time.monotonic()
         self.sees_all = self._needs_pipe(STDOUT)
         self.has_colour = self._colour and self._screens[STDERR].console.is_terminal
@@ -79,18 +80,13 @@ class Output:
         self, index: int, child: Child, bit: int, path: str | None, fds: dict[int, int | None]
     ) -> int | None:
         shown = child.route.to_console & bit
-        if path is not None and not shown:
-            self._paths.append(path)
-            if bit == STDERR:
-                self._errors[index] = path
-            return self._keep(_open_file(path))
-        if not shown:
+        if path is None and not shown and bit == STDOUT:
             return self._keep(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
         if path is None and not self._needs_pipe(bit):
             return None
         if self._merges and bit == STDOUT and not child.route.to_file and fds[STDERR] is not None:
             return fds[STDERR]  # one pipe, as it is one place: what was written first stays first
-        return self._open_pipe(index, child, bit, path)
+        return self._open_pipe(index, child, bit, path, shown=bool(shown))
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether something is to be done with what a single process writes to a stream."""
@@ -100,7 +96,7 @@ class Output:
             return False
         return bit == STDERR or self._merges
 
-    def _open_pipe(self, index: int, child: Child, bit: int, path: str | None) -> int:
+    def _open_pipe(self, index: int, child: Child, bit: int, path: str | None, *, shown: bool) -> int:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
         colour = self._colour and screen.console.is_terminal
@@ -108,7 +104,7 @@ class Output:
         file = None if path is None else _log_file(path)
         if file is not None:
             self._files.append(file)
-        stream = Stream(reading, screen, prefix, file, lines=self._several or None)
+        stream = Stream(reading, screen if shown else None, prefix, file, lines=self._several or None)
         self._streams[index].append(stream)
         if bit == STDERR:
             self._errors[index] = stream
@@ -148,7 +144,7 @@ class Output:
     def last_s(self) -> float:
         """When anything was written last, monotonic seconds; start of the attempt before that."""
         times = [stream.last_ns / 1e9 for streams in self._streams.values() for stream in streams]
-        return max([self._since, self._ended_s, *times, *map(_written_s, self._paths)])
+        return max([self._since, self._ended_s, *times])
 
     def _read(self, stream: Stream) -> None:
         if not stream.read():
@@ -187,7 +183,10 @@ class Output:
                 self._loop.add(fd, lambda console=console: self._flush(console), writable=True)  # type: ignore[misc]
         for place in (*self._consoles, *self._files):
             complaint = place.take_complaint()
-            if complaint is not None:
+            # A full disk is said once, not once for each of the files on it.
+            reason = isinstance(place, LogFile), None if place.error is None else place.error.errno
+            if complaint is not None and reason not in self._complaints:
+                self._complaints.add(reason)
                 self.say(complaint)
 
     def _flush(self, console: Console) -> None:
@@ -221,10 +220,8 @@ class Output:
 
     def read_errors(self, index: int) -> bytes:
         """Return the last of what a process wrote to standard error, as far as we have seen it."""
-        source = self._errors.get(index)
-        if isinstance(source, Stream):
-            return source.tail
-        return b"" if source is None else _read_end(source)
+        stream = self._errors.get(index)
+        return b"" if stream is None else stream.tail
 
     def end_attempt(self) -> None:
         """All processes have ended: pass on what they have left in their pipes."""
@@ -237,27 +234,19 @@ class Output:
         """Give readers of our output a moment, and say how much they will never see."""
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
-        for place in (*self._consoles, *self._files):
-            place.drain(deadline)
-        for place in (*self._consoles, *self._files):
-            place.close()
-            if place.lost_bytes and place is not self.screen.console:
-                self.say(f"{place.name}: {place.lost_bytes} bytes of output were lost")
-
-
-def _written_s(path: str) -> float:
-    """Return when a file was written last, in monotonic seconds."""
-    try:
-        return time.monotonic() - max(0.0, time.time() - os.stat(path).st_mtime)
-    except OSError:
-        return 0.0
-
-
-def _open_file(path: str) -> int:
-    try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise cannot_write(path, error) from error
+        for file in self._files:
+            file.drain(deadline)
+            file.close()
+        lost = [file.lost_bytes for file in self._files if file.lost_bytes]
+        if lost:
+            files = f"{len(lost)} of {len(self._files)} log files"
+            self.say(f"{sum(lost)} bytes of output were lost: they are missing in {files}")
+        for console in self._consoles:
+            console.drain(deadline)
+        for console in self._consoles:
+            console.close()
+            if console.lost_bytes and console is not self.screen.console:
+                self.say(f"{console.name}: {console.lost_bytes} bytes of output were lost")
 
 
 def _log_file(path: str) -> LogFile:
@@ -265,12 +254,3 @@ def _log_file(path: str) -> LogFile:
         return LogFile(path)
     except OSError as error:
         raise cannot_write(path, error) from error
-
-
-def _read_end(path: str, size: int = 1 << 15) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - size))
-            return file.read(size)
-    except OSError:
-        return b""

@@ -134,9 +134,8 @@ class Stopper:
             self._tell([pid for pid in everybody if pid not in self.told])
         else:
             left = len(self.leaders())
-            self._say(
-                f"{left} process{'es' if left != 1 else ''} still run after {self.grace_s:g} s: SIGKILL"
-            )
+            count = "1 process still runs" if left == 1 else f"{left} processes still run"
+            self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
             self.kill()
 
     def _end_lingering(self, now: float) -> None:

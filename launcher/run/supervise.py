@@ -346,12 +346,15 @@ class Supervisor:
         """The kernel's notice that a process has ended."""
         if process.code is not None:
             return
-        process.ended_ns = time.time_ns()
-        _, status = os.waitpid(process.pid, 0)
-        process.code = os.waitstatus_to_exitcode(status)
+        process.ended_ns = process.ended_ns or time.time_ns()
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
         if process.pidfd is not None:
             self.loop.remove(process.pidfd)
             os.close(process.pidfd)
+            process.pidfd = None
+        if not pid:
+            return  # a debugger has its status, and SIGCHLD tells us when we may have it
+        process.code = os.waitstatus_to_exitcode(status)
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         del self.running[process.pid]
         self.ended.append(process)
