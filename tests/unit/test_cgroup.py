@@ -59,6 +59,29 @@ CASES: dict[str, tuple[Mapping[str, str], MemoryEvents, int | None]] = {
         MemoryEvents(3, 41, "/sys/fs/cgroup/memory/memory.oom_control"),
         64 << 20,
     ),
+    "v1: the limit of memory and swap together was reached first": (
+        {
+            **HYBRID,
+            f"{ROOT}/memory/memory.oom_control": CONTROL,
+            f"{ROOT}/memory/memory.failcnt": "1\n",
+            f"{ROOT}/memory/memory.memsw.failcnt": "40\n",
+            f"{ROOT}/memory/memory.limit_in_bytes": "67108864\n",
+        },
+        MemoryEvents(3, 41, "/sys/fs/cgroup/memory/memory.oom_control"),
+        64 << 20,
+    ),
+    "v1: the same, by a kernel that does not count it": (
+        {
+            **HYBRID,
+            f"{ROOT}/memory/memory.oom_control": CONTROL,
+            f"{ROOT}/memory/memory.failcnt": "0\n",
+            f"{ROOT}/memory/memory.memsw.failcnt": "0\n",
+            f"{ROOT}/memory/memory.max_usage_in_bytes": "67108864\n",
+            f"{ROOT}/memory/memory.limit_in_bytes": "67108864\n",
+        },
+        MemoryEvents(3, 1, "/sys/fs/cgroup/memory/memory.oom_control"),
+        64 << 20,
+    ),
     "v1: no limit": (
         {
             **HYBRID,

@@ -1,0 +1,263 @@
+"""The launcher as entry point, hence as process 1, of real containers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.container.podman import IMAGE, TIMEOUT_S, Podman, container_words, need_containers
+
+pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("containers")]
+
+STATUSES = (0, 1, 7, 125, 126, 127, 128, 143, 255)
+DEADLY = (
+    *(signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM),
+    *(signal.SIGSEGV, signal.SIGABRT, signal.SIGUSR1, signal.SIGPIPE),
+)
+# As careful people run containers: another user, nothing to write to, no capabilities.
+HARDENED = (
+    *("--user", "1234:1234", "--read-only", "--read-only-tmpfs=false"),
+    *("--cap-drop", "all", "--security-opt", "no-new-privileges"),
+)
+# As Docker's profile was before 20.10: what it does not know is refused with EPERM.
+NO_PIDFDS_PROFILE = {
+    "defaultAction": "SCMP_ACT_ALLOW",
+    "syscalls": [{"names": ["pidfd_open"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
+}
+NO_PIDFDS = ("--security-opt", "seccomp={folder}/no-pidfds.json")
+SAVE = """
+import os, signal, sys, time
+rank = os.environ.get("RANK", "?")
+def save(number, frame):
+    time.sleep(0.5)  # the work of saving
+    with open(f"/job/saved{rank}", "a") as file:
+        file.write(f"{signal.Signals(number).name}\\n")
+    sys.exit(0)
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, save)
+open(f"/job/ready{rank}", "w").close()
+while True:
+    time.sleep(0.05)
+"""
+
+
+ORPHANS = """
+import json, os, time
+for _ in range(20):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.1)
+            os._exit(0)
+        os._exit(0)
+    os.wait()
+def processes():
+    found = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as file:
+                found[int(name)] = file.read().rpartition(")")[2].split()[:2]  # state, parent
+        except OSError:
+            pass
+    return found
+adopted = sum(parent == "1" for _, parent in processes().values()) - 1
+deadline = time.monotonic() + 20
+while len(processes()) > 2 and time.monotonic() < deadline:
+    time.sleep(0.01)
+left = {pid: state for pid, (state, _) in processes().items()}
+print(json.dumps({"adopted": adopted, "left": left, "pid": os.getpid()}))
+"""
+# Ends by itself at 256 MiB, should nothing end it.
+HUNGRY = """
+blocks = []
+while len(blocks) < 256:
+    blocks.append(bytearray(b"x" * (1 << 20)))
+"""
+
+
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Podman]:
+    """Return an engine of our own."""
+    need_containers()
+    engine = Podman()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def container(podman: Podman, tmp_path: Path) -> Iterator[Container]:
+    """Return what runs the image with a folder of this test as /job."""
+    made = Container(podman, tmp_path)
+    yield made
+    made.remove()
+
+
+class Container:
+    """Containers of one test."""
+
+    def __init__(self, podman: Podman, folder: Path) -> None:
+        self.podman, self.folder = podman, folder
+        self._names: list[str] = []
+
+    def line(self, command: tuple[str, ...], options: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Return ``podman run``'s words for a command in a container with a name of its own."""
+        self._names.append(f"launcher-{uuid.uuid4().hex[:12]}")
+        return ("run", "--name", self._names[-1], *container_words(self.folder), *options, IMAGE, *command)
+
+    def run(self, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+        """Run a command as the container's CMD to its end."""
+        return self.podman(*self.line(command, options))
+
+    def start(self, *command: str, options: tuple[str, ...] = ()) -> str:
+        """Start a command in the background; return the container's name."""
+        self.podman.must(*self.line(command, ("--detach", *options)))
+        return self._names[-1]
+
+    def write(self, name: str, text: str) -> str:
+        """Put a file into /job, and return its path in the container."""
+        (self.folder / name).write_text(text)
+        return f"/job/{name}"
+
+    def stop(self, name: str, *options: str) -> tuple[int, str]:
+        """``podman stop``; return the container's exit status and all it has said."""
+        self.podman.must("stop", *options, name)
+        said = self.podman("logs", name)
+        return int(
+            self.podman.must("inspect", "--format", "{{.State.ExitCode}}", name)
+        ), said.stdout + said.stderr
+
+    def remove(self) -> None:
+        """Remove all that were started."""
+        if self._names:
+            self.podman("rm", "--force", "--ignore", "--time", "0", *self._names)
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    """Poll until something is true; fail with words at the deadline."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {TIMEOUT_S:g} s: {what}"
+        time.sleep(0.02)  # between two looks: there is nothing to wait on
+
+
+def run_all(container: Container, commands: list[tuple[str, ...]]) -> list[tuple[int, str]]:
+    """Run a container for each command, side by side; return their statuses and standard errors."""
+    started = [container.podman.start(*container.line(command)) for command in commands]
+    ends = [process.communicate(timeout=TIMEOUT_S) for process in started]
+    return [(process.returncode, err) for process, (_, err) in zip(started, ends, strict=True)]
+
+
+def test_statuses_are_passed_on(container: Container) -> None:
+    """The container's exit status is the command's, podman's own 125 to 127 included."""
+    ends = run_all(container, [("sh", "-c", f"exit {status}") for status in STATUSES])
+    assert [status for status, _ in ends] == list(STATUSES), ends
+
+
+def test_deaths_by_signals_are_passed_on(container: Container) -> None:
+    """128+n where a signal has ended the command, and the last screen names it."""
+    ends = run_all(container, [("sh", "-c", f"kill -{number} $$") for number in DEADLY])
+    assert [status for status, _ in ends] == [128 + number for number in DEADLY], ends
+    for number, (_, err) in zip(DEADLY, ends, strict=True):
+        assert number.name in err
+
+
+def test_a_command_that_is_not_there(container: Container) -> None:
+    """127 and the launcher's words, as a shell would have it; podman has started what it was asked to."""
+    done = container.run("no-such-program")
+    assert done.returncode == 127, done.stderr
+    assert "[command-not-found] 'no-such-program': no such program" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "command", "status", "saved"),
+    [
+        ((), ("python3", "/job/train.py"), 0, ["SIGTERM"]),
+        ((), ("bash", "-c", "python3 /job/train.py; echo all-done"), 143, ["SIGTERM"]),
+        (("--env", "LAUNCHER_SIGNAL_MAP=TERM=USR1"), ("python3", "/job/train.py"), 0, ["SIGUSR1"]),
+        (("--env", "LAUNCHER_NPROC_PER_NODE=2"), ("/job/train.py",), 0, ["SIGTERM", "SIGTERM"]),
+        (HARDENED, ("bash", "-c", "python3 /job/train.py; echo all-done"), 143, ["SIGTERM"]),
+        (NO_PIDFDS, ("bash", "-c", "python3 /job/train.py; echo all-done"), 143, ["SIGTERM"]),
+    ],
+    ids=["python", "bash", "signal-map", "two", "hardened", "no-pidfds"],
+)
+def test_podman_stop_saves_the_checkpoint(
+    container: Container, options: tuple[str, ...], command: tuple[str, ...], status: int, saved: list[str]
+) -> None:
+    """The script hears what ``podman stop`` sends, whatever stands between them, and has its time to save."""
+    container.write("train.py", SAVE)
+    container.folder.chmod(0o777)  # HARDENED is another user
+    container.write("no-pidfds.json", json.dumps(NO_PIDFDS_PROFILE))
+    name = container.start(*command, options=tuple(word.format(folder=container.folder) for word in options))
+    places = range(len(saved))
+    wait_for(lambda: all((container.folder / f"ready{n}").exists() for n in places), "the script is ready")
+    ended, said = container.stop(name, "--time", "10")
+    assert ended == status, said
+    assert [(container.folder / f"saved{n}").read_text().strip() for n in places] == saved, said
+    assert "all-done" not in said
+
+
+def test_a_stubborn_command_is_ended_by_the_grace_of_the_launcher(container: Container) -> None:
+    """LAUNCHER_GRACE=1 in the image: SIGKILL after a second, said, and sooner than podman's own."""
+    script = "trap '' TERM; touch /job/ready; while :; do sleep 0.1; done"
+    name = container.start("bash", "-c", script, options=("--env", "LAUNCHER_GRACE=1"))
+    wait_for((container.folder / "ready").exists, "the script is ready")
+    ended, said = container.stop(name, "--time", "30")
+    assert ended == 137, said
+    assert "after 1 s: SIGKILL" in said
+
+
+def test_orphans_leave_no_zombies(container: Container) -> None:
+    """What a command leaves behind becomes process 1's, which waits for it."""
+    container.write("orphans.py", ORPHANS)
+    done = container.run("/job/orphans.py")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["adopted"] > 0
+    assert result["left"] == {"1": "S", str(result["pid"]): "R"}
+
+
+def test_a_daemon_is_ended_and_the_container_with_it(container: Container) -> None:
+    """A double fork outlives the command by moments; the container's status is still the command's."""
+    daemon = "(setsid sh -c 'touch /job/daemon; exec sleep 600' &)"
+    done = container.run("sh", "-c", f"{daemon}; until [ -e /job/daemon ]; do :; done; exit 3")
+    assert done.returncode == 3, done.stderr
+    assert "left behind" in done.stderr
+
+
+def test_the_memory_limit_is_named(container: Container) -> None:
+    """-m 64m: 137, the verdict names the limit and oom_kill, also as JSON in Kubernetes' termination log."""
+    container.write("hungry.py", HUNGRY)
+    container.write("termination-log", "")
+    log = ("--volume", f"{container.folder}/termination-log:/dev/termination-log")
+    done = container.run("/job/hungry.py", options=("--memory", "64m", "--memory-swap", "64m", *log))
+    assert done.returncode == 137, done.stderr
+    assert "the container's memory limit of 64 MiB was reached, oom_kill went from 0 to 1" in done.stderr
+    record = json.loads((container.folder / "termination-log").read_text())
+    assert [cause["code"] for cause in record["causes"]] == ["out-of-memory"]
+
+
+def test_too_few_process_ids(container: Container) -> None:
+    """--pids-limit below what the job needs: said, nothing is left running, and the status is 75."""
+    options = ("--pids-limit", "20", "--env", "LAUNCHER_NPROC_PER_NODE=40")
+    done = container.run("sleep", "60", options=options)
+    assert done.returncode == 75, done.stderr
+    assert "[cannot-start]" in done.stderr and "pids.max" in done.stderr
+
+
+def test_the_first_failure_of_several_without_pidfds(container: Container) -> None:
+    """An old seccomp profile refuses pidfd_open: statuses arrive all the same, and the others are stopped."""
+    container.write("no-pidfds.json", json.dumps(NO_PIDFDS_PROFILE))
+    options = (
+        *(word.format(folder=container.folder) for word in NO_PIDFDS),
+        "--env",
+        "LAUNCHER_NPROC_PER_NODE=3",
+    )
+    refused = "python3 -c 'import os; os.pidfd_open(1)' 2>/dev/null && exit 8; exit 9"
+    done = container.run("sh", "-c", f"[ $RANK != 1 ] || {{ {refused}; }}; exec sleep 60", options=options)
+    assert done.returncode == 9, done.stderr
