@@ -75,5 +75,16 @@ def _print_bug() -> None:
     )
 
 
+def run_and_exit() -> None:
+    """Be the program: exit without taking the interpreter apart first, which would be 3 ms more."""
+    status = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or BROKEN_PIPE
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Mapping
 from errno import EINVAL
 
@@ -11,6 +10,7 @@ from launcher.frozen import frozen
 from launcher.model import Route
 from launcher.run.execute import keep_to
 from launcher.run.kernel import die_with_parent
+from launcher.run.sig import signal
 from launcher.run.signals import Watched
 
 CANNOT_EXECUTE = 126

@@ -8,7 +8,6 @@ the first fork on no fault of ours ends the job.
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 
@@ -23,6 +22,7 @@ from launcher.run.guardian import MARK, Guardian
 from launcher.run.kernel import become_subreaper, read_signals
 from launcher.run.loop import Later, Loop
 from launcher.run.output import Output
+from launcher.run.sig import signal
 from launcher.run.signals import ENDING, SI_KERNEL, Watched, name_signal
 from launcher.run.spawn import Child, Refusals, start
 from launcher.run.stopping import Stopper
