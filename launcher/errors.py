@@ -70,6 +70,12 @@ class HardwareMissing(LauncherError):
     exit_status = EXIT_HARDWARE
 
 
+class Unavailable(LauncherError):
+    """A program that was asked for is not here: status 69, as for hardware."""
+
+    exit_status = EXIT_HARDWARE
+
+
 class NotReady(LauncherError):
     """Something is not there yet, a retry can help: status 75."""
 

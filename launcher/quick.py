@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.options import FLAGS, Flag
+from launcher.flags import FLAGS, Flag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

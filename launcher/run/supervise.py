@@ -431,11 +431,13 @@ class Supervisor:
     def pass_on(self, number: int, *, from_terminal: bool) -> None:
         """Do with a signal what its sender wants to happen to the job."""
         reached = from_terminal and self.shares_terminal  # the terminal has told the process itself
+        if number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            reached = False  # a hangup is for the session's leader alone, tty_signal_session_leader
         if number == signal.SIGTSTP and from_terminal:
             self.suspend(reached)
-        elif number not in ENDING:
+        elif number not in ENDING and self.translate(number) not in ENDING:
             self.tell_leaders(number, reached=reached, typed=from_terminal)
-        elif reached:
+        elif reached and number == signal.SIGINT:
             self.interrupted()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self.stopper.kill()  # a second Ctrl-C: now
