@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_BUG, LauncherError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell says it
 

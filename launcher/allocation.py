@@ -5,8 +5,6 @@ All problems are reported together: never one per attempt, and never a guess in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
 from launcher.master import check_hosts, is_all_here, settle_master
@@ -14,6 +12,10 @@ from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Tr
 from launcher.options import Options
 from launcher.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
 from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULTS = "torch_env"
 """The source of the names that people and images set, too."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, UsageError
@@ -19,6 +18,8 @@ from launcher.quick import read_quickly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from launcher.arguments import Parser
 
 DESCRIPTION = {

@@ -7,11 +7,13 @@ no fact of a job is an empty text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.errors import Problem
 from launcher.host import Host
 from launcher.model import Claim, Evidence, Fact, Scope, Trust, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""

@@ -7,9 +7,11 @@ instead of one per attempt. `LauncherError` carries them to the one place that p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXIT_USAGE = 64
 EXIT_HARDWARE = 69

@@ -6,8 +6,6 @@ the variables and the reference in docs/ come from this table; `launcher.options
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from launcher.environ import (
     PORT_LIMIT,
     Malformed,
@@ -19,6 +17,10 @@ from launcher.environ import (
 )
 from launcher.frozen import frozen
 from launcher.model import Fact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PREFIX = "LAUNCHER_"
 PROCESS_LIMIT = 4096

@@ -6,11 +6,13 @@ for beats all. Two variables that *state* different values for a fact of identit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.errors import Problem
 from launcher.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
 from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 IDENTITY = (
     Fact.RANK,

@@ -11,34 +11,33 @@ this module is a bug in the launcher.
 
 from __future__ import annotations
 
-import enum
-
 from launcher.errors import Problem
 from launcher.frozen import frozen
+from launcher.members import Enum, IntEnum
 
 
-class Scope(enum.Enum):
+class Scope(Enum):
     """How often the launcher was started: once per node, or once per process of the job."""
 
     NODE = "node"
     PROCESS = "process"
 
 
-class Mode(enum.Enum):
+class Mode(Enum):
     """How the plan is carried out: become the one process, or start several and wait."""
 
     EXEC = "exec"
     SUPERVISE = "supervise"
 
 
-class Policy(enum.Enum):
+class Policy(Enum):
     """Whether a setting replaces a value that is there already."""
 
     ALWAYS = "always"
     IF_UNSET = "if-unset"
 
 
-class Fact(enum.Enum):
+class Fact(Enum):
     """What a source can know about a job."""
 
     RANK = "rank"
@@ -54,7 +53,7 @@ class Fact(enum.Enum):
     MASTER_PORT = "master_port"
 
 
-class Trust(enum.IntEnum):
+class Trust(IntEnum):
     """How a claim came about; of several claims the one with the lowest number wins.
 
     Within one level the inner source (nearer to the process) goes first. Two `STATED` claims that

@@ -5,14 +5,16 @@ A flag beats its variable; both beat whatever the platform says. The table is `l
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.errors import Problem, UsageError
 from launcher.flags import FLAGS, PREFIX, Flag
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PET_PREFIX = "PET_"
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")

@@ -6,8 +6,6 @@ everything is a pure function over frozen values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
@@ -40,6 +38,10 @@ from launcher.sources import Gathered, gather
 from launcher.sources.launched import MARKER
 from launcher.supervision import plan_supervision
 from launcher.topology import plan_topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""

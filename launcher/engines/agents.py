@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.engines.choice import PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
@@ -13,6 +11,8 @@ from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.engines.launchers import Command
 
 

@@ -5,8 +5,6 @@ Of this machine only one thing is asked: which torch a Python has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.engines.process import is_python
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.frozen import frozen
@@ -14,6 +12,10 @@ from launcher.host import Host
 from launcher.model import Allocation, Scope
 from launcher.options import Given, Options
 from launcher.rendezvous import STATIC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PROCESS, TORCHRUN = "process", "torchrun"
 STARTERS = frozenset(

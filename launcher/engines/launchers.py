@@ -11,13 +11,15 @@ horovod/runner/launch.py (0.28); orte/tools/orterun (4.1), prte schizo ompi (5.0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.engines.process import is_python
 from launcher.environ import Malformed, shorten
 from launcher.flags import FLAGS
 from launcher.frozen import frozen
 from launcher.options import Given, Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 NODE_FLAGS = ("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 from launcher.errors import Problem, UsageError
 from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 PYTHON_VARIABLE = "PYTHON_EXEC"
 """torchrun's name for the Python that runs scripts; without it, the one that runs the launcher."""

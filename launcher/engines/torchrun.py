@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 from launcher.flags import FLAGS
 from launcher.frameworks import starters, torch
@@ -21,6 +20,10 @@ from launcher.host import Host
 from launcher.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.options import PET_PREFIX, Options
 from launcher.rendezvous import C10D, choose_backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 MODULE = "torch.distributed.run"
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")

@@ -7,8 +7,6 @@ for the node that a job is started from.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.engines.launchers import Command
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.environ import MPI_STARTERS
@@ -19,6 +17,10 @@ from launcher.host import Host
 from launcher.master import LOOPBACK
 from launcher.model import Agent, Allocation, Machine, Setting, Topology
 from launcher.options import PET_PREFIX, Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
 """Launchers with torchrun's agent inside."""

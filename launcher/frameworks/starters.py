@@ -10,9 +10,11 @@ from forks, and a public name that is there says the truth about the process tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from launcher.model import Place, Setting, Topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 PRIVATE_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "HYDRA_BSTRAP_")
 PRIVATE = (

@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 UNNAMED = "unknown"
 """Version of a torch that says none (a source checkout)."""

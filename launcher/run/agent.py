@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from launcher.model import Agent, Mode, Plan
 from launcher.plan import apply_settings
 from launcher.run.execute import execute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:

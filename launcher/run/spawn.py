@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from errno import EINVAL
 
 from launcher.frozen import frozen
@@ -12,6 +11,10 @@ from launcher.run.execute import keep_to
 from launcher.run.kernel import die_with_parent
 from launcher.run.sig import signal
 from launcher.run.signals import Watched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CANNOT_EXECUTE = 126
 

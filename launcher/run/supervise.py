@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
@@ -29,6 +28,8 @@ from launcher.run.stopping import Stopper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from launcher.run.counters import Counters
     from launcher.run.progress import Progress
     from launcher.run.stall import Stall
