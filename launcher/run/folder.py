@@ -62,6 +62,18 @@ class RunFolder:
                 self._made.add(wanted)
         return path
 
+    def file(self, attempt: int, local_rank: int, name: str) -> str | None:
+        """Return the path of a file about one process; None where there is no folder.
+
+        In a temporary folder all lie side by side: making a folder for each costs 0.2 ms per process.
+        """
+        if self.path is None:
+            return None
+        if self.keeps:
+            folder = self.of_process(attempt, local_rank)
+            return None if folder is None else f"{folder}/{name}"
+        return f"{self.path}/{attempt}_{local_rank}_{name}"
+
     def log_path(self, attempt: int, local_rank: int, stream: str) -> str:
         """Return the path of ``stdout.log`` or ``stderr.log`` of a process; the folder is kept then."""
         self.keeps = True

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from launcher.run.stall import Stall
     from launcher.run.verdict import Death
 
+FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 CPU_LIMIT = 8192
@@ -66,6 +67,7 @@ class Process:
         code: As `os.waitstatus_to_exitcode` has it, None while it runs.
         ended_ns: When the kernel told of its end, nanoseconds since 1970.
         passed_on: The last signal that was passed on to it.
+        error_file: Where it says why it fails.
     """
 
     def __init__(self, child: Child, pid: int) -> None:
@@ -75,6 +77,7 @@ class Process:
         self.code: int | None = None
         self.ended_ns = 0
         self.passed_on: int | None = None
+        self.error_file: str | None = None
 
     @property
     def status(self) -> int:
@@ -229,6 +232,7 @@ class Supervisor:
         pid = start(index, own, path, streams, self.watched, refusals, own_group=own_group)
         self.output.started()
         process = Process(child, pid)
+        process.error_file = own.environ.get(ERROR_FILE)
         self.processes.append(process)
         self.running[pid] = process
         if own_group:
@@ -242,10 +246,10 @@ class Supervisor:
     def environment(self, child: Child) -> dict[str, str]:
         """Return what a process gets from this very run."""
         settings = {MARK: self.run_id}
-        folder = self.folder.of_process(self.attempt, child.local_rank)
-        if folder is not None:
-            settings[ERROR_FILE] = f"{folder}/error.json"
-            settings[STACKS_FILE] = f"{folder}/stacks.txt"
+        for name, file in FILES.items():
+            path = self.folder.file(self.attempt, child.local_rank, file)
+            if path is not None:
+                settings[name] = path
         if self.watch.restarts:
             settings[RESTART_COUNT] = str(self.attempt)
             settings[MAX_RESTARTS] = str(self.watch.restarts)
@@ -551,7 +555,6 @@ class Supervisor:
         from launcher.run.verdict import Death
 
         child = process.child
-        folder = self.folder.of_process(self.attempt, child.local_rank)
         return Death(
             rank=child.rank,
             local_rank=child.local_rank,
@@ -559,7 +562,7 @@ class Supervisor:
             code=process.code or 0,
             ended_ns=process.ended_ns,
             stderr=self.output.read_errors(self.processes.index(process)),
-            error_file=None if folder is None else f"{folder}/error.json",
+            error_file=process.error_file,
             asked=process.passed_on,
         )
 

@@ -105,7 +105,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     if folder is None or not has_signal(pid, "SigCgt", STACK_SIGNAL):
         return None
     for link in list_links(f"/proc/{pid}/fd"):
-        if link.startswith(f"{folder}/") and os.path.basename(link) == STACKS_NAME:
+        if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
             return link
     return None
 
