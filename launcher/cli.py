@@ -68,7 +68,7 @@ def _overview() -> str:
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher run``: exec the command, or start one process per GPU and wait."""
     if os.getpid() == 1:
-        from launcher.run.signals import hold, release
+        from launcher.run.signals import hold
 
         hold()
     quick = read_quickly(argv, environ)
@@ -91,8 +91,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
 
-        if os.getpid() == 1:
-            release()
         execute(plan.processes[0].argv, environments[0], plan.processes[0].cpus)
     from launcher.run.spawn import Child
     from launcher.run.supervise import Node, supervise

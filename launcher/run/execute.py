@@ -31,6 +31,10 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
         signal.signal(number, signal.SIG_DFL)
     if cpus:
         keep_to(cpus)
+    if os.getpid() == 1:
+        from launcher.run.signals import release
+
+        release()
     try:
         os.execve(path, list(argv), dict(environ))
     except (OSError, ValueError) as error:

@@ -46,6 +46,11 @@ def plan(host: Host, environ: Mapping[str, str] | None = None, **typed: str) -> 
     return plan_job(environ, host, read_options(typed, environ), ("true",))
 
 
+def notes(job: Plan) -> tuple[str, ...]:
+    """Return what a plan says besides how its processes start."""
+    return tuple(note for note in job.notes if not note.startswith("engine "))
+
+
 def cpus(job: Plan) -> list[str | None]:
     """Return the CPUs of each process as the kernel writes them."""
     return [None if p.cpus is None else render_cpu_list(p.cpus) for p in job.processes]
@@ -65,7 +70,7 @@ def test_each_process_is_near_its_gpu_with_whole_cores(tmp_path: Path) -> None:
     ]
     assert job.processes[0].cpus == (0, 1, 2, 3, 4, 5, 48, 49, 50, 51, 52, 53)
     assert threads(job) == ["6"] * 8
-    assert (job.bind, job.notes) == ("numa", ())
+    assert (job.bind, notes(job)) == ("numa", ())
 
 
 def test_nodes_are_those_of_the_gpus_not_of_the_ranks(tmp_path: Path) -> None:
@@ -110,7 +115,7 @@ def test_a_mig_instance_of_an_unknown_gpu_is_left_alone(tmp_path: Path) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": "MIG-aaaa,MIG-bbbb"}
     job = plan(ND_V5(tmp_path / "two"), environ)
     assert cpus(job) == [None, None]
-    assert job.notes == ("processes are not bound to CPUs: the NUMA node of GPU MIG-aaaa is unknown",)
+    assert notes(job) == ("processes are not bound to CPUs: the NUMA node of GPU MIG-aaaa is unknown",)
     host = Machine(tmp_path / "one", "0-7")
     write_nodes(tmp_path / "one", {0: "0-3", 1: "4-7"})
     write_gpus(tmp_path / "one", [("0001:00:00.0", 1)])
@@ -170,10 +175,10 @@ def test_unknown_numa_nodes_leave_processes_alone_unless_asked(tmp_path: Path) -
     """Virtual machines say -1: nobody is bound by a guess; --bind numa divides evenly, and says so."""
     host = small(tmp_path, UNKNOWN)
     assert (cpus(plan(host)), plan(host).bind) == ([None, None], "none")
-    assert plan(host).notes == ("processes are not bound to CPUs: the NUMA node of GPU 0 is unknown",)
+    assert notes(plan(host)) == ("processes are not bound to CPUs: the NUMA node of GPU 0 is unknown",)
     asked = plan(host, bind="numa")
     assert (cpus(asked), asked.bind) == (["0-3", "4-7"], "core")
-    assert asked.notes == ("--bind numa: CPUs are divided evenly: the NUMA node of GPU 0 is unknown",)
+    assert notes(asked) == ("--bind numa: CPUs are divided evenly: the NUMA node of GPU 0 is unknown",)
 
 
 def test_where_there_is_one_numa_node_every_gpu_is_near(tmp_path: Path) -> None:
@@ -210,9 +215,9 @@ def test_what_cannot_be_near_a_gpu_is_even_if_asked_and_left_alone_if_not(
     """A note says why; it is never an error."""
     host = small(tmp_path, gpus, mask)
     left = plan(host, nproc_per_node=nproc)
-    assert (set(cpus(left)), left.notes) == ({None}, (f"processes are not bound to CPUs: {reason}",))
+    assert (set(cpus(left)), notes(left)) == ({None}, (f"processes are not bound to CPUs: {reason}",))
     asked = plan(host, nproc_per_node=nproc, bind="numa")
-    assert asked.notes == (f"--bind numa: CPUs are divided evenly: {reason}",)
+    assert notes(asked) == (f"--bind numa: CPUs are divided evenly: {reason}",)
     assert cpus(asked) == cpus(plan(host, nproc_per_node=nproc, bind="core"))
     assert None not in cpus(asked)
 
@@ -221,7 +226,7 @@ def test_numa_without_gpus_divides_evenly_and_says_so(tmp_path: Path) -> None:
     """Training on CPUs: neighbours on one node is what such a process wants."""
     job = plan(small(tmp_path, []), {"LAUNCHER_BIND": "numa"}, nproc_per_node="2")
     assert cpus(job) == ["0-3", "4-7"]
-    assert job.notes == ("LAUNCHER_BIND='numa': CPUs are divided evenly: there is no GPU",)
+    assert notes(job) == ("LAUNCHER_BIND='numa': CPUs are divided evenly: there is no GPU",)
 
 
 def test_more_processes_than_cpus_share_them(tmp_path: Path) -> None:
@@ -243,14 +248,14 @@ def test_a_quota_makes_threads_fewer_not_cpus(tmp_path: Path) -> None:
 def test_a_process_alone_on_its_node_is_left_alone(tmp_path: Path) -> None:
     """One GPU of two nodes: half of the cores would be lost to its data loaders; --bind numa binds it."""
     host = small(tmp_path, [("0001:00:00.0", 1)])
-    assert (cpus(plan(host)), plan(host).notes) == ([None], ())
+    assert (cpus(plan(host)), notes(plan(host))) == ([None], ())
     assert cpus(plan(host, bind="numa")) == ["4-7"]
 
 
 def test_what_somebody_else_started_is_bound_only_if_asked(tmp_path: Path) -> None:
     """At PROCESS scope each process computes all shares, and takes its own: local rank 1 of 4."""
     host = ND_V5(tmp_path, "7", cpuset="0-95")
-    assert (cpus(plan(host, MPI)), plan(host, MPI).notes) == ([None], ())
+    assert (cpus(plan(host, MPI)), notes(plan(host, MPI))) == ([None], ())
     assert cpus(plan(host, MPI, bind="core")) == ["24-47"]
     assert cpus(plan(host, MPI, bind="numa")) == ["12-23"]
     assert threads(plan(host, MPI, bind="numa")) == ["12"]
@@ -270,7 +275,7 @@ def test_a_process_that_somebody_has_bound_keeps_its_cpus(tmp_path: Path) -> Non
     contract = {name: value for name, value in WORKER.items() if name != "TORCHELASTIC_RUN_ID"}
     job = plan(ND_V5(tmp_path, "12-23", cpuset="0-95"), contract, bind="core", scope="process")
     assert cpus(job) == [None]
-    assert job.notes == (
+    assert notes(job) == (
         "--bind core: processes are not bound to CPUs: this process is bound to CPUs 12-23 already",
     )
     wide = plan(ND_V5(tmp_path, "0-95"), contract, bind="core", scope="process")
@@ -288,7 +293,7 @@ def test_an_unknown_number_of_processes_is_a_note(tmp_path: Path) -> None:
     }
     job = plan(ND_V5(tmp_path), environ, bind="core", scope="process")
     assert cpus(job) == [None]
-    assert "how many processes this node runs is unknown" in job.notes[-1]
+    assert "how many processes this node runs is unknown" in notes(job)[-1]
 
 
 class Untouched(RecordedHost):
