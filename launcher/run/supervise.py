@@ -12,28 +12,26 @@ import time
 
 from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
-from launcher.host import Host
 from launcher.model import Supervision
 from launcher.run.execute import find_program, refusal
 from launcher.run.family import describe, find_descendants
 from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
 from launcher.run.guardian import MARK, Guardian
 from launcher.run.kernel import become_subreaper, read_signals
-from launcher.run.loop import Later, Loop
+from launcher.run.loop import Loop
 from launcher.run.output import Output
+from launcher.run.process import Process
+from launcher.run.relay import Relay
 from launcher.run.sig import signal
-from launcher.run.signals import ENDING, SI_KERNEL, Watched, name_signal
+from launcher.run.signals import SI_KERNEL, Watched, name_signal
 from launcher.run.spawn import Child, Refusals, start
 from launcher.run.stopping import Stopper
+from launcher.run.watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.run.counters import Counters
-    from launcher.run.progress import Progress
-    from launcher.run.stall import Stall
-    from launcher.run.verdict import Death
 
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
@@ -41,12 +39,6 @@ MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 CPU_LIMIT = 8192
 """More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
 REAPED_AT_ONCE = 100
-STATUS_AFTER_S = 1.0
-"""On a terminal a status line appears after this."""
-SILENCE_AFTER_S = 59.0
-"""In a log nothing is said about progress before this."""
-TWICE_S = 2.0
-"""Two Ctrl-C within this time are one request to end now."""
 UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 STALLED = 1
 """Our status where a stalled job was ended and all of its processes say 0."""
@@ -58,32 +50,6 @@ class Node:
 
     node_rank: int | None = None
     world_size: int | None = None
-
-
-class Process:
-    """One process that was started.
-
-    Attributes:
-        code: As `os.waitstatus_to_exitcode` has it, None while it runs.
-        ended_ns: When the kernel told of its end, nanoseconds since 1970.
-        passed_on: The last signal that was passed on to it.
-        error_file: Where it says why it fails.
-    """
-
-    def __init__(self, child: Child, pid: int) -> None:
-        self.child = child
-        self.pid = pid
-        self.pidfd: int | None = None
-        self.code: int | None = None
-        self.ended_ns = 0
-        self.passed_on: int | None = None
-        self.error_file: str | None = None
-
-    @property
-    def status(self) -> int:
-        """The status as a shell would say it; 0 while it runs."""
-        code = self.code or 0
-        return code if code >= 0 else 128 - code
 
 
 def supervise(
@@ -139,15 +105,11 @@ class Supervisor:
         self.loop = Loop(self.say)
         self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
         self.guardian: Guardian | None = None
-        self.told: int | None = None
+        self.relay = Relay(watch, shares_terminal=self.shares_terminal, say=self.say)
+        self.watching: Watching | None = None
         self.attempt = 0
         self.more = self.news = False
-        self.interrupted_at = -TWICE_S
-        self.before: Counters | None = None
-        self.after: Counters | None = None
         self.stalled: str | None = None
-        self.progress: Progress | None = None
-        self.stall: Stall | None = None
         self.loop.add(self.watched.fd, self.on_signals)
 
     def say(self, text: str) -> None:
@@ -159,10 +121,10 @@ class Supervisor:
         try:
             while True:
                 self.run_once()
-                if self.first is None or self.told is not None or self.attempt >= self.watch.restarts:
+                if self.first is None or self.relay.told is not None or self.attempt >= self.watch.restarts:
                     break
                 self.attempt += 1
-                self.say(f"{self.name(self.first)} failed: restart {self.attempt} of {self.watch.restarts}")
+                self.say(f"{self.first.name} failed: restart {self.attempt} of {self.watch.restarts}")
             return self.finish()
         finally:
             if self.guardian is not None:
@@ -183,14 +145,24 @@ class Supervisor:
         self.stopper = Stopper(
             self.watch.grace_s, to_group=self.watch.signal_to == "group", spare=self.spared, say=self.say
         )
+        self.relay.attach(self.stopper, self.running)
+        before = None if self.watching is None else self.watching.before
+        self.watching = watching = Watching(
+            self.watch, self.loop, self.output, self.environ, self.running, before
+        )
         self.loop.timers[:] = [self.stopper, self.output]
         self.started_ns = time.time_ns()
         self.start_all()
-        self.loop.guard(self.start_watching)
+        self.loop.guard(
+            lambda: watching.begin(
+                self.stop_stalled, lambda: self.stopper.begun, self.folder.path, self.node.world_size
+            )
+        )
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
-        self.end_watching()
+        self.loop.guard(watching.end)
+        self.folder.keeps = self.folder.keeps or bool(watching.stall_reports)
         self.output.end_attempt()
         if self.refused is not None:
             raise self.refused
@@ -198,7 +170,7 @@ class Supervisor:
     def spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
         guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
-        return guardian if self.stall is None else (*guardian, *self.stall.helpers())
+        return guardian if self.watching is None else (*guardian, *self.watching.helpers())
 
     def start_all(self) -> None:
         """Fork everybody; whether each could exec arrives later, as events."""
@@ -231,8 +203,7 @@ class Supervisor:
         own_group = not self.shares_terminal
         pid = start(index, own, path, streams, self.watched, refusals, own_group=own_group)
         self.output.started()
-        process = Process(child, pid)
-        process.error_file = own.environ.get(ERROR_FILE)
+        process = Process(child, pid, own.environ.get(ERROR_FILE))
         self.processes.append(process)
         self.running[pid] = process
         if own_group:
@@ -254,69 +225,6 @@ class Supervisor:
             settings[RESTART_COUNT] = str(self.attempt)
             settings[MAX_RESTARTS] = str(self.watch.restarts)
         return settings
-
-    def start_watching(self) -> None:
-        """What can wait until the processes have been started: it is loaded meanwhile."""
-        from launcher.run.counters import read_counters
-
-        self.before = self.before or read_counters(Host())
-        now = time.monotonic()
-        if self.watch.progress is not False and self.output.sees_all:
-            wait_s = STATUS_AFTER_S if self.output.screen.console.is_terminal else SILENCE_AFTER_S
-            self.loop.timers.append(Later(now + wait_s, lambda: self.start_progress(now)))
-        if self.watch.stall_timeout_s:
-            wait_s = min(STATUS_AFTER_S, self.watch.stall_timeout_s / 10)
-            self.loop.timers.append(Later(now + wait_s, lambda: self.start_stall(now)))
-
-    def start_progress(self, started: float) -> None:
-        """Begin to show that, and what, goes on."""
-        from launcher.run.gauges import Gpus
-        from launcher.run.progress import Progress
-
-        self.progress = Progress(
-            enabled=self.watch.progress,
-            is_terminal=self.output.screen.console.is_terminal,
-            started=started,
-            count_up=lambda: len(self.running),
-            last_output=lambda: self.output.last_s,
-            show=self.output.show,
-            notice=self.say,
-            gpus=Gpus(self.environ.get("CUDA_VISIBLE_DEVICES")),
-        )
-        self.loop.timers.append(self.progress)
-
-    def start_stall(self, started: float) -> None:
-        """Begin to look for stalls."""
-        from launcher.run.gauges import Gpus
-        from launcher.run.stall import Stall
-
-        self.stall = Stall(
-            self.watch.stall_timeout_s,
-            self.list_processes,
-            lambda: self.output.last_s,
-            self.say,
-            self.stop_stalled if self.watch.on_stall == "stop" else None,
-            self.folder.path,
-            started=started,
-            gpus=Gpus(self.environ.get("CUDA_VISIBLE_DEVICES")),
-            world_size=self.node.world_size,
-        )
-        self.loop.timers.append(self.stall)
-
-    def list_processes(self) -> list[tuple[int, int]]:
-        """Return rank and pid of the processes that are to make progress."""
-        if self.stopper.begun:
-            return []
-        return [(process.child.rank, pid) for pid, process in self.running.items()]
-
-    def end_watching(self) -> None:
-        """The processes are ending, or have ended: neither progress nor stalls are worth a word."""
-        if self.stall is not None:
-            self.folder.keeps = self.folder.keeps or bool(self.stall.reports)
-            self.loop.guard(self.stall.close)
-        if self.progress is not None:
-            self.loop.guard(self.progress.close)
-        self.stall = self.progress = None
 
     def stop_stalled(self, reason: str) -> None:
         """The job hangs, and is to end as a failure."""
@@ -345,7 +253,7 @@ class Supervisor:
         for number, code, sender in read_signals(self.watched.fd):
             # SIGCHLD has only to wake us. EPIPE comes with a SIGPIPE from ourselves.
             if number != signal.SIGCHLD and sender != os.getpid():
-                self.pass_on(number, from_terminal=code == SI_KERNEL)
+                self.relay.pass_on(number, from_terminal=code == SI_KERNEL)
 
     def on_end(self, process: Process) -> None:
         """The kernel's notice that a process has ended."""
@@ -365,23 +273,19 @@ class Supervisor:
         self.ended.append(process)
         if process.status and self.first is None:
             self.first = process
-            self.told_before = self.told
-            self.loop.guard(self.look_at_counters)
+            self.relay.note_end()
+            self.told_before = self.relay.told
+            if self.watching is not None:
+                self.loop.guard(self.watching.note_failure)
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
         self.news = True
-
-    def look_at_counters(self) -> None:
-        """Right after the first failure: the memory that it held is about to be freed."""
-        from launcher.run.counters import read_counters
-
-        self.after = read_counters(Host(), self.before)
 
     def stop_others(self, process: Process) -> None:
         """One has failed: the others would wait for it forever."""
         others = len(self.running)
         if others:
-            self.say(f"{self.name(process)} {describe_end(process)}; stopping the other {others}")
+            self.say(f"{process.name} {process.end}; stopping the other {others}")
             self.stopper.begin(signal.SIGTERM)
 
     def look_after_orphans(self) -> None:
@@ -418,7 +322,7 @@ class Supervisor:
     def note_lost(self) -> None:
         """No child is left: whoever is still thought to run was taken from us."""
         for process in list(self.running.values()):
-            self.say(f"{self.name(process)}: somebody else has taken its status")
+            self.say(f"{process.name}: somebody else has taken its status")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
             del self.running[process.pid]
             self.ended.append(process)
@@ -430,75 +334,6 @@ class Supervisor:
             return False
         self.stopper.sweep()
         return True
-
-    # --- signals
-
-    def pass_on(self, number: int, *, from_terminal: bool) -> None:
-        """Do with a signal what its sender wants to happen to the job."""
-        reached = from_terminal and self.shares_terminal  # the terminal has told the process itself
-        if number == signal.SIGHUP and os.getsid(0) == os.getpid():
-            reached = False  # a hangup is for the session's leader alone, tty_signal_session_leader
-        if number == signal.SIGTSTP and from_terminal:
-            self.suspend(reached)
-        elif number not in ENDING and self.translate(number) not in ENDING:
-            self.tell_leaders(number, reached=reached, typed=from_terminal)
-        elif reached and number == signal.SIGINT:
-            self.interrupted()
-        elif self.told is not None and number == signal.SIGINT and from_terminal:
-            self.stopper.kill()  # a second Ctrl-C: now
-        else:
-            self.end_by(number, typed=from_terminal)
-
-    def end_by(self, number: int, *, typed: bool) -> None:
-        """We are asked to end: so are the processes, by the signal that they want to hear.
-
-        What is typed goes to whole groups, as it does without us: a shell that waits for its child does
-        nothing about a Ctrl-C that its child has not heard.
-        """
-        sent = self.translate(number)
-        if self.told is None and self.running:
-            now = "; again to end them now" if number == signal.SIGINT else ""
-            to = "" if sent == number else f" as {name_signal(sent)}"
-            count = f"{len(self.running)} process{'es' if len(self.running) > 1 else ''}"
-            grace = f"{self.watch.grace_s:g} s until SIGKILL"
-            self.say(f"{name_signal(number)}: passed on{to} to {count}, {grace}{now}")
-        self.told = self.told or number
-        self.stopper.begin(sent, to_group=typed)
-
-    def interrupted(self) -> None:
-        """Ctrl-C at the terminal of a single process, which has heard it, too.
-
-        What that means is the process's to say: a prompt goes on. Whoever types it twice in a row means
-        it, unless the process reads each key itself, as prompts and editors do.
-        """
-        now = time.monotonic()
-        twice = now - self.interrupted_at < TWICE_S
-        self.told, self.interrupted_at = signal.SIGINT, now
-        for process in self.running.values():
-            process.passed_on = signal.SIGINT
-        if twice and not reads_keys(0):
-            self.stopper.kill()
-
-    def translate(self, number: int) -> int:
-        """Return what is sent where a signal arrives."""
-        return dict(self.watch.signal_map).get(number, number)
-
-    def tell_leaders(self, number: int, *, reached: bool, typed: bool) -> None:
-        """Pass a signal on that does not ask us to end."""
-        sent = self.translate(number)
-        for process in self.running.values():
-            process.passed_on = sent
-        if not reached:
-            whole = typed or self.watch.signal_to == "group" or number == signal.SIGCONT
-            for pid in self.running:
-                kill(-pid if whole and not self.shares_terminal else pid, sent)
-
-    def suspend(self, reached: bool) -> None:
-        """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
-        if not reached:
-            for pid in self.running:
-                kill(-pid, signal.SIGTSTP)
-        os.kill(os.getpid(), signal.SIGSTOP)
 
     # --- the end
 
@@ -532,12 +367,14 @@ class Supervisor:
         """Give the verdict."""
         from launcher.run.report import report_failure
 
+        ends = [first, *(process for process in self.ended if process is not first)]
+        deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
         told = name_signal(self.told_before) if self.told_before is not None else None
         report_failure(
-            self.death(first),
-            [self.death(process) for process in self.ended if process is not first],
-            before=self.before,
-            after=self.after,
+            deaths[0],
+            deaths[1:],
+            before=None if self.watching is None else self.watching.before,
+            after=None if self.watching is None else self.watching.after,
             output=self.output,
             watch=self.watch,
             environ=self.environ,
@@ -550,26 +387,6 @@ class Supervisor:
             reason=self.stalled,
         )
 
-    def death(self, process: Process) -> Death:
-        """Return what is known about the end of a process."""
-        from launcher.run.verdict import Death
-
-        child = process.child
-        return Death(
-            rank=child.rank,
-            local_rank=child.local_rank,
-            pid=process.pid,
-            code=process.code or 0,
-            ended_ns=process.ended_ns,
-            stderr=self.output.read_errors(self.processes.index(process)),
-            error_file=process.error_file,
-            asked=process.passed_on,
-        )
-
-    def name(self, process: Process) -> str:
-        """Return how messages call a process."""
-        return f"rank {process.child.rank} (pid {process.pid})"
-
 
 def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
@@ -577,31 +394,7 @@ def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
     return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus)
 
 
-def describe_end(process: Process) -> str:
-    """Return how a process has ended, in words."""
-    code = process.code or 0
-    return f"exited with status {code}" if code >= 0 else f"was ended by {name_signal(-code)}"
-
-
-def reads_keys(fd: int) -> bool:
-    """Whether the program at a terminal has asked for each key instead of lines."""
-    import termios
-
-    try:
-        return not termios.tcgetattr(fd)[3] & termios.ICANON
-    except termios.error:
-        return False
-
-
 def cannot_start(error: OSError) -> NotReady:
     """Return why the kernel gives us no more processes or descriptors."""
     fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
     return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))
-
-
-def kill(pid: int, number: int) -> None:
-    """Send a signal to a process or, negative, to a group; nothing if it is gone."""
-    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-        os.kill(pid, number)
-    except OSError:
-        pass

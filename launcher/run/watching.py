@@ -1,0 +1,136 @@
+"""What can wait until the processes run, and is loaded meanwhile: counters, progress, stalls."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.host import Host
+from launcher.run.loop import Later
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.model import Supervision
+    from launcher.run.counters import Counters
+    from launcher.run.loop import Loop
+    from launcher.run.output import Output
+    from launcher.run.process import Process
+    from launcher.run.progress import Progress
+    from launcher.run.stall import Stall
+
+STATUS_AFTER_S = 1.0
+"""On a terminal a status line appears after this."""
+SILENCE_AFTER_S = 59.0
+"""In a log nothing is said about progress before this."""
+
+
+class Watching:
+    """The observers of one attempt.
+
+    Attributes:
+        before: The node's counters when it began.
+        after: The same right after the first failure: the memory that it held is about to be freed.
+        stall_reports: Paths of what was written about stalls.
+    """
+
+    def __init__(
+        self,
+        watch: Supervision,
+        loop: Loop,
+        output: Output,
+        environ: Mapping[str, str],
+        running: Mapping[int, Process],
+        before: Counters | None,
+    ) -> None:
+        self.before = before
+        self.after: Counters | None = None
+        self.stall_reports: list[str] = []
+        self._watch, self._loop, self._output = watch, loop, output
+        self._environ, self._running = environ, running
+        self._progress: Progress | None = None
+        self._stall: Stall | None = None
+
+    def begin(
+        self,
+        stop: Callable[[str], None],
+        is_ending: Callable[[], bool],
+        folder: str | None,
+        world_size: int | None,
+    ) -> None:
+        """Begin; ``stop`` ends the job because it hangs, ``folder`` is where processes have their files."""
+        from launcher.run.counters import read_counters
+
+        self.before = self.before or read_counters(Host())
+        now = time.monotonic()
+        if self._watch.progress is not False and self._output.sees_all:
+            wait_s = STATUS_AFTER_S if self._output.screen.console.is_terminal else SILENCE_AFTER_S
+            self._loop.timers.append(Later(now + wait_s, lambda: self._start_progress(now)))
+        if self._watch.stall_timeout_s:
+            wait_s = min(STATUS_AFTER_S, self._watch.stall_timeout_s / 10)
+            self._loop.timers.append(
+                Later(now + wait_s, lambda: self._start_stall(now, stop, is_ending, folder, world_size))
+            )
+
+    def helpers(self) -> tuple[int, ...]:
+        """Return the pids of children of ours that help here: they are none of the job."""
+        return () if self._stall is None else self._stall.helpers()
+
+    def note_failure(self) -> None:
+        """Look at the counters again."""
+        from launcher.run.counters import read_counters
+
+        self.after = read_counters(Host(), self.before)
+
+    def end(self) -> None:
+        """The processes have ended: neither progress nor stalls are worth a word."""
+        if self._stall is not None:
+            self.stall_reports = list(self._stall.reports)
+            self._stall.close()
+        if self._progress is not None:
+            self._progress.close()
+        self._stall = self._progress = None
+
+    def _start_progress(self, started: float) -> None:
+        from launcher.run.gauges import Gpus
+        from launcher.run.progress import Progress
+
+        self._progress = Progress(
+            enabled=self._watch.progress,
+            is_terminal=self._output.screen.console.is_terminal,
+            started=started,
+            count_up=lambda: len(self._running),
+            last_output=lambda: self._output.last_s,
+            show=self._output.show,
+            notice=self._output.say,
+            gpus=Gpus(self._environ.get("CUDA_VISIBLE_DEVICES")),
+        )
+        self._loop.timers.append(self._progress)
+
+    def _start_stall(
+        self,
+        started: float,
+        stop: Callable[[str], None],
+        is_ending: Callable[[], bool],
+        folder: str | None,
+        world_size: int | None,
+    ) -> None:
+        from launcher.run.gauges import Gpus
+        from launcher.run.stall import Stall
+
+        def list_processes() -> list[tuple[int, int]]:
+            """Return rank and pid of those that are to make progress."""
+            return [] if is_ending() else [(one.child.rank, pid) for pid, one in self._running.items()]
+
+        self._stall = Stall(
+            self._watch.stall_timeout_s,
+            list_processes,
+            lambda: self._output.last_s,
+            self._output.say,
+            stop if self._watch.on_stall == "stop" else None,
+            folder,
+            started=started,
+            gpus=Gpus(self._environ.get("CUDA_VISIBLE_DEVICES")),
+            world_size=world_size,
+        )
+        self._loop.timers.append(self._stall)
