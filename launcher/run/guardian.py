@@ -25,8 +25,7 @@ class Guardian:
     """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
     def __init__(self, run_id: str, clean_up: Callable[[], None]) -> None:
-        """Fork it; ``clean_up`` is what the launcher would have done at its end."""
-        """Fork it.
+        """Fork it; ``clean_up`` is what the launcher would have done at its end.
 
         Raises:
             OSError: No more processes or descriptors.
