@@ -9,9 +9,11 @@ on to each process. What a script has to do about it, here:
    checkpoint; to save or to raise in the handler would leave that half done.
 2. After each step the processes agree. The signal reaches them at different moments, some before and some
    after the same step: one that left alone would leave the others waiting in the next all-reduce.
-3. Each saves its part, and only when all parts are there does ``latest`` name them. Whenever the job is
+3. It leaves the loop before it saves, and the DataLoader's workers end. At half of ``--grace`` the launcher
+   tells them, too, and torch fails a process whose worker was killed, be it in the middle of a save.
+4. Each saves its part, and only when all parts are there does ``latest`` name them. Whenever the job is
    killed, ``latest`` names a checkpoint that is whole: the new one or the one before.
-4. The exit status is 128 + the signal's number: the work is not done, start me again.
+5. The exit status is 128 + the signal's number: the work is not done, start me again.
 
 The folder is shared by all nodes. It has ``step-120/rank-0.pt``, ``step-120/rank-1.pt`` ... and
 ``latest``, which says ``120``; what is older is yours to remove.
@@ -79,6 +81,7 @@ def train(options: argparse.Namespace, device: torch.device) -> int:
     # A generator of its own: the loader draws a seed for its workers, from the network's numbers otherwise.
     own = torch.Generator().manual_seed(SEED)
     loader = DataLoader(images, batch_sampler=batches, num_workers=options.workers, generator=own)
+    step, number = done, 0
     for step, (pixels, labels) in enumerate(loader, done + 1):
         optimizer.zero_grad()
         loss = nn.functional.cross_entropy(model(pixels.to(device)), labels.to(device))
@@ -87,12 +90,15 @@ def train(options: argparse.Namespace, device: torch.device) -> int:
         number = agree(told, device)
         if rank == 0:
             print(f"step {step}: loss {loss.item():.6f}", flush=True)
-        if number or step == options.steps or step % options.every == 0:
-            save(options.checkpoint, step, network, optimizer)
         if number:
-            print(f"{signal.Signals(number).name}: rank {rank} stops after step {step}", flush=True)
-            return number
-    return 0
+            break
+        if step % options.every == 0 and step < options.steps:
+            save(options.checkpoint, step, network, optimizer)
+    if step > done:
+        save(options.checkpoint, step, network, optimizer)
+    if number:
+        print(f"{signal.Signals(number).name}: rank {rank} stops after step {step}", flush=True)
+    return number
 
 
 def parse_options() -> argparse.Namespace:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_BUG, LauncherError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell says it
 
@@ -75,5 +78,16 @@ def _print_bug() -> None:
     )
 
 
+def run_and_exit() -> None:
+    """Be the program: exit without taking the interpreter apart first, which would be 3 ms more."""
+    status = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or BROKEN_PIPE
+    os._exit(status)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit()

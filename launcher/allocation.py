@@ -5,14 +5,17 @@ All problems are reported together: never one per attempt, and never a guess in 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
 from launcher.master import check_hosts, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
+from launcher.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
 from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 DEFAULTS = "torch_env"
 """The source of the names that people and images set, too."""
@@ -20,13 +23,22 @@ IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
 
 
-def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> tuple[Allocation, Ledger]:
+def decide(
+    evidence: Sequence[Evidence],
+    options: Options,
+    machine: Machine,
+    *,
+    starts_processes: bool = False,
+    starts_job: bool = False,
+) -> tuple[Allocation, Ledger]:
     """Decide what the platform gave us.
 
     Args:
         evidence: What the sources know, inside first.
         options: What the user asked for.
         machine: This node; only its GPU count matters here.
+        starts_processes: What we are to run starts the processes of a node itself.
+        starts_job: It even starts those of other nodes, as mpirun does.
 
     Returns:
         The allocation, and the ledger with provenance and notes.
@@ -35,13 +47,21 @@ def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> 
         EnvironmentUntrusted: Anything malformed, missing or contradictory, all at once.
     """
     ledger = Ledger(evidence, options)
-    _add_single_machine(ledger)
-    scope = decide_scope(ledger, machine)
-    if scope is Scope.PROCESS:
+    alone = _is_head(ledger) if starts_job else False
+    if not alone:
+        _add_single_machine(ledger)
+    scope = decide_scope(ledger, machine, starts_processes=starts_processes)
+    node_range = None if scope is Scope.PROCESS else read_range(ledger)
+    settle_range(ledger, node_range)
+    at_start = False
+    if alone:
+        settled = _settle_head(ledger, machine)
+        single, at_start = True, True
+    elif scope is Scope.PROCESS:
         settled = _settle_process(ledger)
         single = is_all_here(ledger)
     else:
-        settled = _settle_node(ledger, machine)
+        settled, at_start = _settle_node(ledger, machine, node_range)
         single = settled["node_count"] == 1
     master_addr, master_port = settle_master(ledger, single)
     check_hosts(ledger)
@@ -54,14 +74,35 @@ def decide(evidence: Sequence[Evidence], options: Options, machine: Machine) -> 
         master_addr=master_addr,
         master_port=master_port,
         hosts=hosts if isinstance(hosts, tuple) else (),
+        ranks_at_start=at_start,
+        node_range=node_range,
         **settled,
     )
     return allocation, ledger
 
 
+def _is_head(ledger: Ledger) -> bool:
+    """Whether we stand where a whole job is started from (a batch script, the launcher pod of an MPIJob).
+
+    There are signs of other nodes, and nothing says that a launcher was started there, too.
+    """
+    started = any(ledger.about(fact) for fact in (*STARTED, Fact.NODE_RANK))
+    return not started and any(item.signs for item in ledger.evidence)
+
+
+def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
+    """Settle nothing: the job's own launcher finds its nodes."""
+    settle_processes(ledger, machine)
+    ledger.notes.append(
+        "this is where the job is started from: its launcher knows the nodes, and is run once"
+    )
+    return {"node_rank": None, "node_count": None}
+
+
 def _add_single_machine(ledger: Ledger) -> None:
     # Only where there is no sign of anything: a sign without an identity is an error, not node 0
-    known = any(ledger.about(fact) for fact in (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT))
+    facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
+    known = any(ledger.about(fact) for fact in facts)
     signs = [sign for item in ledger.evidence for sign in item.signs]
     if known and not signs:
         return
@@ -70,7 +111,7 @@ def _add_single_machine(ledger: Ledger) -> None:
         ledger.add(Fact.NODE_COUNT, 1, nothing)
         ledger.add(Fact.NODE_RANK, 0, nothing)
         return
-    if any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
+    if knows_who_is_who(ledger) or any(_identifies(ledger, count, index) for count, index in IDENTIFYING):
         return
     for origin, fix in signs:
         ledger.problems.append(
@@ -89,15 +130,23 @@ def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
     return bool(found and ledger.about(index))
 
 
-def _settle_node(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
-    """Settle a launcher started once per node: ranks of what was started are ranks of nodes."""
+def _settle_node(
+    ledger: Ledger, machine: Machine, node_range: tuple[int, int] | None
+) -> tuple[dict[str, int | None], bool]:
+    """Settle a launcher started once per node: ranks of what was started are ranks of nodes.
+
+    Returns:
+        What is known of the node, and whether ranks are given out at the start.
+    """
     ledger.settle(Fact.RANK)  # for the contradictions among what the starters themselves say
     ledger.settle(Fact.WORLD_SIZE)
     for claim in [*ledger.about(Fact.RANK), *ledger.about(Fact.WORLD_SIZE)]:
         if claim.fact is Fact.RANK:
             fact, trust = Fact.NODE_RANK, Trust.DERIVED  # starters may order the nodes differently
-        else:
+        elif node_range is None:
             fact, trust = Fact.NODE_COUNT, claim.trust
+        else:
+            continue
         origin = f"{claim.origin}, one per node"
         ledger.claims.append(Claim(fact, claim.value, origin, claim.source, max(trust, claim.trust)))
     for fact in (*STARTED, Fact.LOCAL_SIZE):
@@ -107,10 +156,13 @@ def _settle_node(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
     if count == 1 and rank is None:
         ledger.add(Fact.NODE_RANK, 0, ledger.origin(Fact.NODE_COUNT))
         rank = ledger.number(Fact.NODE_RANK)
-    _require(ledger, Fact.NODE_COUNT, count, "--nnodes N")
-    _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
+    at_start = gives_ranks(ledger.options, None if node_range else count or 1)
+    if node_range is None:
+        _require(ledger, Fact.NODE_COUNT, count, "--nnodes N")
+    if not at_start:
+        _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
     _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
-    return {"node_rank": rank, "node_count": count}
+    return {"node_rank": rank, "node_count": count}, at_start
 
 
 def _settle_process(ledger: Ledger) -> dict[str, int | None]:

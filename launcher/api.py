@@ -31,7 +31,7 @@ def setup() -> Topology:
 
         arm()
         plan = plan_job(os.environ, Host(), read_options({}, os.environ), ())
-        if len(plan.processes) > 1:
+        if len(plan.processes) != 1:
             raise UsageError(_too_many(plan))
         _apply(plan)
         _topology = plan.topology
@@ -57,7 +57,7 @@ def _apply(plan: Plan) -> None:
 def _too_many(plan: Plan) -> Problem:
     return Problem(
         "one-process",
-        f"launcher.setup() runs in one process, but this node should run {len(plan.processes)}",
+        f"launcher.setup() runs in one process, but this node should run {plan.topology.local_size}",
         "launcher.setup()",
         "launcher run -- python SCRIPT, or LAUNCHER_NPROC_PER_NODE=1 for one process",
     )

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import Problem, UsageError
-from launcher.options import FLAGS
+from launcher.flags import FLAGS
 
 HELP_WIDTH = 100
 

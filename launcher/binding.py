@@ -11,7 +11,6 @@ undone: processes that nobody bound are slower at worst, processes bound wrongly
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 from launcher.environ import MPI_STARTERS
@@ -23,6 +22,8 @@ from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     Shares = list[tuple[Core, ...]]
 
 

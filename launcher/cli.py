@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
-from launcher.model import Mode, Plan, Process
+from launcher.model import Mode, Plan, Process, Scope
 from launcher.options import Options, read_options
 from launcher.quick import read_quickly
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from launcher.arguments import Parser
 
 DESCRIPTION = {
@@ -82,6 +83,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from launcher.plan import render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
+    if plan.agent is not None:
+        from launcher.run.agent import run_agent
+
+        return run_agent(plan, plan.agent, inherited)
     environments = [render_environ(plan, process, inherited) for process in plan.processes]
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
@@ -159,11 +164,22 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process:
     """Return the process with a local rank; at PROCESS scope there is only this one."""
-    if plan.mode is Mode.EXEC:
+    if not plan.processes:
+        raise UsageError(_ranks_at_start())
+    if plan.allocation.scope is Scope.PROCESS:
         return plan.processes[0]
     if not 0 <= local_rank < len(plan.processes):
         parser.error(f"--local-rank {local_rank}: this node runs {len(plan.processes)} processes")
     return plan.processes[local_rank]
+
+
+def _ranks_at_start() -> Problem:
+    return Problem(
+        "ranks-at-start",
+        "this job's ranks are given out when its processes start: no variables can be shown before",
+        "command line and environment",
+        "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
+    )
 
 
 def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:

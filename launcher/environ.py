@@ -7,17 +7,21 @@ no fact of a job is an empty text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.errors import Problem
 from launcher.host import Host
 from launcher.model import Claim, Evidence, Fact, Scope, Trust, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
 PORT_LIMIT = 65536
 MPI_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
 """One of these is set in every process that an mpirun or mpiexec started."""
+MEETS_AT_MASTER = ("static", "c10d")
+"""Rendezvous of torchrun whose endpoint is a node of the job, and not a server of its own (etcd)."""
 _DIGITS_LIMIT = 10
 # Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
 # IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
@@ -81,8 +85,12 @@ def parse_host(text: str) -> str:
     return host
 
 
-def parse_host_port(text: str) -> tuple[str, int | None]:
+def parse_host_port(text: str, least: int = 1) -> tuple[str, int | None]:
     """Split ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
+
+    Args:
+        text: What to split.
+        least: The lowest port; 0 where that may stand for a free one.
 
     Raises:
         Malformed: The host or the port is not one.
@@ -90,7 +98,23 @@ def parse_host_port(text: str) -> tuple[str, int | None]:
     head, colon, tail = text.strip().rpartition(":")
     if not colon or (head.count(":") and not head.endswith("]")):
         return parse_host(text), None
-    return parse_host(head), parse_int(tail, 1, PORT_LIMIT)
+    return parse_host(head), parse_int(tail, least, PORT_LIMIT)
+
+
+def parse_nodes(text: str) -> int | str:
+    """Return a number of nodes, or the range of an elastic job as ``MIN:MAX``; ``2:2`` is 2.
+
+    Raises:
+        Malformed: Anything else.
+    """
+    low, colon, high = text.partition(":")
+    try:
+        least, most = parse_int(low, 1), parse_int(high if colon else low, 1)
+        if least > most:
+            raise Malformed
+    except Malformed:
+        raise Malformed("a number of nodes, N or MIN:MAX") from None
+    return least if least == most else f"{least}:{most}"
 
 
 def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:

@@ -7,9 +7,11 @@ instead of one per attempt. `LauncherError` carries them to the one place that p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXIT_USAGE = 64
 EXIT_HARDWARE = 69
@@ -66,6 +68,12 @@ class EnvironmentUntrusted(LauncherError):
 
 class HardwareMissing(LauncherError):
     """Hardware that was asked for is not here: status 69."""
+
+    exit_status = EXIT_HARDWARE
+
+
+class Unavailable(LauncherError):
+    """A program that was asked for is not here: status 69, as for hardware."""
 
     exit_status = EXIT_HARDWARE
 

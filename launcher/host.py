@@ -8,9 +8,12 @@ empty, and the caller decides what that means.
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.model import Layout
 
 READ_LIMIT_BYTES = 1 << 20
@@ -82,6 +85,40 @@ class Host:
         """Return all addresses of this node, and its name."""
         addresses = {address for items in self.addresses().values() for address in items}
         return frozenset({*addresses, self.hostname()})
+
+    def address_towards(self, target: str) -> str | None:
+        """Return the address of ours that a host would see us by, None if there is no way to it."""
+        import socket
+
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(where)  # which sends nothing: the kernel looks up the route
+                ours = str(probe.getsockname()[0]).partition("%")[0]
+        except (OSError, ValueError):
+            return None
+        loops = ours == "::1" or ours.startswith("127.")
+        return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
+
+    def free_port(self) -> int:
+        """Return a port that nobody listens on at this moment."""
+        from _socket import socket  # a third of what socket costs, and all that is needed
+
+        probe = socket()
+        try:
+            probe.bind(("", 0))
+            return int(probe.getsockname()[1])
+        finally:
+            probe.close()
+
+    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
+        """Return the version of torch that a Python has; empty without one, None if that cannot be known.
+
+        ``python`` is the first word of a command line; None means the Python that runs us.
+        """
+        from launcher.machine.pythons import find_torch
+
+        return find_torch(python or sys.executable, environ)
 
     def gpu_count(self) -> int | None:
         """Return how many NVIDIA GPUs are exposed to us, by their device files.

@@ -6,11 +6,13 @@ for beats all. Two variables that *state* different values for a fact of identit
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from launcher.errors import Problem
 from launcher.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
 from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 IDENTITY = (
     Fact.RANK,
@@ -36,6 +38,8 @@ class Ledger:
         self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
         self.notes: list[str] = [note for item in self.evidence for note in item.notes]
         self.findings: dict[Fact, Finding] = {}
+        self.beaten: dict[Fact, tuple[Lost, ...]] = {}
+        """Claims on another fact that a fact has put out of question."""
 
     def about(self, fact: Fact) -> list[Claim]:
         """Return the claims on a fact, best first (sorting keeps the order of the sources)."""
@@ -52,7 +56,7 @@ class Ledger:
             return None
         winner, *others = claims
         lost = tuple(Lost(claim, self._why(winner, claim)) for claim in others)
-        self.findings[fact] = Finding(winner, lost)
+        self.findings[fact] = Finding(winner, lost + self.beaten.get(fact, ()))
         return winner.value
 
     def number(self, fact: Fact) -> int | None:

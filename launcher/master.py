@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.environ import is_loopback
+from launcher.environ import MEETS_AT_MASTER, is_loopback
 from launcher.ledger import Ledger
 from launcher.model import Fact, Trust
 
@@ -11,17 +11,25 @@ LOOPBACK = "127.0.0.1"
 
 
 def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
-    """Settle address and port; ``single``: all processes run on this node."""
+    """Settle address and port; ``single``: all processes run on this node.
+
+    Returns:
+        The address, empty if there is none (and a problem, unless the nodes meet elsewhere), and the
+        port; 0 stands for one that is free.
+    """
     if single:
         # Before circumstance: mpirun's idea of its own name need not resolve inside a container
         ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
+    if ledger.options.switch("standalone"):
+        ledger.add(Fact.MASTER_PORT, 0, "a port that is free")
     ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    if ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER:
+        return "", DEFAULT_PORT  # the nodes meet at a server of their own
     address = ledger.settle(Fact.MASTER_ADDR)
-    port = ledger.number(Fact.MASTER_PORT) or DEFAULT_PORT
+    port = ledger.number(Fact.MASTER_PORT) or 0
     if address is None:
-        sizes = ", ".join(
-            ledger.origin(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT) if fact in ledger.findings
-        )
+        counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
+        sizes = ", ".join(ledger.origin(fact) for fact in counts if fact in ledger.findings)
         if sizes and not ledger.is_broken():
             ledger.missing(
                 f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
@@ -33,6 +41,11 @@ def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
             "set MASTER_ADDR to the address of node 0, or unset it",
+        )
+    if not single and port == 0:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.MASTER_PORT)} is a port that node 0 chooses: the others cannot know it",
+            "name a port that is free on node 0",
         )
     return str(address), port
 

@@ -11,34 +11,33 @@ this module is a bug in the launcher.
 
 from __future__ import annotations
 
-import enum
-
 from launcher.errors import Problem
 from launcher.frozen import frozen
+from launcher.members import Enum, IntEnum
 
 
-class Scope(enum.Enum):
+class Scope(Enum):
     """How often the launcher was started: once per node, or once per process of the job."""
 
     NODE = "node"
     PROCESS = "process"
 
 
-class Mode(enum.Enum):
+class Mode(Enum):
     """How the plan is carried out: become the one process, or start several and wait."""
 
     EXEC = "exec"
     SUPERVISE = "supervise"
 
 
-class Policy(enum.Enum):
+class Policy(Enum):
     """Whether a setting replaces a value that is there already."""
 
     ALWAYS = "always"
     IF_UNSET = "if-unset"
 
 
-class Fact(enum.Enum):
+class Fact(Enum):
     """What a source can know about a job."""
 
     RANK = "rank"
@@ -47,13 +46,14 @@ class Fact(enum.Enum):
     LOCAL_SIZE = "local_size"
     NODE_RANK = "node_rank"
     NODE_COUNT = "node_count"
+    NODE_RANGE = "node_range"
     PROCESSES_PER_NODE = "processes_per_node"
     HOSTS = "hosts"
     MASTER_ADDR = "master_addr"
     MASTER_PORT = "master_port"
 
 
-class Trust(enum.IntEnum):
+class Trust(IntEnum):
     """How a claim came about; of several claims the one with the lowest number wins.
 
     Within one level the inner source (nearer to the process) goes first. Two `STATED` claims that
@@ -133,6 +133,11 @@ class Allocation:
     At `Scope.NODE` node_rank and node_count are known and the four process values are None. At
     `Scope.PROCESS` rank, world_size and local_rank are known; local_size, node_rank and node_count
     are None where nothing states or proves them (they are then not published: never guessed).
+
+    ``ranks_at_start``: the ranks are given out when the processes start, by a rendezvous or by a
+    launcher that the command names; node_rank and node_count may then be unknown at `Scope.NODE`, and
+    master_addr is empty where the nodes meet elsewhere (etcd). ``node_range``: (least, most) nodes of
+    an elastic job.
     """
 
     source: str
@@ -146,10 +151,12 @@ class Allocation:
     world_size: int | None = None
     local_rank: int | None = None
     local_size: int | None = None
+    ranks_at_start: bool = False
+    node_range: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         if self.scope is Scope.NODE:
-            known = self.node_rank is not None and self.node_count is not None
+            known = self.ranks_at_start or (self.node_rank is not None and self.node_count is not None)
             if not known or self.rank is not None or self.local_rank is not None:
                 raise ValueError(f"a node allocation needs node_rank and node_count only: {self}")
         elif self.rank is None or self.world_size is None or self.local_rank is None:
@@ -169,17 +176,18 @@ class Topology:
     """The shape of the job, seen from this launcher.
 
     Attributes:
-        world_size: Number of processes in the job.
+        world_size: Number of processes in the job, None where that is found out at the start.
         node_count: Number of nodes, None if unknown (see `Allocation`).
         node_rank: Index of this node, None if unknown.
         local_size: Number of processes on this node, None if unknown.
-        master_addr: Host of the rendezvous: a name, an IPv4 or a bare IPv6 address.
+        master_addr: Host of the rendezvous: a name, an IPv4 or a bare IPv6 address; empty where the
+            nodes meet elsewhere.
         master_port: Port of the rendezvous, 1..65535.
         places: The processes this launcher stands for: one at PROCESS scope, all of the node at
-            NODE scope.
+            NODE scope, none where the ranks are given out at the start.
     """
 
-    world_size: int
+    world_size: int | None
     node_count: int | None
     node_rank: int | None
     local_size: int | None
@@ -189,7 +197,7 @@ class Topology:
 
     def __post_init__(self) -> None:
         for place in self.places:
-            if not 0 <= place.rank < self.world_size:
+            if self.world_size is None or not 0 <= place.rank < self.world_size:
                 raise ValueError(f"rank {place.rank} outside a world of {self.world_size}")
             if self.local_size is not None and not 0 <= place.local_rank < self.local_size:
                 raise ValueError(f"local rank {place.local_rank} of {self.local_size}")
@@ -309,6 +317,25 @@ class Process:
     cpus: tuple[int, ...] | None = None
 
 
+@frozen
+class Agent:
+    """One command, run once per node, that starts the processes of the node itself.
+
+    Attributes:
+        engine: Who it is, e.g. ``"torchrun"``.
+        argv: Its command line; empty if there is no command.
+        settings: Variables that it gets.
+        unset: Names that it does not inherit, sorted.
+        files: Files that it reads: a word of ``argv``, and the text of the file that stands there.
+    """
+
+    engine: str
+    argv: tuple[str, ...]
+    settings: tuple[Setting, ...] = ()
+    unset: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+
+
 STDOUT, STDERR = 1, 2
 """Bits of a `Route`; torchrun's numbers for the standard streams, 3 is both."""
 
@@ -361,8 +388,12 @@ class Plan:
         allocation: What the platform gave us.
         topology: The shape of the job.
         machine: What this node has.
-        mode: Become the command, or start one process per place and wait.
-        processes: At least one; exactly one where mode is `Mode.EXEC`.
+        engine: Who starts the processes: ``"process"`` (the launcher), ``"torchrun"``, or the name of
+            the launcher that the command is.
+        agent: What starts the processes, None where the launcher does.
+        mode: Become the command (or the agent), or start one process per place and wait.
+        processes: At least one; exactly one where mode is `Mode.EXEC`. With an agent: what its
+            processes will be, none where that is not known before.
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
@@ -379,6 +410,8 @@ class Plan:
     mode: Mode
     processes: tuple[Process, ...]
     settings: tuple[Setting, ...]
+    engine: str = "process"
+    agent: Agent | None = None
     unset: tuple[str, ...] = ()
     widen_cpus: bool = False
     bind: str = "none"
@@ -388,5 +421,6 @@ class Plan:
     reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.processes or (self.mode is Mode.EXEC and len(self.processes) != 1):
+        wrong = not self.processes or (self.mode is Mode.EXEC and len(self.processes) != 1)
+        if self.agent is None and wrong:
             raise ValueError(f"{len(self.processes)} processes cannot run by {self.mode}")

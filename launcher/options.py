@@ -1,211 +1,38 @@
-"""The flags of ``launcher run``, as one table: name, meaning, and the LAUNCHER_* variable of each.
+"""What the user asked for: flags, LAUNCHER_* variables, and torchrun's PET_*, as one value.
 
-A flag beats its variable; both beat whatever the platform says. Names are torchrun's wherever
-torchrun has one. The command line parser, the variables and the reference in docs/ come from here.
+A flag beats its variable; both beat whatever the platform says. The table is `launcher.flags`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from launcher.environ import (
-    PORT_LIMIT,
-    Malformed,
-    Reader,
-    is_loopback,
-    parse_host,
-    parse_int,
-    parse_signal,
-    shorten,
-)
+from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.errors import Problem, UsageError
+from launcher.flags import FLAGS, PREFIX, Flag
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
 
-PREFIX = "LAUNCHER_"
-PROCESS_LIMIT = 4096
-"""More processes on one node than any node has GPUs or cores."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-
-@frozen
-class Flag:
-    """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
-
-    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. A ``negatable``
-    switch can also be turned off, by ``--no-dest``: what it decides has a default of its own.
-    """
-
-    dest: str
-    metavar: str
-    help: str
-    parse: Callable[[str], object] | None
-    fact: Fact | None = None
-    short: str | None = None
-    negatable: bool = False
-
-    @property
-    def name(self) -> str:
-        """The flag as typed, e.g. ``--node-rank``."""
-        return "--" + self.dest.replace("_", "-")
-
-    @property
-    def variable(self) -> str:
-        """The variable that gives the same, e.g. ``LAUNCHER_NODE_RANK``."""
-        return PREFIX + self.dest.upper()
-
-
-def _count(text: str) -> int:
-    low, colon, high = text.partition(":")
-    if colon and low != high:
-        raise Malformed("a fixed number of nodes, N or N:N (for elastic jobs start torchrun itself)")
-    return parse_int(low, 1)
-
-
-def _rank(text: str) -> int:
-    return parse_int(text)
-
-
-def _port(text: str) -> int:
-    return parse_int(text, 1, PORT_LIMIT)
-
-
-def _processes(text: str) -> int | str:
-    if text in ("auto", "gpu", "cpu"):
-        return text
-    try:
-        return parse_int(text, 1, PROCESS_LIMIT + 1)
-    except Malformed as error:
-        raise Malformed(f"{error}, or auto, gpu or cpu") from None
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise Malformed(f"{', '.join(words[:-1])} or {words[-1]}")
-        return text
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise Malformed("seconds in 0..86400")
-    return seconds
-
-
-def _gpus_per_process(text: str) -> int:
-    return parse_int(text, 1, 1024)
-
-
-def _restarts(text: str) -> int:
-    return parse_int(text, 0, 1000)
-
-
-def _signal_map(text: str) -> tuple[tuple[int, int], ...]:
-    """Return pairs of signal numbers: which one arrives, which one is sent instead of it."""
-    pairs = [item.partition("=")[::2] for item in text.split(",")]
-    try:
-        numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
-    except Malformed:
-        raise Malformed("ARRIVING=SENT by name or number, such as TERM=USR1 or TERM=USR1,INT=USR1") from None
-    if len({arriving for arriving, _ in numbers}) < len(numbers):
-        raise Malformed("each arriving signal once")
-    return numbers
-
-
-def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
-    """Return (local rank or None for all, 0 none, 1 stdout, 2 stderr, 3 both), torchrun's notation."""
-    shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
-    try:
-        if ":" not in text:
-            return ((None, parse_int(text, 0, 4)),)
-        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
-        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
-    except Malformed:
-        raise Malformed(shape) from None
-
-
-def _local_ranks(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(parse_int(item.strip()) for item in text.split(","))
-    except Malformed:
-        raise Malformed("local ranks, such as 0 or 0,3") from None
-
-
-FLAGS = (
-    Flag("nnodes", "N", "number of nodes in the job", _count, Fact.NODE_COUNT),
-    Flag("node_rank", "R", "index of this node, 0 is the master", _rank, Fact.NODE_RANK),
-    Flag(
-        "nproc_per_node",
-        "N|auto|gpu|cpu",
-        "processes per node; without it one per GPU, or one",
-        _processes,
-        Fact.PROCESSES_PER_NODE,
-    ),
-    Flag("master_addr", "HOST", "host of node 0", parse_host, Fact.MASTER_ADDR),
-    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", _port, Fact.MASTER_PORT),
-    Flag(
-        "scope",
-        "auto|node|process",
-        "whether the launcher was started once per node or per process",
-        _one_of("auto", "node", "process"),
-    ),
-    Flag(
-        "source",
-        "NAME",
-        "the only environment to believe: a source's name, or module:function",
-        str,
-    ),
-    Flag("role", "NAME", "name of the role, for ROLE_NAME (default)", str),
-    Flag(
-        "gpus_per_process",
-        "N",
-        "give each process N GPUs of its own through CUDA_VISIBLE_DEVICES",
-        _gpus_per_process,
-    ),
-    Flag(
-        "bind",
-        "none|numa|core",
-        "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
-        _one_of("none", "numa", "core"),
-    ),
-    Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds),
-    Flag(
-        "signal_to",
-        "leader|group",
-        "whether a signal goes to the process only, or to its children too (leader)",
-        _one_of("leader", "group"),
-    ),
-    Flag("signal_map", "A=B,...", "send signal B where A arrives, such as TERM=USR1", _signal_map),
-    Flag("init", "", "stay as init of the process, as process 1 of a container does", None, negatable=True),
-    Flag("restarts", "N", "on one node: start all processes again after a failure, N times (0)", _restarts),
-    Flag("failure_file", "FILE", "where to write the failure record (where the platform looks)", str),
-    Flag("log_dir", "DIR", "folder for the log files of --redirects and --tee", str),
-    Flag("redirects", "N", "write to files only: 1 stdout, 2 stderr, 3 both, 0:3,1:2", _streams, short="-r"),
-    Flag("tee", "N", "write to files as well (as --redirects)", _streams, short="-t"),
-    Flag("local_ranks_filter", "R,...", "show only the output of these local ranks", _local_ranks),
-    Flag(
-        "prefix", "", "begin each line with its rank (if there are several processes)", None, negatable=True
-    ),
-    Flag("progress", "", "a status line (on a terminal, or where all is silent)", None, negatable=True),
-    Flag("stall_timeout", "S", "act after so long without any output and GPU work (never)", _seconds),
-    Flag("on_stall", "report|stop", "what to do then (report)", _one_of("report", "stop")),
-    Flag("module", "", "the command is a Python module, as in python -m", None, short="-m"),
-    Flag("no_python", "", "never put Python in front of the command, even if it ends in .py", None),
-)
+PET_PREFIX = "PET_"
+AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
+"""In a worker PET_* are what its agent was told, not what we are."""
 
 
 @frozen
 class Given:
-    """A value that the user gave, and how: ``--nnodes 2`` or ``LAUNCHER_NNODES='2'``."""
+    """A value that the user gave, how (``--nnodes 2`` or ``LAUNCHER_NNODES='2'``), and as which text."""
 
     value: object
     origin: str
+    text: str = ""
+
+    @property
+    def is_platforms(self) -> bool:
+        """Whether a platform set it for torchrun (PET_*), and no user for us."""
+        return self.origin.startswith(PET_PREFIX)
 
 
 class Options:
@@ -222,6 +49,11 @@ class Options:
         """Return a flag's value as text."""
         given = self._given.get(dest)
         return default if given is None else str(given.value)
+
+    def given_text(self, dest: str) -> str:
+        """Return a flag's value as it was written; empty if it was not given."""
+        given = self._given.get(dest)
+        return "" if given is None else given.text
 
     def number(self, dest: str, default: float) -> float:
         """Return a flag's numeric value."""
@@ -248,58 +80,128 @@ class Options:
         given = self._given.get(dest)
         return given.value if given and isinstance(given.value, tuple) else None
 
+    def origins(self, *dests: str) -> list[str]:
+        """Return how these flags were given, those that were and that are not switched off."""
+        found = [self._given[dest] for dest in dests if dest in self._given]
+        return [given.origin for given in found if given.value]
+
+    def with_inner(self, inner: Options) -> Options:
+        """Return these options, less what ``inner`` (nearer to the processes) says otherwise."""
+        return Options({**self._given, **inner._given})
+
+    def without_platforms(self) -> Options:
+        """Return these options without what a platform set for torchrun's agent alone."""
+        agents = {flag.dest for flag in FLAGS if flag.group == "torchrun"}
+        kept = {d: g for d, g in self._given.items() if not (d in agents and g.is_platforms)}
+        return Options(kept)
+
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
         reader = Reader("manual", {}, Host())
+        if not self._is_platforms("standalone"):
+            _claim_standalone(reader, self._given.get("standalone"))
+        backend = self.text("rdzv_backend", "static")
+        if not self._is_platforms("rdzv_endpoint") and backend in MEETS_AT_MASTER:
+            _claim_endpoint(
+                reader, self._given.get("rdzv_endpoint"), C10D_PORT if backend == "c10d" else None
+            )
         for flag in FLAGS:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
-                reader.claim(flag.fact, given.value, given.origin, Trust.ASKED)
-        master = self._given.get("master_addr")
-        if master and not is_loopback(str(master.value)) and not self._given.keys() & {"nnodes", "node_rank"}:
-            reader.sign(
-                master.origin, "pass --nnodes N --node-rank R as well (--nnodes 1 for a single machine)"
-            )
+                is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
+                reader.claim(
+                    Fact.NODE_RANGE if is_range else flag.fact, given.value, given.origin, Trust.ASKED
+                )
+        self._sign_lone_master(reader)
         return reader.evidence()
+
+    def _is_platforms(self, dest: str) -> bool:
+        given = self._given.get(dest)
+        return given is not None and given.is_platforms
+
+    def _sign_lone_master(self, reader: Reader) -> None:
+        if self._given.keys() & {"nnodes", "node_rank", "standalone"}:
+            return
+        for dest in ("rdzv_endpoint", "master_addr"):
+            given = self._given.get(dest)
+            if given and not given.is_platforms and not is_loopback(parse_host_port(given.text, 0)[0]):
+                fix = "pass --nnodes N --node-rank R as well (--nnodes 1 for a single machine)"
+                reader.sign(given.origin, fix)
+                return
+
+
+C10D_PORT = 29400
+"""Where torchrun's c10d rendezvous is, if nobody names a port."""
+
+
+def _claim_standalone(reader: Reader, given: Given | None) -> None:
+    """One node, whatever the platform says; port 0 stands for one that is free."""
+    if given is not None and given.value:
+        reader.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
+        reader.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
+        reader.claim(Fact.MASTER_ADDR, "127.0.0.1", given.origin, Trust.ASKED)
+        reader.claim(Fact.MASTER_PORT, 0, given.origin, Trust.ASKED)
+
+
+def _claim_endpoint(reader: Reader, given: Given | None, default_port: int | None) -> None:
+    if given is not None:
+        host, named = parse_host_port(given.text, 0)
+        port = default_port if named is None else named
+        reader.claim(Fact.MASTER_ADDR, host, given.origin, Trust.ASKED)
+        if port is not None:
+            reader.claim(Fact.MASTER_PORT, port, given.origin, Trust.ASKED)
 
 
 def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> Options:
-    """Combine typed flags (dest to text, or True for a switch) with LAUNCHER_* variables.
+    """Combine typed flags (dest to text, or True for a switch) with LAUNCHER_* and PET_* variables.
 
     Raises:
         UsageError: Values that are not what they should be, all at once.
     """
     given: dict[str, Given] = {}
     problems: list[Problem] = []
+    pets = _honours_pet(typed, environ)
     for flag in FLAGS:
-        text, where = _look_up(flag, typed, environ)
+        text, name = _look_up(flag, typed, environ, pets)
         if text is None:
             continue
         typed_as = (
             f"{flag.name} {text}" if flag.parse else flag.name if text == "1" else f"--no-{flag.name[2:]}"
         )
-        origin = typed_as if where == "command line" else f"{flag.variable}={shorten(text)!r}"
+        origin = typed_as if name == flag.name else f"{name}={shorten(text)!r}"
         try:
             value = flag.parse(text) if flag.parse else _is_on(text)
         except Malformed as error:
-            fix = f"correct {flag.name if where == 'command line' else flag.variable}"
-            problems.append(Problem("malformed-flag", f"{origin}: expected {error}", where, fix))
+            where = "command line" if name == flag.name else "environment"
+            problems.append(
+                Problem("malformed-flag", f"{origin}: expected {error}", where, f"correct {name}")
+            )
             continue
-        given[flag.dest] = Given(value, origin)
+        given[flag.dest] = Given(value, origin, text)
     if problems:
         raise UsageError(*problems)
     return Options(given)
 
 
+def _honours_pet(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> bool:
+    """Whether PET_* are for us: not in a worker, and not if another source is the only one to believe."""
+    only = typed.get("source") or environ.get(f"{PREFIX}SOURCE") or "torch_agent"
+    return only == "torch_agent" and not any(environ.get(name) for name in AGENTS)
+
+
 def _look_up(
-    flag: Flag, typed: Mapping[str, str | bool], environ: Mapping[str, str]
+    flag: Flag, typed: Mapping[str, str | bool], environ: Mapping[str, str], pets: bool
 ) -> tuple[str | None, str]:
+    """Return what was given for a flag, and under which name."""
     value = typed.get(flag.dest)
     if isinstance(value, bool):
-        return str(int(value)), "command line"
+        return str(int(value)), flag.name
     if isinstance(value, str):
-        return value, "command line"
-    return environ.get(flag.variable) or None, "environment"
+        return value, flag.name
+    if environ.get(flag.variable):
+        return environ[flag.variable], flag.variable
+    pet = PET_PREFIX + flag.dest.upper()
+    return (environ.get(pet) or None if flag.pet and pets else None), pet
 
 
 def _is_on(text: str) -> bool:

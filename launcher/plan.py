@@ -6,19 +6,20 @@ everything is a pure function over frozen values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from launcher import __version__
 from launcher.allocation import decide
+from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
 from launcher.engines.process import plan_argv
-from launcher.environ import MPI_STARTERS
+from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
+from launcher.flags import FLAGS, PROCESS_LIMIT
 from launcher.frameworks import python, starters, torch
 from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
 from launcher.model import (
+    Agent,
     Allocation,
     Binding,
     Fact,
@@ -32,11 +33,15 @@ from launcher.model import (
     Setting,
     Topology,
 )
-from launcher.options import FLAGS, PROCESS_LIMIT, Options
-from launcher.sources import gather
+from launcher.options import Options
+from launcher.sources import Gathered, gather
 from launcher.sources.launched import MARKER
 from launcher.supervision import plan_supervision
 from launcher.topology import plan_topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
@@ -56,44 +61,72 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     Raises:
         LauncherError: What is wrong, by name, all at once.
     """
-    source = options.get("source")
-    typed = source is not None and source.origin.startswith("--")
-    gathered = gather(environ, host, options.text("source") or None, typed=typed)
+    request = read_request(plan_argv(command, options, environ) if command else (), options)
+    options = request.options
+    gathered = _gather(environ, host, options)
     machine = read_machine(host, environ)
-    allocation, ledger = decide(gathered.evidence, options, machine)
+    starts = request.starter is not None
+    allocation, ledger = decide(
+        gathered.evidence, options, machine, starts_processes=starts, starts_job=request.starts_job
+    )
     forks = allocation.scope is Scope.NODE
-    stays = forks or options.switch("init", host.is_init())
-    each = _count_processes(ledger) if forks else 1
+    if starts and not forks:
+        raise refuse_per_process(request, allocation.local_size)
+    if allocation.master_port == 0:
+        allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
+    each = _count_processes(ledger, request, allocation) if forks else 1
     topology = plan_topology(allocation, each)
-    origins = name_origins(ledger, options, forks)
-    binding = bind_processes(host, environ, options, allocation, topology, machine)
+    binding = Binding()
+    if request.own is None:
+        binding = bind_processes(host, environ, options, allocation, topology, machine)
+    choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
+    origins = name_origins(ledger, forks)
+    role, origins["role"] = _find_role(options, gathered, environ)
+    shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
+    settings = (
+        *plan_settings(topology, machine, role, origins, forks, binding),
+        *python.plan_unbuffered(topology, environ),
+    )
+    notes = (*ledger.notes, *request.notes, *binding.notes, f"engine {choice.engine}: {choice.why}")
+    stays = (forks and agent is None) or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
         topology=topology,
         machine=machine,
         mode=Mode.SUPERVISE if stays else Mode.EXEC,
+        engine=choice.engine,
+        agent=agent and _with_unset(agent, environ),
         processes=tuple(
             Process(
                 place.rank,
                 place.local_rank,
-                plan_argv(command, options, environ) if command else (),
+                request.argv,
                 plan_process(place, topology, machine, options, environ, origins, forks, binding),
                 binding.cpus(place.local_rank),
             )
-            for place in topology.places
+            for place in shown
         ),
-        settings=(
-            *plan_settings(topology, machine, options, origins, forks, binding),
-            *python.plan_unbuffered(topology, environ),
-        ),
+        settings=settings if shown else (),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         bind=binding.mode,
-        supervision=plan_supervision(options, topology),
+        supervision=plan_supervision(options, topology, of_agent=agent is not None),
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
-        notes=tuple(dict.fromkeys((*ledger.notes, *binding.notes))),
+        notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
     )
+
+
+def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathered:
+    source = options.get("source")
+    typed = source is not None and source.origin.startswith("--")
+    return gather(environ, host, options.text("source") or None, typed=typed)
+
+
+def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:
+    """Return an agent that does not inherit what was for us either."""
+    ours = (name for name in (*CONSUMED, MARKER) if name in environ)
+    return Agent(**{**vars(agent), "unset": tuple(sorted({*agent.unset, *ours}))})
 
 
 def bind_processes(
@@ -111,7 +144,7 @@ def bind_processes(
     nobody to keep away from. Where nothing is to be bound, nothing is read, nor loaded.
     """
     forks = allocation.scope is Scope.NODE
-    by_default = "numa" if forks and len(topology.places) > 1 and machine.gpu_count else "none"
+    by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
     mode = options.text("bind", by_default)
     if mode == "none":
         return Binding()
@@ -121,8 +154,11 @@ def bind_processes(
     return plan_binding(request, host.layout(name_gpus=request.names_gpus))
 
 
-def _count_processes(ledger: Ledger) -> int:
+def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
     """Return how many processes to fork; refuse what is no plan but an attempt on the node's memory."""
+    count = count_processes(request, allocation.node_count)
+    if count is not None:
+        return count
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
     if not isinstance(claim.value, int) or claim.value > PROCESS_LIMIT:
         fix = "correct it, or pass --nproc-per-node N"
@@ -131,12 +167,18 @@ def _count_processes(ledger: Ledger) -> int:
     return claim.value
 
 
-def name_origins(ledger: Ledger, options: Options, forks: bool) -> dict[str, str]:
+def _find_role(options: Options, gathered: Gathered, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of the role, and where it comes from: a worker of torchrun has one already."""
+    role, inherited = options.get("role"), environ.get("ROLE_NAME")
+    if role is None and inherited and any(item.seals for item in gathered.evidence):
+        return inherited, f"ROLE_NAME={shorten(inherited)!r}"
+    return options.text("role", torch.DEFAULT_ROLE), role.origin if role else "default"
+
+
+def name_origins(ledger: Ledger, forks: bool) -> dict[str, str]:
     """Return where each fact came from, by its name."""
     origins = {fact.value: ledger.origin(fact) for fact in ledger.findings}
-    role = options.get("role")
-    origins["role"] = role.origin if role else "default"
-    if forks:
+    if forks and Fact.NODE_COUNT in ledger.findings and Fact.NODE_RANK in ledger.findings:
         each = ledger.findings[Fact.PROCESSES_PER_NODE].claim
         nodes, node = ledger.findings[Fact.NODE_COUNT].claim, ledger.findings[Fact.NODE_RANK].claim
         per_node = f"{each.value} per node ({each.origin})"
@@ -150,14 +192,14 @@ def name_origins(ledger: Ledger, options: Options, forks: bool) -> dict[str, str
 def plan_settings(
     topology: Topology,
     machine: Machine,
-    options: Options,
+    role: str,
     origins: Mapping[str, str],
     forks: bool,
     binding: Binding,
 ) -> tuple[Setting, ...]:
     """Return the variables that all processes of this node share."""
     return (
-        *torch.plan_common(topology, origins, options.text("role", torch.DEFAULT_ROLE)),
+        *torch.plan_common(topology, origins, role),
         *([] if binding.shares else torch.plan_threads(topology, machine, forks)),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
@@ -218,8 +260,16 @@ def _is_bound(machine: Machine) -> bool:
 
 def render_environ(plan: Plan, process: Process, environ: Mapping[str, str]) -> dict[str, str]:
     """Return the whole environment of one process: inherited, less what is unset, plus settings."""
-    result = {name: value for name, value in environ.items() if name not in set(plan.unset)}
-    for setting in (*plan.settings, *process.settings):
+    return apply_settings(environ, plan.unset, (*plan.settings, *process.settings))
+
+
+def apply_settings(
+    environ: Mapping[str, str], unset: Sequence[str], settings: Sequence[Setting]
+) -> dict[str, str]:
+    """Return an environment less some names, plus settings."""
+    dropped = set(unset)
+    result = {name: value for name, value in environ.items() if name not in dropped}
+    for setting in settings:
         if setting.policy is Policy.ALWAYS or not result.get(setting.name):
             result[setting.name] = setting.value
     return result

@@ -8,12 +8,12 @@ no flag. Anything else, from ``--help`` to a typing error, is argparse's, with t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from launcher.options import FLAGS, Flag
+from launcher.flags import FLAGS, Flag
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     Typed = dict[str, str | bool]
 SLOWLY = ("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """Variables that are flags of the command, not of the table."""

@@ -8,28 +8,45 @@ from __future__ import annotations
 
 from launcher.errors import HardwareMissing, Problem
 from launcher.ledger import RULE, STARTED, Ledger
-from launcher.model import Claim, Fact, Finding, Lost, Machine, Scope, Trust
+from launcher.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
 
 
-def decide_scope(ledger: Ledger, machine: Machine) -> Scope:
-    """Decide how often we were started: local size against processes per node, never RANK alone."""
+def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
+    """Decide how often we were started: local size against processes per node, never RANK alone.
+
+    ``starts_processes``: what we are to run starts the processes of a node itself. Whoever says so
+    has started one launcher per node, unless the platform shows that there are several.
+    """
     asked = ledger.options.text("scope", "auto")
     if asked != "auto":
         return Scope(asked)
     for item in ledger.evidence:
+        if item.starts is Scope.PROCESS and starts_processes and _is_one_per_node(item):
+            return Scope.NODE
         if item.starts is not None:
             return item.starts
         if any(claim.fact in STARTED for claim in item.claims):
-            return _compare_sizes(ledger, machine)
+            return _compare_sizes(ledger, machine, starts_processes)
     return Scope.NODE
 
 
-def _compare_sizes(ledger: Ledger, machine: Machine) -> Scope:
+def _is_one_per_node(item: Evidence) -> bool:
+    """Whether a source of processes has started one on every node."""
+    known = {claim.fact: claim.value for claim in item.claims}
+    world, nodes = known.get(Fact.WORLD_SIZE), known.get(Fact.NODE_COUNT)
+    return known.get(Fact.LOCAL_SIZE) == 1 and world is not None and world == nodes
+
+
+def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> Scope:
     add_local_size(ledger)
     local_size = ledger.number(Fact.LOCAL_SIZE)
     local_rank = ledger.number(Fact.LOCAL_RANK) or 0
+    if (local_size or 0) > 1 or local_rank > 0:
+        return Scope.PROCESS
+    if starts_processes:
+        return Scope.NODE
     wanted, origin = processes_wanted(ledger, machine)
-    if (local_size or 0) > 1 or local_rank > 0 or wanted == 1:
+    if wanted == 1:
         return Scope.PROCESS
     if local_size is None:
         ledger.problems.append(_ambiguous(ledger, wanted, origin))

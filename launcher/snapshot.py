@@ -9,6 +9,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
+     "torch": {"": "2.13.0", "python": "2.13.0", "python3": ""},
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"}}
 
@@ -19,6 +20,7 @@ secret inside their values is taken out (`launcher.redact`).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 
 from launcher import __version__
@@ -27,12 +29,15 @@ from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
 from launcher.machine.gpus import list_gpus
 from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.master import DEFAULT_PORT
 from launcher.model import Core, Gpu, Layout
 from launcher.redact import is_public_name, redact, redact_argv
 from launcher.replace import replace_file
 from launcher.sources.hydra import PROXY_NAMES
 
 VERSION = 1
+PYTHONS = ("", "python", "python3")
+"""Whose torch is written down: that of the launcher's own Python, and of those that commands name."""
 SYSFS_ROOTS = ("class/infiniband",)
 SYSFS_FILES = frozenset(
     (
@@ -73,6 +78,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
             for line in host.ancestors()
             if line and line[0].rpartition("/")[2] in PROXY_NAMES
         ],
+        "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
         "sysfs": _read_sysfs(host),
     }
 
@@ -179,6 +185,20 @@ class RecordedHost(Host):
         """Return the recorded name, or one that no host has."""
         name = self._data.get("hostname")
         return name if isinstance(name, str) else "recorded"
+
+    def address_towards(self, target: str) -> str | None:
+        """A recorded machine has no routes."""
+        return None
+
+    def free_port(self) -> int:
+        """Return the port that is used if nothing is known: a recorded machine listens nowhere."""
+        return DEFAULT_PORT
+
+    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
+        """Return the version of torch that was recorded for a Python."""
+        name = "" if python in (None, sys.executable) else str(python)
+        version = _mapping(self._data.get("torch")).get(name)
+        return version if isinstance(version, str) else None
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
         """Return the recorded addresses."""

@@ -10,27 +10,31 @@ DEFAULT_GRACE_S = 30.0
 BOTH = STDOUT | STDERR
 
 
-def plan_supervision(options: Options, topology: Topology) -> Supervision:
+def plan_supervision(options: Options, topology: Topology, *, of_agent: bool = False) -> Supervision:
     """Return how the processes of this node are watched.
+
+    ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
+    restarts are its own.
 
     Raises:
         UsageError: Options that exclude each other.
     """
-    count = len(topology.places)
+    count = 1 if of_agent else len(topology.places)
     restarts = int(options.number("restarts", 0))
     if restarts and topology.node_count != 1:
         raise UsageError(_restarts_on_one_node(options, topology))
+    routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     return Supervision(
-        grace_s=options.number("grace", DEFAULT_GRACE_S),
+        grace_s=options.number("grace", options.number("shutdown_timeout", DEFAULT_GRACE_S)),
         signal_to=options.text("signal_to", "leader"),
         signal_map=options.pairs("signal_map"),
-        routes=tuple(plan_route(options, place.local_rank) for place in topology.places),
+        routes=routes if not of_agent else (Route(),),
         prefix=options.switch("prefix", count > 1),
-        log_dir=options.text("log_dir") or None,
+        log_dir=None if of_agent else options.text("log_dir") or None,
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=options.number("stall_timeout", 0.0),
         on_stall=options.text("on_stall", "report"),
-        restarts=restarts,
+        restarts=0 if of_agent else restarts,
         failure_file=options.text("failure_file") or None,
     )
 

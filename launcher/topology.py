@@ -8,7 +8,8 @@ from launcher.model import Allocation, Place, Scope, Topology
 def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     """Return the shape of the job.
 
-    At NODE scope every node is taken to run the same number of processes, so that the world is
+    Where ranks are given out at the start, only what all processes share is known. Else, at NODE scope
+    every node is taken to run the same number of processes, so that the world is
     ``node_count * processes_per_node`` and ranks are consecutive on a node. At PROCESS scope the
     platform has counted already.
 
@@ -16,6 +17,10 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
         allocation: What the platform gave us.
         processes_per_node: Processes to start here; not used at PROCESS scope.
     """
+    if allocation.ranks_at_start:
+        count = allocation.node_count
+        shape = _topology(allocation, count and count * processes_per_node, processes_per_node, ())
+        return Topology(**{**vars(shape), "node_rank": None})
     if allocation.scope is Scope.PROCESS:
         assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
         assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
@@ -32,7 +37,7 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
 
 
 def _topology(
-    allocation: Allocation, world_size: int, local_size: int | None, places: tuple[Place, ...]
+    allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
 ) -> Topology:
     return Topology(
         world_size=world_size,

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.cli import COMMANDS  # noqa: E402
-from launcher.options import FLAGS, Flag  # noqa: E402
+from launcher.flags import FLAGS, GROUPS, Flag  # noqa: E402
 
 PAGE = ROOT / "docs" / "flags.md"
 SHARED = "flags"
@@ -44,7 +44,8 @@ def render(page: str) -> str:
     Raises:
         ValueError: A table has no place in the page.
     """
-    tables = {SHARED: render_flags()} | {name: render_command(name) for name in COMMANDS}
+    tables = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
+    tables |= {name: render_command(name) for name in COMMANDS}
     for name, table in tables.items():
         begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
         head, found, rest = page.partition(begin)
@@ -55,9 +56,10 @@ def render(page: str) -> str:
     return page
 
 
-def render_flags() -> str:
-    """Return the table of the flags that ``run``, ``env`` and ``plan`` share."""
-    rows = [(_names(_spellings(flag), flag.metavar), f"`{flag.variable}`", flag.help) for flag in FLAGS]
+def render_flags(group: str) -> str:
+    """Return the table of one group of the flags that ``run``, ``env`` and ``plan`` share."""
+    flags = [flag for flag in FLAGS if flag.group == group]
+    rows = [(_names(_spellings(flag), flag.metavar), f"`{flag.variable}`", flag.help) for flag in flags]
     return _table(("flag", "variable", "meaning"), rows)
 
 

@@ -10,9 +10,11 @@ from forks, and a public name that is there says the truth about the process tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-
 from launcher.model import Place, Setting, Topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 PRIVATE_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "HYDRA_BSTRAP_")
 PRIVATE = (
@@ -27,6 +29,25 @@ RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
 """The rank on the node over all jobs, whatever its name says; our forks are the only ones there."""
 ELASTIC_PREFIX = "TORCHELASTIC_"
 AGENT_PREFIX = "PET_"
+WORKERS = (
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+"""What torchrun gives its workers; others of its names are settings for its agent."""
+CONTRACT = (
+    *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
+    *("ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME", "NODE_RANK", "MASTER_ADDRESS"),
+)
+"""Names that describe one process, and are wrong in whatever starts processes."""
+COUNTED = (
+    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", RANK_ON_NODE, "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE"),
+    *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"),
+    "SLURM_NTASKS_PER_NODE",
+)
+"""Public names that count what was started: launchers, where there is one per node."""
 
 
 def plan_unset(names: Iterable[str]) -> list[str]:
@@ -37,6 +58,20 @@ def plan_unset(names: Iterable[str]) -> list[str]:
     """
     prefixes = (*PRIVATE_PREFIXES, ELASTIC_PREFIX, AGENT_PREFIX)
     return [name for name in names if name in PRIVATE or name.startswith(prefixes)]
+
+
+def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> list[str]:
+    """Return what a launcher must not inherit that starts the processes of a node.
+
+    Args:
+        names: The names in the environment.
+        torch: It is, or holds, torchrun's agent: what configures that stays.
+        rewritten: Its processes start through us, which makes the public names true in each of them.
+    """
+    private = [name for name in names if name in PRIVATE or name.startswith(PRIVATE_PREFIXES)]
+    elastic = [n for n in names if n.startswith(ELASTIC_PREFIX) and (not torch or n in WORKERS)]
+    lies = CONTRACT if rewritten else (*CONTRACT, *COUNTED)
+    return [*private, *elastic, *(name for name in names if name in lies)]
 
 
 def plan_process(topology: Topology, place: Place, environ: Mapping[str, str], forks: bool) -> list[Setting]:

@@ -6,9 +6,11 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.model import Binding, Machine, Place, Policy, Setting, Topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DEFAULT_ROLE = "default"
 

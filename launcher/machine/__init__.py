@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.host import Host
 from launcher.machine.gpus import count_visible_gpus
 from launcher.model import Machine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def read_machine(host: Host, environ: Mapping[str, str]) -> Machine:

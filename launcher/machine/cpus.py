@@ -8,10 +8,12 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ONLINE = "/sys/devices/system/cpu/online"
 CPU_LIMIT = 1 << 16

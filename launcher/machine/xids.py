@@ -6,10 +6,13 @@ Source: NVIDIA, "XID Errors", the Xid catalog (docs.nvidia.com/deploy/xid-errors
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from launcher.frozen import frozen
 from launcher.host import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 WORD = "NVRM: Xid"
 XID = re.compile(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Mapping, Sequence
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
 from launcher.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
+from launcher.run.sig import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these two from its start, and exec would hand that down to the command."""

@@ -8,9 +8,12 @@ it holds logs.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 from launcher.errors import NotReady, Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where ``@record`` and our hook write a process's exception (torch's error-file protocol)."""

@@ -9,10 +9,13 @@ carries this run's mark in its environment, wherever it has gone since.
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Callable
 
 from launcher.run.kernel import set_name
+from launcher.run.sig import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MARK = "LAUNCHER_RUN_ID"
 """Variable that names one run of a launcher; its value is unique."""

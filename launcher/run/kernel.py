@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import _ctypes
 import os
-from collections.abc import Iterable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15

@@ -10,11 +10,11 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable
 from errno import EBADF, ENOENT, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     class Timer(Protocol):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 
 from launcher.model import STDERR, STDOUT, Supervision
 from launcher.run.console import BACKLOG_LIMIT_BYTES, Console, LogFile
@@ -19,6 +18,10 @@ from launcher.run.logs import Stream, make_prefix
 from launcher.run.loop import Loop
 from launcher.run.screen import Screen, share_screens
 from launcher.run.spawn import Child, Streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 DRAIN_S = 5.0
 """How long a reader of our output may take, at the end, for what it has not read yet."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import signal
-
 from launcher.run.kernel import open_signal_file
+from launcher.run.sig import signal
 
 NOT_FORWARDED = (
     *(signal.SIGKILL, signal.SIGSTOP),  # nobody can catch these
@@ -74,7 +73,9 @@ class Watched:
 
 def name_signal(number: int) -> str:
     """Return e.g. ``SIGTERM``, ``SIGRTMIN+3``."""
+    import signal as with_names
+
     try:
-        return signal.Signals(number).name
+        return with_names.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Mapping
 from errno import EINVAL
 
 from launcher.frozen import frozen
 from launcher.model import Route
 from launcher.run.execute import keep_to
 from launcher.run.kernel import die_with_parent
+from launcher.run.sig import signal
 from launcher.run.signals import Watched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 CANNOT_EXECUTE = 126
 

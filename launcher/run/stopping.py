@@ -8,11 +8,14 @@ to a DataLoader's workers makes the process that is just saving its checkpoint f
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterable
 
 from launcher.run.family import find_children, find_descendants, is_alive
+from launcher.run.sig import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 LINGER_S = 0.2
 """What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""

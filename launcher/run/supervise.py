@@ -8,9 +8,7 @@ the first fork on no fault of ours ends the job.
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Mapping, Sequence
 
 from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
@@ -23,12 +21,15 @@ from launcher.run.guardian import MARK, Guardian
 from launcher.run.kernel import become_subreaper, read_signals
 from launcher.run.loop import Later, Loop
 from launcher.run.output import Output
+from launcher.run.sig import signal
 from launcher.run.signals import ENDING, SI_KERNEL, Watched, name_signal
 from launcher.run.spawn import Child, Refusals, start
 from launcher.run.stopping import Stopper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from launcher.run.counters import Counters
     from launcher.run.progress import Progress
     from launcher.run.stall import Stall
@@ -431,11 +432,13 @@ class Supervisor:
     def pass_on(self, number: int, *, from_terminal: bool) -> None:
         """Do with a signal what its sender wants to happen to the job."""
         reached = from_terminal and self.shares_terminal  # the terminal has told the process itself
+        if number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            reached = False  # a hangup is for the session's leader alone, tty_signal_session_leader
         if number == signal.SIGTSTP and from_terminal:
             self.suspend(reached)
-        elif number not in ENDING:
+        elif number not in ENDING and self.translate(number) not in ENDING:
             self.tell_leaders(number, reached=reached, typed=from_terminal)
-        elif reached:
+        elif reached and number == signal.SIGINT:
             self.interrupted()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self.stopper.kill()  # a second Ctrl-C: now

@@ -9,7 +9,6 @@ To add an environment: one file with ``read(reader)``, one row here, one golden 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 
 from launcher.environ import Reader
@@ -19,7 +18,11 @@ from launcher.host import Host
 from launcher.model import Evidence
 from launcher.sources import other_platforms
 
-Read = Callable[[Reader], None]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    Read = Callable[[Reader], None]
 
 
 @frozen

@@ -1,18 +1,21 @@
 """PET_*: what somebody set for a torchrun to be started once per node (Kubeflow Trainer does).
 
-Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place.
+Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Those that
+state no fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags, by
+`launcher.options.read_options`.
 
 Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framework/plugins/torch.
 """
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_host_port, parse_int
+from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, parse_host_port, parse_nodes
 from launcher.model import Fact, Scope, Trust
 
 NNODES = "PET_NNODES"
 NPROC_PER_NODE = "PET_NPROC_PER_NODE"
 RDZV_ENDPOINT = "PET_RDZV_ENDPOINT"
+RDZV_BACKEND = "PET_RDZV_BACKEND"
 STANDALONE = "PET_STANDALONE"
 WORDS = ("auto", "cpu", "gpu")
 
@@ -37,20 +40,12 @@ def _read_nnodes(reader: Reader) -> None:
     text = reader.text(NNODES)
     if text is None:
         return
-    low, colon, high = text.partition(":")
     try:
-        least, most = parse_int(low, 1), parse_int(high if colon else low, 1)
-    except Malformed:
-        reader.malformed(NNODES, "a number of nodes, N or MIN:MAX")
+        nodes = parse_nodes(text)
+    except Malformed as error:
+        reader.malformed(NNODES, str(error))
         return
-    if least != most:
-        reader.sign(
-            NNODES,
-            "an elastic job has no fixed number of nodes to plan with: start torchrun itself, "
-            "or pass --nnodes N --node-rank R",
-        )
-        return
-    reader.claim(Fact.NODE_COUNT, least, NNODES)
+    reader.claim(Fact.NODE_COUNT if isinstance(nodes, int) else Fact.NODE_RANGE, nodes, NNODES)
 
 
 def _read_processes(reader: Reader) -> None:
@@ -62,12 +57,12 @@ def _read_processes(reader: Reader) -> None:
 
 
 def _read_endpoint(reader: Reader) -> None:
-    # host[:port] of the rendezvous; node 0 of a fixed job by convention
+    # host[:port] of the rendezvous; node 0 of a fixed job by convention, port 0 for a free one
     text = reader.text(RDZV_ENDPOINT)
-    if text is None:
+    if text is None or (reader.text(RDZV_BACKEND) or "static") not in MEETS_AT_MASTER:
         return
     try:
-        host, port = parse_host_port(text)
+        host, port = parse_host_port(text, 0)
     except Malformed as error:
         reader.malformed(RDZV_ENDPOINT, str(error))
         return

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from launcher import __version__
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Finding, Mode, Plan, Policy, Process, Setting
+from launcher.model import Agent, Finding, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 
 VERSION = 1
@@ -32,6 +32,8 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "source": plan.allocation.source,
         "scope": plan.allocation.scope.value,
         "mode": plan.mode.value,
+        "engine": plan.engine,
+        "agent": None if plan.agent is None else _agent(plan.agent, environ),
         "topology": {
             "world_size": topology.world_size,
             "node_count": topology.node_count,
@@ -55,6 +57,15 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
+    }
+
+
+def _agent(agent: Agent, environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "argv": redact_argv(agent.argv),
+        "settings": [_setting(setting, environ) for setting in agent.settings],
+        "unset": list(agent.unset),
+        "files": {word: redact(text) for word, text in agent.files},
     }
 
 
@@ -158,7 +169,10 @@ def _headline(plan: Plan) -> str:
         nodes = "an unknown number of nodes"
     where = "?" if shape.node_rank is None else str(shape.node_rank)
     started = f"started once per {plan.allocation.scope.value} by {plan.allocation.source}"
-    processes = f"{shape.world_size} process{'es' if shape.world_size > 1 else ''}"
+    if plan.allocation.node_range is not None:
+        nodes = "{} to {} nodes".format(*plan.allocation.node_range)
+    world = shape.world_size
+    processes = "a number of processes" if world is None else f"{world} process{'es' if world > 1 else ''}"
     return f"{processes} on {nodes}; this is node {where}; {started}"
 
 
@@ -175,6 +189,9 @@ def _facts_table(plan: Plan) -> Table:
 
 def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
     rows = [_setting_row(setting, environ) for setting in plan.settings]
+    if plan.agent is not None and plan.agent.settings:
+        own = [_setting_row(setting, environ) for setting in plan.agent.settings]
+        rows = [(f"-- {plan.engine} itself --", "", ""), *own, ("-- its processes --", "", ""), *rows]
     for process in plan.processes:
         if len(plan.processes) > 1:
             rows.append((f"-- rank {process.rank} --", "", ""))
@@ -211,12 +228,11 @@ def _show(value: object) -> str:
 
 
 def _commands(plan: Plan) -> list[str]:
-    verb = "become" if plan.mode.value == "exec" else "start"
-    return [
-        f"{verb} rank {process.rank}{_where(process)}: {printable(shlex.join(redact_argv(process.argv)))}"
-        for process in plan.processes
-        if process.argv
-    ]
+    verb = "become" if plan.mode is Mode.EXEC else "start"
+    lines = [(f"rank {p.rank}{_where(p)}", p.argv) for p in plan.processes if p.argv]
+    if plan.agent is not None and plan.agent.argv:
+        lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
+    return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
 
 
 def _where(process: Process) -> str:

@@ -21,12 +21,14 @@ a case it names a list of them, one process each. Fields of a node are those of 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from launcher import __version__
+from launcher.engines.torchrun import WORKER
 from launcher.errors import LauncherError
 from launcher.model import Plan
 from launcher.options import read_options
@@ -42,6 +44,7 @@ EXPECTED = HERE / "expected"
 COMMAND = ["train.py", "--epochs", "3"]
 PYTHON = "python"
 VERSION = "<version>"
+OWN_PYTHON = "<the launcher's Python>"
 WIDTH = 116
 
 Json = dict[str, Any]
@@ -171,10 +174,17 @@ def _describe(case: Json, place: int, snapshot: Json) -> Json:
     document = json.loads(json.dumps(describe(plan, environ)))
     assert document["launcher"] == __version__
     document["launcher"] = VERSION
+    if document["agent"]:
+        document["agent"]["argv"] = [_anywhere(word) for word in document["agent"]["argv"]]
     for setting in document["settings"]:
         if setting["name"] == MARKER:
             setting["value"] = VERSION
     return {str(key): value for key, value in document.items()}
+
+
+def _anywhere(word: str) -> str:
+    """Return a word of a command line as it would be on every machine."""
+    return {sys.executable: OWN_PYTHON, WORKER: "<worker.py>"}.get(word, word)
 
 
 def read_expected(name: str) -> Json:

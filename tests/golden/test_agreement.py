@@ -10,7 +10,7 @@ from launcher.errors import LauncherError
 from launcher.model import Plan
 from launcher.plan import render_environ
 from tests.golden.jobs import Json, case_names, plan_case, read_case, snapshots
-from tests.golden.truth import TRUTH, Job, Refused
+from tests.golden.truth import AT_START, TRUTH, Job, Refused
 
 
 def cases(*, jobs: bool) -> list[str]:
@@ -27,6 +27,8 @@ def describe_start(outcome: Plan | LauncherError) -> str:
     """Return what a start stands for, as the table of truth writes it."""
     if isinstance(outcome, LauncherError):
         return f"{outcome.exit_status} {codes(outcome)}"
+    if outcome.allocation.ranks_at_start:
+        return AT_START
     node = "?" if outcome.topology.node_rank is None else outcome.topology.node_rank
     return " ".join(f"{node}.{place.local_rank}={place.rank}" for place in outcome.topology.places)
 
@@ -85,8 +87,8 @@ def test_ranks_and_places_are_taken_once(name: str) -> None:
     ranks = [place.rank for plan in plans for place in plan.topology.places]
     assert len(set(ranks)) == len(ranks)
     whole = len(plans) == len(outcomes) and not name.endswith("batch_script_flags")
-    if whole:
-        assert sorted(ranks) == list(range(plans[0].topology.world_size))
+    if whole and not plans[0].allocation.ranks_at_start:
+        assert sorted(ranks) == list(range(plans[0].topology.world_size or 0))
     places = [
         (plan.topology.node_rank, place.local_rank)
         for plan in plans

@@ -14,7 +14,7 @@ class Job(NamedTuple):
     """The truth about a job; starts are separated by ``|`` and stand in the order of the case."""
 
     scope: str
-    world: int
+    world: int | None
     master: str
     starts: str
 
@@ -26,6 +26,7 @@ class Refused(NamedTuple):
     codes: str
 
 
+AT_START = "ranks at the start"
 P2X2 = "0.0=0 | 0.1=1 | 1.0=2 | 1.1=3"
 CYCLIC = "0.0=0 | 1.0=1 | 0.1=2 | 1.1=3"
 UNEVEN = "0.0=0 | 0.1=1 | 0.2=2 | 1.0=3"
@@ -169,8 +170,8 @@ TRUTH: dict[str, Job | Refused] = {
     "kubeflow_pytorch_operator": Job("node", 8, "job-master-0:23456", N2X4),
     "kubeflow_pytorch_operator_localhost": Job("node", 2, "job-master-0:23456", P1X1),
     "kubeflow_pytorchjob_auto": Job("node", 8, "job-master-0:23456", N2X4),
-    "kubeflow_pytorchjob_elastic": Refused(78, "no-identity"),
-    "kubeflow_pytorchjob_elastic_fixed": Job("node", 8, "job-worker-0:23456", N2X4),
+    "kubeflow_pytorchjob_elastic": Job("node", None, "job-worker-0:23456", AT_START),
+    "kubeflow_pytorchjob_elastic_fixed": Job("node", 8, "job-worker-0:23456", f"{AT_START} | {AT_START}"),
     "kubeflow_pytorchjob_gpus4": Job("node", 8, "job-master-0:23456", N2X4),
     "kubeflow_tfjob": Job("process", 2, "job-worker-0.ns.svc:6105", P1X1 + " | 78 no-rank"),
     "kubeflow_tfjob_dynamic": MALFORMED,

@@ -223,9 +223,9 @@ def test_bash_around_python_saves_the_checkpoint(job: Job) -> None:
 
 
 def test_a_wrapper_script_saves_the_checkpoint(pair: Job) -> None:
-    """The usual train.sh, ``set -e`` and neither trap nor exec, loses no checkpoint."""
-    wrapper = pair.folder / "train.sh"
-    wrapper.write_text(f"#!/bin/bash\nset -e\n{shlex.join(pair.script())}\necho all done\n")
+    """The usual train.sh, ``set -e`` and neither trap nor exec, with DataLoaders' workers on top."""
+    wrapper, script = pair.folder / "train.sh", pair.script(*ENDLESS, "--workers", "1")
+    wrapper.write_text(f"#!/bin/bash\nset -e\n{shlex.join(script)}\necho all done\n")
     wrapper.chmod(0o755)
     status = stop_while_training(pair, pair.line([str(wrapper)]))
     text = pair.read()
@@ -283,15 +283,18 @@ def training_below(pid: int) -> list[int]:
     return sorted(found)
 
 
-def test_data_loaders_workers_live_until_their_leader_has_saved(pair: Job) -> None:
+def test_data_loaders_workers_live_while_their_leader_saves(pair: Job) -> None:
     """SIGTERM to a DataLoader's worker would make its process fail in the middle of the save."""
-    pair.hold.touch()
-    with pair.open(pair.line(pair.held_script(*ENDLESS, "--workers", "2"))) as process:
+    words = ("--steps", "1000000", "--every", "3", "--workers", "2")
+    with pair.open(pair.line(pair.held_script(*words))) as process:
         pair.wait_until("step 5: loss")
+        pair.hold.touch()
+        pair.wait_until("saving", times=2)  # the one of every third step, in the loop
         everybody = training_below(process.pid)
         assert len(everybody) == 2 * (1 + 2)
         process.send_signal(signal.SIGTERM)
-        pair.wait_until("saving", times=2)
+        pair.wait_until("SIGTERM: passed on")
+        wait_for(lambda: not any(is_pending(pid, signal.SIGTERM) for pid in everybody), pair.read)
         assert training_below(process.pid) == everybody
         pair.hold.unlink()
         status = process.wait(timeout=DEADLINE_S)

@@ -290,6 +290,21 @@ def test_a_wrapper_does_not_swallow_the_checkpoint(tmp_path: Path, shell: str, w
     assert process.returncode in (0, 143), err
 
 
+def test_a_signal_that_is_mapped_to_sigterm_asks_to_end() -> None:
+    """--signal-map HUP=TERM or USR1=TERM: the whole grace, also for what a wrapper leaves behind."""
+    for number, name in ((signal.SIGHUP, "HUP"), (signal.SIGUSR1, "USR1")):
+        words = ("--grace", "1", "--signal-map", f"{name}=TERM", "--", "sh", "-c")
+        script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
+        wrapper = f'sh -c "{script}"; echo after'
+        with open_launcher("run", *words, wrapper) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            process.send_signal(number)
+            out, err = process.communicate(timeout=30)
+        assert (process.returncode, out) == (143, ""), err
+        assert f"SIG{name}: passed on as SIGTERM to 1 process, 1 s until SIGKILL" in err
+        assert "still runs after 1 s: SIGKILL" in err
+
+
 LEADER_FIRST = """
 import os, signal, sys, time
 worker = os.fork()

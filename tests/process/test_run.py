@@ -112,7 +112,8 @@ def test_pmi_fd_stays_open_across_exec() -> None:
 
 def test_one_launcher_per_node_starts_every_process() -> None:
     """At NODE scope each process gets its own ranks; MPI's private state is gone, its names true."""
-    done = launch("run", "--nproc-per-node", "3", "--", sys.executable, "-c", DUMP, environ=PER_NODE)
+    words = ("run", "--engine", "process", "--nproc-per-node", "3")  # node 0 is not there to be met
+    done = launch(*words, "--", sys.executable, "-c", DUMP, environ=PER_NODE)
     assert done.returncode == 0, done.stderr
     processes = dumps(done.stdout)
     assert [p["RANK"] for p in processes] == ["3", "4", "5"]

@@ -244,13 +244,13 @@ def test_no_status_line_where_it_is_not_wanted(opened: list[Terminal]) -> None:
         assert " up " not in terminal.seen, repr(terminal.seen)
 
 
-def test_a_hangup_reaches_the_processes(opened: list[Terminal]) -> None:
-    """The window is closed: everybody hears SIGHUP and ends."""
-    terminal = at_terminal(
-        opened, "run", "--nproc-per-node", "2", "--", "sh", "-c", "echo ready; exec sleep 600"
-    )
-    terminal.wait_for("ready")
-    terminal.wait_for("ready")
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_hangup_reaches_the_processes(opened: list[Terminal], count: int) -> None:
+    """The window is closed: everybody hears SIGHUP and ends; the kernel tells the session's leader alone."""
+    words = ("--nproc-per-node", str(count), "--", "sh", "-c", "echo ready; exec sleep 600")
+    terminal = at_terminal(opened, "run", *words)
+    for _ in range(count):
+        terminal.wait_for("ready")
     opened.remove(terminal)
     os.close(terminal.fd)
     deadline = time.monotonic() + DEADLINE_S

@@ -22,7 +22,19 @@ OPEN_MPI = {
 }
 KEYS = {
     "": {
-        *("version", "launcher", "source", "scope", "mode", "topology", "machine", "facts", "settings"),
+        *(
+            "version",
+            "launcher",
+            "source",
+            "scope",
+            "mode",
+            "engine",
+            "agent",
+            "topology",
+            "machine",
+            "facts",
+            "settings",
+        ),
         *("unset", "widen_cpus", "bind", "grace_s", "supervision", "processes", "notes", "reads"),
     },
     "topology": {"world_size", "node_count", "node_rank", "local_size", "master_addr", "master_port"},
@@ -32,6 +44,7 @@ KEYS = {
     "setting": {"name", "value", "origin"},
     "changed": {"inherited", "kept"},
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
+    "agent": {"argv", "settings", "unset", "files"},
 }
 
 
@@ -65,6 +78,8 @@ def test_the_plans_json_has_these_keys_and_no_others(capfd: pytest.CaptureFixtur
     for setting in settings:
         assert set(setting) in (KEYS["setting"], KEYS["setting"] | KEYS["changed"])
     assert any("kept" in setting for setting in settings)
+    agent = plan_json(["--", "torchrun", "train.py"], {}, capfd)["agent"]
+    assert isinstance(agent, dict) and set(agent) == KEYS["agent"]
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "plan-json.md"

@@ -16,8 +16,9 @@ import pytest
 from launcher import __version__
 from launcher.__main__ import main
 from launcher.errors import EnvironmentUntrusted
+from launcher.flags import FLAGS
 from launcher.model import Claim
-from launcher.options import FLAGS, read_options
+from launcher.options import read_options
 from launcher.plan import plan_job
 from launcher.snapshot import RecordedHost
 from launcher.sources import TABLE, Row, gather

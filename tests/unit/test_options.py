@@ -14,8 +14,9 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.errors import EXIT_USAGE, HardwareMissing, UsageError
+from launcher.flags import FLAGS, PROCESS_LIMIT, Flag
 from launcher.model import Fact, Trust
-from launcher.options import FLAGS, PROCESS_LIMIT, Flag, Options, read_options
+from launcher.options import Options, read_options
 from launcher.plan import plan_job
 from launcher.snapshot import RecordedHost
 from tests.process.starting import clean_environ
@@ -43,10 +44,26 @@ SAMPLE = {
     "tee": ("1", "0:3"),
     "local_ranks_filter": ("0", "0,1,2"),
     "stall_timeout": ("60", "0"),
+    "engine": ("process", "torchrun"),
+    "max_restarts": ("3", "100000"),
+    "rdzv_backend": ("c10d", "etcd-v2"),
+    "rdzv_endpoint": ("node0:29400", "localhost:0"),
+    "rdzv_id": ("job 1", "none"),
+    "rdzv_conf": ("timeout=600,read_timeout=60", "is_host=true"),
+    "local_addr": ("10.0.0.5", "node1"),
+    "monitor_interval": ("0.5", "5"),
+    "shutdown_timeout": ("60", "0"),
+    "signals_to_handle": ("SIGTERM", "SIGTERM,SIGUSR1"),
+    "start_method": ("fork", "spawn"),
+    "numa_binding": ("node", "core-complex"),
+    "logs_specs": ("mine", "default"),
+    "event_log_handler": ("console", "null"),
+    "duplicate_stdout_filters": ("loss", "loss,step"),
+    "duplicate_stderr_filters": ("error", "error,,warn"),
     "on_stall": ("stop", "report"),
 }
 MALFORMED = {
-    "nnodes": ["0", "-1", "two", "1:4", "", " ", "1.5", "\u0662", "9" * 30],
+    "nnodes": ["0", "-1", "two", "4:1", "1:", ":4", "1:2:3", "", " ", "1.5", "\u0662", "9" * 30],
     "node_rank": ["-1", "x", "", "1_0"],
     "nproc_per_node": ["0", "GPU", "all", str(PROCESS_LIMIT + 1), ""],
     "master_addr": ["", "a b", "a;b", "-x", "http://node0", "x" * 300],
@@ -63,6 +80,16 @@ MALFORMED = {
     "local_ranks_filter": ["0,", "-1", "all"],
     "stall_timeout": ["-1", "soon"],
     "on_stall": ["kill"],
+    "engine": ["Process", "mpirun"],
+    "max_restarts": ["-1", "many"],
+    "rdzv_backend": ["", "c10d;", "-x", "a b"],
+    "rdzv_endpoint": ["", "node0:65536", "node0:", "a b:1", "http://node0:1"],
+    "rdzv_conf": ["timeout", "timeout=", "=1", "a=1,", ""],
+    "local_addr": ["a b", "-x"],
+    "monitor_interval": ["-1", "soon"],
+    "shutdown_timeout": ["1.5", "-1"],
+    "start_method": ["thread"],
+    "numa_binding": ["a b"],
 }
 
 

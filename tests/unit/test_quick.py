@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from launcher.arguments import add_flags, make_parser, strip_dashes
 from launcher.errors import UsageError
-from launcher.options import FLAGS
+from launcher.flags import FLAGS
 from launcher.quick import read_quickly, spellings
 
 NAMES = sorted(spellings())

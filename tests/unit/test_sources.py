@@ -183,19 +183,19 @@ def test_localhost_on_another_pod_stays_an_error() -> None:
 ELASTIC = {"PET_NNODES": "1:4", "PET_NODE_RANK": "1", "PET_MASTER_ADDR": "job-0", "PET_NPROC_PER_NODE": "2"}
 
 
-def test_an_elastic_job_is_refused() -> None:
-    """1:4 is no number of nodes to plan with."""
-    with pytest.raises(EnvironmentUntrusted) as caught:
-        plan(ELASTIC, gpus=2)
-    (problem,) = caught.value.problems
-    assert "PET_NNODES='1:4'" in problem.what
-    assert "--nnodes N --node-rank R" in problem.fix
+def test_a_range_of_nodes_is_an_elastic_job() -> None:
+    """1:4 is no number to plan with: torchrun gives out the ranks, and no node has to know its own."""
+    job = plan({**ELASTIC, "PET_NODE_RANK": ""}, gpus=2)
+    assert job.allocation.node_range == (1, 4) and job.allocation.ranks_at_start
+    assert (job.topology.world_size, job.topology.node_rank, job.processes) == (None, None, ())
+    assert job.engine == "torchrun"
 
 
-def test_an_elastic_job_can_be_fixed_as_its_refusal_says() -> None:
-    """What the message tells to type works."""
+def test_an_elastic_job_can_be_fixed_by_flag() -> None:
+    """The user wins over the platform: a number of nodes that is asked for makes an ordinary job of it."""
     job = plan(ELASTIC, gpus=2, nnodes="2")
     assert (job.topology.world_size, job.topology.node_rank) == (4, 1)
+    assert [lost.claim.value for finding in job.findings for lost in finding.lost].count("1:4") == 1
 
 
 def test_a_range_of_one_is_a_fixed_job() -> None:

@@ -1,0 +1,134 @@
+"""From a command and the flags to what starts its processes. Loads what an engine needs when it is chosen."""
+
+from __future__ import annotations
+
+from launcher.engines.choice import PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
+from launcher.errors import Problem, UsageError
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.model import Agent, Allocation, Binding, Machine, Topology
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.engines.launchers import Command
+
+
+@frozen
+class Request:
+    """What is to be run, before anything is known of the job.
+
+    Attributes:
+        argv: The whole command line of a process; empty if there is no command.
+        options: What the user asked for, the flags of a launcher that the command is among them.
+        own: Which launcher the command is, if any.
+        starter: What shows that we are to run something that starts the processes of a node itself.
+        notes: What could not be read.
+    """
+
+    argv: tuple[str, ...]
+    options: Options
+    own: Command | None = None
+    starter: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def starts_job(self) -> bool:
+        """Whether the command starts even the processes of other nodes."""
+        return self.own is not None and self.own.launcher.whole_job
+
+
+def read_request(argv: tuple[str, ...], options: Options) -> Request:
+    """Return what a command line asks for.
+
+    Raises:
+        UsageError: torchrun is to start a command that is a launcher.
+    """
+    asked = options.text("engine", "auto")
+    if asked == PROCESS:
+        return Request(argv, options.without_platforms())
+    own = _find_launcher(argv)
+    if own is None:
+        return Request(argv, options, starter=name_starter(options, None))
+    name = own.launcher.name
+    if asked == TORCHRUN:
+        raise UsageError(_two_launchers(options, name))
+    from launcher.engines.launchers import read_facts
+
+    facts, notes = read_facts(own)
+    merged = options.with_inner(facts)
+    return Request(argv, merged, own, name_starter(merged, name), tuple(notes))
+
+
+def _find_launcher(argv: tuple[str, ...]) -> Command | None:
+    if not may_be_launcher(argv):
+        return None
+    from launcher.engines.launchers import find_launcher
+
+    return find_launcher(argv)
+
+
+def _two_launchers(options: Options, name: str) -> Problem:
+    return Problem(
+        "engine-conflict",
+        f"{options.origins('engine')[0]}, but the command is {name}, which starts the processes itself",
+        "command line and environment",
+        f"leave out one of them (--engine {PROCESS} runs {name} like any other command)",
+    )
+
+
+def refuse_per_process(request: Request, local_size: int | None) -> UsageError:
+    """Return why a launcher cannot run where the platform has started the processes already."""
+    several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
+    return UsageError(
+        Problem(
+            "launcher-per-process",
+            f"{request.starter}, which starts the processes of a node, but the platform has started "
+            f"{several} of this node already: each would start them once more",
+            "command line and environment",
+            "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",
+        )
+    )
+
+
+def count_processes(request: Request, node_count: int | None) -> int | None:
+    """Return how many processes per node a launcher's own flags mean, None if they do not say."""
+    if request.own is None:
+        return None
+    from launcher.engines.wrapped import count_own
+
+    return count_own(request.own, node_count)
+
+
+def plan_engine(
+    request: Request,
+    allocation: Allocation,
+    topology: Topology,
+    machine: Machine,
+    environ: Mapping[str, str],
+    host: Host,
+    binding: Binding,
+) -> tuple[Choice, Agent | None]:
+    """Return who starts the processes, and the agent unless that is the launcher.
+
+    Raises:
+        UsageError: Flags, or a command, that do not fit this job.
+        Unavailable: torchrun is needed, and torch is not installed.
+    """
+    if request.own is not None:
+        from launcher.engines import wrapped
+
+        name = request.own.launcher.name
+        job = wrapped.Job(request.own, allocation, topology, request.options, machine, environ, host)
+        return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(
+            job, request.argv
+        )
+    choice = choose(request.argv, request.options, allocation, environ, host)
+    if choice.engine != TORCHRUN:
+        return choice, None
+    from launcher.engines import torchrun
+
+    parts = (allocation, topology, request.options, machine, environ, host, binding)
+    return choice, torchrun.plan_agent(choice.python, request.argv, *parts)

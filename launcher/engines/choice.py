@@ -1,0 +1,205 @@
+"""Who starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is. Pure.
+
+Of this machine only one thing is asked: which torch a Python has.
+"""
+
+from __future__ import annotations
+
+from launcher.engines.process import is_python
+from launcher.errors import Problem, Unavailable, UsageError
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.model import Allocation, Scope
+from launcher.options import Given, Options
+from launcher.rendezvous import STATIC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PROCESS, TORCHRUN = "process", "torchrun"
+STARTERS = frozenset(
+    (
+        *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),
+        *("lightning", "composer", "horovodrun", "mpirun", "mpiexec", "orterun", "prterun"),
+        *("mpiexec.hydra", "mpiexec.mpich", "mpirun.openmpi", "torch.distributed.run"),
+        *("torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"),
+        *("lightning_fabric.cli", "composer.cli.launcher", "horovod.runner.launch"),
+    )
+)
+"""Words that may make a command a launcher: what `launcher.engines.launchers` need not be loaded for."""
+ONLY_TORCHRUN = (
+    "max_restarts",
+    "run_path",
+    "virtual_local_rank",
+    "numa_binding",
+    "logs_specs",
+    "event_log_handler",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+)
+"""Flags that have no meaning without torchrun's agent."""
+ONLY_PROCESS = (
+    "signal_to",
+    "signal_map",
+    "failure_file",
+    "prefix",
+    "progress",
+    "stall_timeout",
+    "on_stall",
+)
+"""Flags that have no meaning with it."""
+OTHER_FRAMEWORKS = ("TF_CONFIG", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS")
+"""Variables that a job of TensorFlow or JAX has, and one of PyTorch has not."""
+OTHER_SOURCES = ("tensorflow",)
+
+
+@frozen
+class Choice:
+    """An engine, the reason in words, and the Python that runs it if it is torchrun."""
+
+    engine: str
+    why: str
+    python: str = ""
+
+
+def may_be_launcher(argv: tuple[str, ...]) -> bool:
+    """Whether it is worth a look: a known program, or one of the first words of a Python's line."""
+    if not argv:
+        return False
+    words = argv[:8] if is_python(argv[0]) else argv[:1]
+    return any(word.rpartition("/")[2] in STARTERS for word in words)
+
+
+def name_starter(options: Options, own_launcher: str | None) -> str | None:
+    """Return what shows that we are to run something that starts the processes of a node itself.
+
+    Only what the user says counts: a platform's PET_* say how torchrun would be started, not how often.
+
+    Args:
+        options: What the user asked for.
+        own_launcher: Name of the launcher that the command is.
+    """
+    if own_launcher is not None:
+        return f"the command is {own_launcher}"
+    if options.text("engine") == PROCESS:
+        return None
+    asked = _users(options, "engine")
+    if asked is not None and asked.value == TORCHRUN:
+        return asked.origin
+    return next(iter(_torchruns(options, users=True)), None)
+
+
+def _users(options: Options, dest: str) -> Given | None:
+    given = options.get(dest)
+    return None if given is None or given.is_platforms else given
+
+
+def _torchruns(options: Options, *, users: bool) -> list[str]:
+    """Return the flags, as given, that only torchrun can honour whatever the number of nodes."""
+    found = [(dest, options.get(dest)) for dest in (*ONLY_TORCHRUN, "nnodes", "rdzv_backend")]
+    return [
+        given.origin
+        for dest, given in found
+        if given is not None
+        and given.value
+        and not (users and given.is_platforms)
+        and (dest != "nnodes" or isinstance(given.value, str))
+        and (dest != "rdzv_backend" or given.value != STATIC)
+    ]
+
+
+def choose(
+    argv: tuple[str, ...],
+    options: Options,
+    allocation: Allocation,
+    environ: Mapping[str, str],
+    host: Host,
+) -> Choice:
+    """Return who starts the processes of a job whose command is no launcher itself.
+
+    Raises:
+        UsageError: Flags that no engine can honour together.
+        Unavailable: torchrun is needed, and torch is not installed.
+    """
+    asked = options.text("engine", "auto")
+    needs = _needs(options, allocation)
+    if allocation.scope is Scope.PROCESS:
+        return Choice(PROCESS, "this is one process of the job: the launcher becomes it")
+    if asked == PROCESS:
+        if needs:
+            raise UsageError(_conflict(options, needs))
+        return Choice(PROCESS, f"{options.origins('engine')[0]}")
+    if asked == TORCHRUN or needs:
+        why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
+        return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))
+    if allocation.node_count == 1:
+        return Choice(PROCESS, "one node")
+    return _choose_for_several(argv, options, environ, host)
+
+
+def _needs(options: Options, allocation: Allocation) -> list[str]:
+    """Return what only torchrun can do, as given."""
+    needs = options.origins(*ONLY_TORCHRUN)
+    if allocation.node_range is not None:
+        least, most = allocation.node_range
+        needs.append(f"{least} to {most} nodes")
+    elif allocation.ranks_at_start:
+        needs += options.origins("rdzv_backend")
+    return needs
+
+
+def _choose_for_several(
+    argv: tuple[str, ...], options: Options, environ: Mapping[str, str], host: Host
+) -> Choice:
+    """A fixed job on several nodes: torchrun where there is torch and nothing speaks against it."""
+    named = [name for name in OTHER_FRAMEWORKS if environ.get(name)]
+    if options.text("source") in OTHER_SOURCES:
+        named += options.origins("source")
+    if named:
+        return Choice(PROCESS, f"several nodes, and {named[0]} names a framework other than PyTorch")
+    ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) is not None]
+    if ours:
+        return Choice(PROCESS, f"several nodes, and {ours[0]} needs the launcher as the parent")
+    if not argv or not is_python(argv[0]):
+        what = "no command is given" if not argv else f"nothing tells which Python {argv[0]} has"
+        return Choice(PROCESS, f"several nodes, and {what}")
+    version = host.find_torch(argv[0], environ)
+    if version:
+        return Choice(TORCHRUN, f"several nodes, and {argv[0]} has torch {version}", argv[0])
+    what = "has no torch" if version == "" else "may have torch or not: that cannot be known from here"
+    return Choice(PROCESS, f"several nodes, and {argv[0]} {what}")
+
+
+def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, why: str) -> str:
+    """Return the Python to run torchrun with: the command's, or else our own (empty).
+
+    Where it cannot be known whether either has torch (in a replay), torchrun will say so itself.
+    """
+    pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
+    versions = {python: host.find_torch(python or None, environ) for python in pythons}
+    for known in (True, False):
+        for python, version in versions.items():
+            if version if known else version is None:
+                return python
+    raise Unavailable(_no_torch(pythons[0], why))
+
+
+def _no_torch(python: str, why: str) -> Problem:
+    where = f"{python} and the launcher's own Python have" if python else "the launcher's Python has"
+    return Problem(
+        "torch-missing",
+        f"{why}: torchrun has to start this job, and {where} no torch",
+        "command line and environment",
+        "install torch there, or fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*",
+    )
+
+
+def _conflict(options: Options, needs: list[str]) -> Problem:
+    asked = options.origins("engine")[0]
+    return Problem(
+        "engine-conflict",
+        f"{asked} but {', '.join(needs)}: only torchrun's agent can do that",
+        "command line and environment",
+        f"leave out one of them (on one node --restarts N needs no agent), or pass --engine {TORCHRUN}",
+    )

@@ -1,0 +1,201 @@
+"""torchrun's agent as the parent: jobs whose size or ranks are found at the start, and what it can restart.
+
+Each worker starts as ``launcher run -- COMMAND`` (see `launcher.engines.worker`), so that it too gets
+NODE_RANK, MPI's public names with true values and what else the launcher gives a process. That costs
+each worker 25 ms, once, where its import of torch costs 1,600.
+
+Source: torch/distributed/run.py and elastic/rendezvous/ of torch 2.13. Flags are spelt with underscores,
+which every version since 1.9 takes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher.flags import FLAGS
+from launcher.frameworks import starters, torch
+from launcher.frameworks.python import UNBUFFERED
+from launcher.host import Host
+from launcher.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
+from launcher.options import PET_PREFIX, Options
+from launcher.rendezvous import C10D, choose_backend
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MODULE = "torch.distributed.run"
+WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+"""Known since torch 2.12, and ignored by older ones, which would not start with the flag."""
+PASSED = (
+    "role",
+    "rdzv_id",
+    "local_addr",
+    "monitor_interval",
+    "start_method",
+    "event_log_handler",
+    "signals_to_handle",
+    "logs_specs",
+    "numa_binding",
+    "virtual_local_rank",
+    "duplicate_stdout_filters",
+    "duplicate_stderr_filters",
+    "log_dir",
+    "redirects",
+    "tee",
+    "local_ranks_filter",
+)
+"""Flags that are handed on as they were given."""
+
+
+def plan_agent(
+    python: str,
+    argv: Sequence[str],
+    allocation: Allocation,
+    topology: Topology,
+    options: Options,
+    machine: Machine,
+    environ: Mapping[str, str],
+    host: Host,
+    binding: Binding,
+) -> Agent:
+    """Return the agent of this node.
+
+    Args:
+        python: The Python that has torch; empty for our own.
+        argv: The whole command line of a process; empty if there is no command.
+        allocation: What the platform gave us.
+        topology: The shape of the job, as far as it is known.
+        options: What the user asked for.
+        machine: This node.
+        environ: The environment that the launcher was started with.
+        host: The machine, for addresses.
+        binding: Which CPUs the processes keep to.
+    """
+    inside = options.switch("run_path")  # of the worker that the agent makes: there is nothing to start
+    settings = plan_settings(topology, options, machine)
+    if UNBUFFERED not in environ:
+        settings.append(Setting(UNBUFFERED, "1", "torchrun runs Python with -u"))
+    if inside and topology.node_rank is not None:
+        settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
+    flags = plan_flags(allocation, topology, options, host)
+    line = [python or sys.executable, "-m", MODULE, *(_spell(name, text) for name, text in flags.items())]
+    if inside:
+        line += ["--run_path", *map(_escape, argv[1:])]
+    else:
+        own_threads = not environ.get("OMP_NUM_THREADS")
+        line += ["--no_python", sys.executable, *_worker(argv, options, binding, own_threads)]
+    unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not inside), *_pets(environ)}
+    return Agent("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
+
+
+def _spell(name: str, text: str) -> str:
+    return f"--{name}" if name == "virtual_local_rank" else f"--{name}={text}"
+
+
+def _worker(argv: Sequence[str], options: Options, binding: Binding, own_threads: bool) -> list[str]:
+    """Return what our own Python, where this package is for certain, runs as a worker."""
+    flags = ["--own-threads"] if own_threads else []
+    flags.append("run")
+    if options.get("gpus_per_process"):
+        flags.append(f"--gpus-per-process={options.given_text('gpus_per_process')}")
+    if binding.mode != "none" and not options.switch("virtual_local_rank"):
+        flags.append(f"--bind={binding.mode}")
+    return [_escape(word) for word in ("-I", "-S", WORKER, *flags, "--", *argv)]
+
+
+def _escape(word: str) -> str:
+    """Return a word that torchrun hands on as it was: it replaces ``${local_rank}``, and ``$$`` by ``$``."""
+    return word.replace("$", "$$")
+
+
+def _pets(environ: Mapping[str, str]) -> list[str]:
+    """Return the PET_* that we have read: as flags they count once, and not in the workers, too."""
+    known = {PET_PREFIX + flag.dest.upper() for flag in FLAGS}
+    return [name for name in environ if name in known]
+
+
+def plan_settings(topology: Topology, options: Options, machine: Machine) -> list[Setting]:
+    """Return the variables for the agent: threads of its workers, and its patience."""
+    settings = torch.plan_threads(topology, machine, forks=True)
+    given = options.get("grace") or options.get("shutdown_timeout")
+    if given is not None:
+        seconds = str(-int(-float(str(given.value)) // 1))
+        settings.append(Setting(SHUTDOWN_TIMEOUT, seconds, given.origin, Policy.ALWAYS))
+    return settings
+
+
+def plan_flags(allocation: Allocation, topology: Topology, options: Options, host: Host) -> dict[str, str]:
+    """Return the flags for torchrun that say which job this is, by their names with underscores."""
+    flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(topology.local_size)}
+    if allocation.ranks_at_start:
+        flags |= _plan_rendezvous(allocation, options, host)
+    else:
+        flags["node_rank"] = str(allocation.node_rank)
+        flags["master_addr"] = bracket(allocation.master_addr)
+        flags["master_port"] = str(allocation.master_port)
+        if options.get("rdzv_conf"):
+            flags["rdzv_conf"] = options.given_text("rdzv_conf")
+    restarts = max(options.number("max_restarts", 0), options.number("restarts", 0))
+    if restarts:
+        flags["max_restarts"] = str(int(restarts))
+    for dest in PASSED:
+        if options.origins(dest) and dest not in flags:
+            flags[dest] = options.given_text(dest)
+    return flags
+
+
+def _nodes(allocation: Allocation) -> str:
+    if allocation.node_range is None:
+        return str(allocation.node_count)
+    return ":".join(map(str, allocation.node_range))
+
+
+def bracket(host: str) -> str:
+    """Return a host as torchrun wants it before a port."""
+    return f"[{host}]" if ":" in host else host
+
+
+def _plan_rendezvous(allocation: Allocation, options: Options, host: Host) -> dict[str, str]:
+    backend = choose_backend(options, None if allocation.node_range else allocation.node_count)
+    conf = options.given_text("rdzv_conf")
+    if backend != C10D:
+        endpoint = options.given_text("rdzv_endpoint")
+    else:
+        endpoint = f"{bracket(allocation.master_addr)}:{allocation.master_port}"
+        keeps = keeps_store(allocation, options, host)
+        if keeps is not None and "is_host" not in conf:
+            conf = ",".join(filter(None, (conf, f"is_host={str(keeps).lower()}")))
+    flags = {"rdzv_backend": backend, "rdzv_endpoint": endpoint, "rdzv_conf": conf}
+    if not options.get("local_addr"):
+        flags["local_addr"] = find_own_address(allocation, host) or ""
+    return {name: text for name, text in flags.items() if text}
+
+
+def keeps_store(allocation: Allocation, options: Options, host: Host) -> bool | None:
+    """Return whether the store of a c10d rendezvous is on this node, None to let torchrun find out.
+
+    It compares names and addresses, too, but fails on a node whose own name does not resolve.
+    """
+    if allocation.master_addr in host.own_addresses():
+        return True
+    if options.get("rdzv_endpoint") or options.get("master_addr") or allocation.node_rank is None:
+        return None
+    return allocation.node_rank == 0
+
+
+def find_own_address(allocation: Allocation, host: Host) -> str | None:
+    """Return the address by which the job knows this node; else the one by which we reach the master.
+
+    Without it torchrun takes the node's full name, which the other nodes may not be able to resolve.
+    """
+    hosts, rank = allocation.hosts, allocation.node_rank
+    if rank is not None and rank < len(hosts) == (allocation.node_count or len(hosts)):
+        return hosts[rank]
+    if not allocation.master_addr:
+        return None
+    if allocation.master_addr in host.own_addresses():
+        return allocation.master_addr
+    return host.address_towards(allocation.master_addr)

@@ -1,0 +1,220 @@
+"""A command that is a launcher itself, told which node this is: by variables if it reads them, else by flags.
+
+Flags go right behind its name, before its own, and each of these launchers lets the last one count: what
+the user wrote wins. mpirun and horovodrun start the processes of all nodes, so they are for one node, or
+for the node that a job is started from.
+"""
+
+from __future__ import annotations
+
+from launcher.engines.launchers import Command
+from launcher.engines.torchrun import bracket, plan_flags, plan_settings
+from launcher.environ import MPI_STARTERS
+from launcher.errors import Problem, UsageError
+from launcher.frameworks import starters
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.master import LOOPBACK
+from launcher.model import Agent, Allocation, Machine, Setting, Topology
+from launcher.options import PET_PREFIX, Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
+"""Launchers with torchrun's agent inside."""
+COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
+PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
+"""Flags of mpirun and horovodrun that say how many, and where."""
+HOSTFILE = "{hostfile}"
+"""Stands on a command line for the file that `launcher.run.agent` makes."""
+
+
+@frozen
+class Told:
+    """What a launcher is told: flags, variables, and files that stand in the flags."""
+
+    flags: tuple[str, ...] = ()
+    variables: tuple[tuple[str, str], ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+
+
+@frozen
+class Job:
+    """What is known where a launcher is told about a job."""
+
+    command: Command
+    allocation: Allocation
+    topology: Topology
+    options: Options
+    machine: Machine
+    environ: Mapping[str, str]
+    host: Host
+
+    @property
+    def nodes(self) -> int | None:
+        """Number of nodes."""
+        return self.allocation.node_count
+
+    @property
+    def each(self) -> int:
+        """Processes per node."""
+        return self.topology.local_size or 1
+
+
+def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
+    """Return a launcher's command line and variables.
+
+    Raises:
+        UsageError: It starts the processes of all nodes, and we were started on each of them.
+    """
+    name, head = job.command.launcher.name, job.command.head
+    told = TELL[name](job)
+    node = (
+        ()
+        if job.allocation.node_rank is None or job.allocation.ranks_at_start
+        else (("NODE_RANK", str(job.allocation.node_rank)),)
+    )
+    variables = {**dict(node), **dict(told.variables)}
+    settings = [
+        Setting(variable, text, f"tells {name} about the job") for variable, text in variables.items()
+    ]
+    if name in TORCH_INSIDE:
+        settings += plan_settings(job.topology, job.options, job.machine)
+    return Agent(
+        engine=name,
+        argv=(*argv[:head], *told.flags, *argv[head:]),
+        settings=tuple(settings),
+        unset=tuple(sorted(_plan_unset(job))),
+        files=told.files,
+    )
+
+
+def _plan_unset(job: Job) -> set[str]:
+    name, environ = job.command.launcher.name, job.environ
+    if job.command.launcher.whole_job and not any(starter in environ for starter in MPI_STARTERS):
+        return {
+            variable for variable in environ if variable in starters.CONTRACT
+        }  # OMPI_MCA_* are its settings
+    dropped = {*starters.plan_agent_unset(environ, torch=name in TORCH_INSIDE, rewritten=False)}
+    return dropped if name == "torchrun" else {*dropped, *(v for v in environ if v.startswith(PET_PREFIX))}
+
+
+def _tell_torchrun(job: Job) -> Told:
+    """PET_*, torchrun's own variables for its flags: what is on its command line goes before them."""
+    flags = plan_flags(job.allocation, job.topology, job.options, job.host)
+    if job.nodes == 1 and not job.allocation.ranks_at_start:
+        # It takes a free port by itself, unless told of one
+        flags = {n: text for n, text in flags.items() if n not in ("node_rank", "master_addr", "master_port")}
+        flags.setdefault("local_addr", LOOPBACK)
+    missing = {name: text for name, text in flags.items() if not job.command.has(name)}
+    return Told(variables=tuple((PET_PREFIX + n.upper(), _as_pet(n, text)) for n, text in missing.items()))
+
+
+def _as_pet(name: str, text: str) -> str:
+    return "1" if name == "virtual_local_rank" else text
+
+
+def _tell_accelerate(job: Job) -> Told:
+    total = job.each * (job.nodes or 1)
+    flags = [f"--num_machines={job.nodes}", f"--machine_rank={job.allocation.node_rank}"]
+    if not job.command.has("num_processes"):
+        flags.append(f"--num_processes={total}")
+    if job.nodes != 1:
+        flags.append(f"--main_process_ip={bracket(job.allocation.master_addr)}")
+        flags.append(f"--main_process_port={job.allocation.master_port}")
+        # pdsh, its default, would start the whole job once more from every node
+        flags.append("--deepspeed_multinode_launcher=standard")
+    if total > 1 and (job.machine.gpu_count or 0) < 2:
+        # Where a node has several GPUs it finds out for itself; else one process would start, without a rank
+        kinds = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
+        flags += [] if job.command.has(*kinds) else ["--multi_gpu"]
+    return Told(tuple(flags))
+
+
+def _tell_deepspeed(job: Job) -> Told:
+    if job.nodes == 1:
+        chooses = job.command.has(
+            "include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators"
+        )
+        asked = job.options.get("nproc_per_node") is not None
+        # With --num_gpus it overlooks CUDA_VISIBLE_DEVICES
+        counts = not chooses and (asked or not job.environ.get("CUDA_VISIBLE_DEVICES"))
+        return Told((f"--num_gpus={job.each}",) if counts else ())
+    flags = ["--no_ssh", f"--node_rank={job.allocation.node_rank}"]
+    flags.append(f"--master_addr={job.allocation.master_addr}")
+    flags.append(f"--master_port={job.allocation.master_port}")
+    if job.command.has("hostfile", "H"):
+        return Told(tuple(flags))
+    names, text = _name_hosts(job), ""
+    for name in names:
+        text += f"{name} slots={job.each}\n"
+    return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
+
+
+def _name_hosts(job: Job) -> tuple[str, ...]:
+    """Return a name for each node; without ssh DeepSpeed only counts them."""
+    hosts = job.allocation.hosts
+    return hosts if len(hosts) == job.nodes else tuple(f"node{index}" for index in range(job.nodes or 1))
+
+
+def _tell_fabric(job: Job) -> Told:
+    flags = [f"--num-nodes={job.nodes}", f"--node-rank={job.allocation.node_rank}", f"--devices={job.each}"]
+    if job.nodes != 1:
+        flags.append(f"--main-address={bracket(job.allocation.master_addr)}")
+        flags.append(f"--main-port={job.allocation.master_port}")
+    own = ("num_nodes", "node_rank", "devices", "main_address", "main_port")
+    missing = {name for name in own if not job.command.has(name)}
+    return Told(tuple(f for f in flags if f[2:].partition("=")[0].replace("-", "_") in missing))
+
+
+def _tell_composer(job: Job) -> Told:
+    """Variables only: its flags go before them."""
+    world = job.each * (job.nodes or 1)
+    variables = [("LOCAL_WORLD_SIZE", str(job.each)), ("WORLD_SIZE", str(world))]
+    if job.nodes != 1:
+        variables.append(("MASTER_ADDR", job.allocation.master_addr))
+        variables.append(("MASTER_PORT", str(job.allocation.master_port)))
+    return Told(variables=tuple(variables))
+
+
+def _tell_mpirun(job: Job) -> Told:
+    if job.allocation.ranks_at_start:
+        return Told()
+    if job.nodes != 1:
+        raise UsageError(_once_per_node(job))
+    return Told() if job.command.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
+
+
+def _once_per_node(job: Job) -> Problem:
+    name = job.command.launcher.name
+    return Problem(
+        "job-per-node",
+        f"{name} starts the processes of all nodes, but the launcher was started on each of {job.nodes} "
+        f"nodes: there would be {job.nodes} such jobs",
+        "command line and environment",
+        f"leave {name} out: launcher run -- COMMAND starts the processes of this node (or --nnodes 1 for a "
+        "job of its own on each node)",
+    )
+
+
+def count_own(command: Command, node_count: int | None) -> int | None:
+    """Return how many processes per node a launcher's own total means, None without one."""
+    names = ("num_processes",) if command.launcher.name == "accelerate" else ("np", "n", "num_proc")
+    if command.launcher.name != "accelerate" and not command.launcher.whole_job:
+        return None
+    total = next((value for name in names if (value := command.value(name)) is not None), "")
+    return max(1, int(total) // (node_count or 1)) if total.isascii() and total.isdecimal() else None
+
+
+TELL = {
+    "torchrun": _tell_torchrun,
+    "accelerate": _tell_accelerate,
+    "deepspeed": _tell_deepspeed,
+    "fabric": _tell_fabric,
+    "lightning": _tell_fabric,
+    "composer": _tell_composer,
+    "horovodrun": _tell_mpirun,
+    "mpirun": _tell_mpirun,
+}

@@ -1,0 +1,429 @@
+"""The flags of ``launcher run``, as one table: name, meaning, and the LAUNCHER_* variable of each.
+
+Names are torchrun's wherever torchrun has one, and all of torchrun's are here. The command line parser,
+the variables and the reference in docs/ come from this table; `launcher.options` reads what was given.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import (
+    PORT_LIMIT,
+    Malformed,
+    parse_host,
+    parse_host_port,
+    parse_int,
+    parse_nodes,
+    parse_signal,
+)
+from launcher.frozen import frozen
+from launcher.model import Fact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREFIX = "LAUNCHER_"
+PROCESS_LIMIT = 4096
+"""More processes on one node than any node has GPUs or cores."""
+
+
+@frozen
+class Flag:
+    """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
+
+    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. A ``negatable``
+    switch can also be turned off, by ``--no-dest``: what it decides has a default of its own. ``pet``:
+    ``PET_DEST`` gives the same where nothing else does, as it does to torchrun. (Facts have no such
+    mark: `launcher.sources.torch_agent` reads their PET_*, as a platform's word and not the user's.)
+    """
+
+    dest: str
+    metavar: str
+    help: str
+    parse: Callable[[str], object] | None
+    fact: Fact | None = None
+    short: str | None = None
+    negatable: bool = False
+    pet: bool = False
+    group: str = "job"
+
+    @property
+    def name(self) -> str:
+        """The flag as typed, e.g. ``--node-rank``."""
+        return "--" + self.dest.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The variable that gives the same, e.g. ``LAUNCHER_NODE_RANK``."""
+        return PREFIX + self.dest.upper()
+
+
+def _rank(text: str) -> int:
+    return parse_int(text)
+
+
+def _port(text: str) -> int:
+    return parse_int(text, 1, PORT_LIMIT)
+
+
+def _processes(text: str) -> int | str:
+    if text in ("auto", "gpu", "cpu"):
+        return text
+    try:
+        return parse_int(text, 1, PROCESS_LIMIT + 1)
+    except Malformed as error:
+        raise Malformed(f"{error}, or auto, gpu or cpu") from None
+
+
+def _one_of(*words: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in words:
+            raise Malformed(f"{', '.join(words[:-1])} or {words[-1]}")
+        return text
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= 86400:
+        raise Malformed("seconds in 0..86400")
+    return seconds
+
+
+def _count(text: str) -> int:
+    return parse_int(text)
+
+
+def _word(text: str) -> str:
+    if not text.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or text[0] == "-":
+        raise Malformed("a name of letters, digits, dots and dashes")
+    return text
+
+
+def _endpoint(text: str) -> str:
+    parse_host_port(text, 0)
+    return text.strip()
+
+
+def _key_values(text: str) -> tuple[tuple[str, str], ...]:
+    """Return (key, value) pairs; torch.distributed.elastic.rendezvous.utils has the same rules."""
+    pairs = tuple(
+        (key.strip(), value.strip()) for key, _, value in (i.partition("=") for i in text.split(","))
+    )
+    if not all(key and value for key, value in pairs):
+        raise Malformed("KEY=VALUE,KEY=VALUE,... such as timeout=600")
+    return pairs
+
+
+def _gpus_per_process(text: str) -> int:
+    return parse_int(text, 1, 1024)
+
+
+def _restarts(text: str) -> int:
+    return parse_int(text, 0, 1000)
+
+
+def _signal_map(text: str) -> tuple[tuple[int, int], ...]:
+    """Return pairs of signal numbers: which one arrives, which one is sent instead of it."""
+    pairs = [item.partition("=")[::2] for item in text.split(",")]
+    try:
+        numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
+    except Malformed:
+        raise Malformed("ARRIVING=SENT by name or number, such as TERM=USR1 or TERM=USR1,INT=USR1") from None
+    if len({arriving for arriving, _ in numbers}) < len(numbers):
+        raise Malformed("each arriving signal once")
+    return numbers
+
+
+def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
+    """Return (local rank or None for all, 0 none, 1 stdout, 2 stderr, 3 both), torchrun's notation."""
+    shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
+    try:
+        if ":" not in text:
+            return ((None, parse_int(text, 0, 4)),)
+        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
+        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
+    except Malformed:
+        raise Malformed(shape) from None
+
+
+def _local_ranks(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(parse_int(item.strip()) for item in text.split(","))
+    except Malformed:
+        raise Malformed("local ranks, such as 0 or 0,3") from None
+
+
+GROUPS = {
+    "job": "the job",
+    "command": "the command",
+    "watch": "stopping, restarts, failures",
+    "output": "output",
+    "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
+}
+"""What the flags are about, in the order of the documentation."""
+
+FLAGS = (
+    Flag(
+        "nnodes",
+        "N|MIN:MAX",
+        "number of nodes in the job; a range for an elastic one",
+        parse_nodes,
+        Fact.NODE_COUNT,
+    ),
+    Flag("node_rank", "R", "index of this node, 0 is the master", _rank, Fact.NODE_RANK),
+    Flag(
+        "nproc_per_node",
+        "N|auto|gpu|cpu",
+        "processes per node; without it one per GPU, or one",
+        _processes,
+        Fact.PROCESSES_PER_NODE,
+    ),
+    Flag("master_addr", "HOST", "host of node 0", parse_host, Fact.MASTER_ADDR),
+    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", _port, Fact.MASTER_PORT),
+    Flag(
+        "standalone",
+        "",
+        "one node, on a port that is free: several such jobs fit on one machine",
+        None,
+        pet=True,
+    ),
+    Flag(
+        "engine",
+        "auto|process|torchrun",
+        "who is the parent of the processes: the launcher, or torchrun's agent",
+        _one_of("auto", "process", "torchrun"),
+    ),
+    Flag(
+        "scope",
+        "auto|node|process",
+        "whether the launcher was started once per node or per process",
+        _one_of("auto", "node", "process"),
+    ),
+    Flag(
+        "source",
+        "NAME",
+        "the only environment to believe: a source's name, or module:function",
+        str,
+    ),
+    Flag("role", "NAME", "name of the role, for ROLE_NAME (default)", str, pet=True),
+    Flag(
+        "gpus_per_process",
+        "N",
+        "give each process N GPUs of its own through CUDA_VISIBLE_DEVICES",
+        _gpus_per_process,
+    ),
+    Flag(
+        "bind",
+        "none|numa|core",
+        "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
+        _one_of("none", "numa", "core"),
+    ),
+    Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds, group="watch"),
+    Flag(
+        "signal_to",
+        "leader|group",
+        "whether a signal goes to the process only, or to its children too (leader)",
+        _one_of("leader", "group"),
+        group="watch",
+    ),
+    Flag(
+        "signal_map",
+        "A=B,...",
+        "send signal B where A arrives, such as TERM=USR1",
+        _signal_map,
+        group="watch",
+    ),
+    Flag(
+        "init",
+        "",
+        "stay as init of the process, as process 1 of a container does",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
+        "restarts",
+        "N",
+        "on one node: start all processes again after a failure, N times (0)",
+        _restarts,
+        group="watch",
+    ),
+    Flag(
+        "failure_file",
+        "FILE",
+        "where to write the failure record (where the platform looks)",
+        str,
+        group="watch",
+    ),
+    Flag(
+        "stall_timeout",
+        "S",
+        "act after so long without any output and GPU work (never)",
+        _seconds,
+        group="watch",
+    ),
+    Flag("on_stall", "report|stop", "what to do then (report)", _one_of("report", "stop"), group="watch"),
+    Flag(
+        "log_dir", "DIR", "folder for the log files of --redirects and --tee", str, pet=True, group="output"
+    ),
+    Flag(
+        "redirects",
+        "N",
+        "write to files only: 1 stdout, 2 stderr, 3 both, 0:3,1:2",
+        _streams,
+        short="-r",
+        pet=True,
+        group="output",
+    ),
+    Flag(
+        "tee", "N", "write to files as well (as --redirects)", _streams, short="-t", pet=True, group="output"
+    ),
+    Flag(
+        "local_ranks_filter",
+        "R,...",
+        "show only the output of these local ranks",
+        _local_ranks,
+        pet=True,
+        group="output",
+    ),
+    Flag(
+        "prefix",
+        "",
+        "begin each line with its rank (if there are several processes)",
+        None,
+        negatable=True,
+        group="output",
+    ),
+    Flag(
+        "progress",
+        "",
+        "a status line (on a terminal, or where all is silent)",
+        None,
+        negatable=True,
+        group="output",
+    ),
+    Flag(
+        "module",
+        "",
+        "the command is a Python module, as in python -m",
+        None,
+        short="-m",
+        pet=True,
+        group="command",
+    ),
+    Flag(
+        "no_python",
+        "",
+        "never put Python in front of the command, even if it ends in .py",
+        None,
+        pet=True,
+        group="command",
+    ),
+    Flag(
+        "max_restarts",
+        "N",
+        "start all processes of all nodes again after a failure, N times (0)",
+        _count,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "rdzv_backend",
+        "NAME",
+        "how the nodes meet: static, c10d, etcd-v2, ...",
+        _word,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag("rdzv_endpoint", "HOST[:PORT]", "where the nodes meet", _endpoint, pet=True, group="torchrun"),
+    Flag("rdzv_id", "ID", "name of the job at the rendezvous (none)", str, pet=True, group="torchrun"),
+    Flag(
+        "rdzv_conf",
+        "K=V,...",
+        "settings of the rendezvous, such as timeout=600",
+        _key_values,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "local_addr", "HOST", "address of this node, for the others", parse_host, pet=True, group="torchrun"
+    ),
+    Flag(
+        "monitor_interval",
+        "S",
+        "how often the agent looks at its workers (0.1)",
+        _seconds,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "shutdown_timeout",
+        "S",
+        "the same as --grace, which goes before it",
+        _count,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "signals_to_handle",
+        "A,...",
+        "signals that end the job (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "start_method",
+        "spawn|fork|forkserver",
+        "how --run-path makes its workers (spawn)",
+        _one_of("spawn", "fork", "forkserver"),
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "run_path",
+        "",
+        "run the script inside of the worker, by runpy.run_path",
+        None,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "virtual_local_rank",
+        "",
+        "LOCAL_RANK 0 for all, each with one visible GPU",
+        None,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "numa_binding",
+        "node|socket|exclusive|core-complex",
+        "how the agent binds its workers to CPUs",
+        _word,
+        group="torchrun",
+    ),
+    Flag("logs_specs", "NAME", "entry point of a package that arranges the logs", str, group="torchrun"),
+    Flag("event_log_handler", "NAME", "where the agent's events go (null)", str, pet=True, group="torchrun"),
+    Flag(
+        "duplicate_stdout_filters",
+        "A,...",
+        "copy lines of stdout that hold A to one more file",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "duplicate_stderr_filters",
+        "A,...",
+        "copy lines of stderr that hold A to one more file",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+)

@@ -1,0 +1,122 @@
+"""Which torch would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
+
+What an interpreter has on its path besides (a ``sitecustomize``, an import hook) is not seen; what
+cannot be told is unknown, and never a guess.
+
+Source: docs.python.org, library/site and PEP 405 (pyvenv.cfg); Debian Python Policy (dist-packages).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+UNNAMED = "unknown"
+"""Version of a torch that says none (a source checkout)."""
+_VERSIONED = re.compile(r"python(3\.\d+)\Z")
+
+
+def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
+    """Return the version of torch that an interpreter would import; empty without one, None if unknown.
+
+    Args:
+        python: The interpreter, as in a command line: found through PATH.
+        environ: The environment that it would be started with.
+    """
+    path = _find_program(python, environ)
+    folders = None if path is None else sys.path if _is_ours(path) else _site_folders(path, environ)
+    if folders is None:
+        return None
+    return next((version for folder in folders for version in _versions(folder)), "")
+
+
+def _find_program(name: str, environ: Mapping[str, str]) -> str | None:
+    folders = [""] if "/" in name else environ.get("PATH", os.defpath).split(os.pathsep)
+    paths = (os.path.abspath(os.path.join(folder, name)) for folder in folders)
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+
+
+def _is_ours(path: str) -> bool:
+    ours = os.path.abspath(sys.executable)
+    same_folder = os.path.dirname(path) == os.path.dirname(ours)
+    return path == ours or (same_folder and os.path.realpath(path) == os.path.realpath(ours))
+
+
+def _versions(folder: str) -> Iterator[str]:
+    if os.path.isfile(os.path.join(folder, "torch", "__init__.py")):
+        names = [name for name in os.listdir(folder) if name.startswith("torch-")]
+        yield next((n[6:-10] for n in sorted(names) if n.endswith(".dist-info")), UNNAMED)
+
+
+def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
+    """Return the folders that another interpreter imports from, None if its layout is not one we know."""
+    prefix = os.path.dirname(os.path.dirname(path))
+    config = _read_config(os.path.join(prefix, "pyvenv.cfg"))
+    real = os.path.realpath(path)
+    version = _version_of(real, prefix, config)
+    if version is None:
+        return None
+    sites = list(_venv_folders(prefix, version))
+    if not config or config.get("include-system-site-packages") == "true":
+        base = os.path.dirname(config["home"]) if "home" in config else prefix
+        sites += _system_folders(base, version, environ)
+        sites += _system_folders(os.path.dirname(os.path.dirname(real)), version, environ)
+    found = [folder for folder in dict.fromkeys(sites) if os.path.isdir(folder)]
+    if not found:
+        return None
+    asked = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [*filter(None, asked), *found, *(line for folder in found for line in _linked(folder))]
+
+
+def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None:
+    named = _VERSIONED.match(os.path.basename(real))
+    if named:
+        return named[1]
+    if "version" in config:
+        return ".".join(config["version"].split(".")[:2])
+    try:
+        found = [
+            match[1] for match in map(_VERSIONED.match, os.listdir(os.path.join(prefix, "lib"))) if match
+        ]
+    except OSError:
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def _venv_folders(prefix: str, version: str) -> Iterator[str]:
+    for lib in ("lib", "lib64"):
+        yield os.path.join(prefix, lib, f"python{version}", "site-packages")
+
+
+def _system_folders(prefix: str, version: str, environ: Mapping[str, str]) -> Iterator[str]:
+    yield from _venv_folders(prefix, version)
+    for root in {prefix, "/usr/local" if prefix == "/usr" else prefix}:
+        yield os.path.join(root, "lib", f"python{version}", "dist-packages")
+    yield os.path.join(prefix, "lib", "python3", "dist-packages")
+    if environ.get("HOME") and not environ.get("PYTHONNOUSERSITE"):
+        yield from _venv_folders(os.path.join(environ["HOME"], ".local"), version)
+
+
+def _linked(folder: str) -> Iterator[str]:
+    """Yield the folders that a folder's .pth files name."""
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".pth"):
+            yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
+
+
+def _read_config(path: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in _lines(path))
+    return {key.strip().lower(): value.strip() for key, _, value in pairs}
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(1 << 16).splitlines()
+    except OSError:
+        return []

@@ -1,0 +1,60 @@
+"""Become an agent (torchrun, or a launcher that the command is), or be its init."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.model import Agent, Mode, Plan
+from launcher.plan import apply_settings
+from launcher.run.execute import execute
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
+    """Run what starts the processes of this node; returns only where we stay as its parent.
+
+    Args:
+        plan: The plan that has this agent.
+        agent: Who starts the processes.
+        environ: The environment that the launcher was started with.
+
+    Raises:
+        LauncherError: It cannot be started (126, 127).
+    """
+    argv, environment = prepare(agent, environ)
+    if plan.mode is Mode.EXEC:
+        # All CPUs, which the kernel cuts down to the cgroup's
+        execute(argv, environment, tuple(range(os.cpu_count() or 1)) if plan.widen_cpus else None)
+    from launcher.run.spawn import Child
+    from launcher.run.supervise import Node, supervise
+
+    node = Node(plan.topology.node_rank, plan.topology.world_size)
+    return supervise(
+        [Child(0, 0, argv, environment)], plan.supervision, node, environ, widen_cpus=plan.widen_cpus
+    )
+
+
+def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the agent's command line and whole environment; files that it reads are in memory then.
+
+    They are named by descriptor: no file is left behind, and none has to be writable.
+
+    Args:
+        agent: Who starts the processes.
+        environ: The environment that the launcher was started with.
+    """
+    argv = agent.argv
+    for word, text in agent.files:
+        path = f"/proc/self/fd/{_write(text)}"
+        argv = tuple(item.replace(word, path) for item in argv)
+    return argv, apply_settings(environ, agent.unset, agent.settings)
+
+
+def _write(text: str) -> int:
+    """Return a descriptor, open after exec, of a file in memory."""
+    fd = os.memfd_create("launcher", 0)
+    os.write(fd, text.encode())
+    return fd

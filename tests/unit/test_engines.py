@@ -1,0 +1,632 @@
+"""Who starts the processes: what is chosen, why, and the command lines of those that are not us."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from launcher.engines.choice import STARTERS, may_be_launcher
+from launcher.engines.launchers import TABLE, find_launcher
+from launcher.engines.torchrun import WORKER
+from launcher.errors import LauncherError, UsageError
+from launcher.flags import FLAGS
+from launcher.model import Mode, Plan, Scope
+from launcher.options import read_options
+from launcher.plan import apply_settings, plan_job
+from launcher.snapshot import RecordedHost
+
+PYTHON = "/opt/env/bin/python"
+TRAIN = (PYTHON, "train.py")
+TORCH: dict[str, Any] = {"torch": {PYTHON: "2.13.0", "": ""}}
+NO_TORCH: dict[str, Any] = {"torch": {PYTHON: "", "": ""}}
+NODES: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
+PER_RANK = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+PER_NODE = {**PER_RANK, "OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+BATCH_SCRIPT = {"SLURM_JOB_ID": "9", "SLURM_JOB_NUM_NODES": "2"}
+
+
+def plan(
+    *command: str,
+    environ: Mapping[str, str] | None = None,
+    machine: Mapping[str, Any] | None = None,
+    **flags: str | bool,
+) -> Plan:
+    """Return the plan on a recorded machine."""
+    host = RecordedHost({"environ": dict(environ or {}), **(machine or {})})
+    return plan_job(host.environ, host, read_options(flags, host.environ), command)
+
+
+def refuse(*command: str, **kwargs: Any) -> tuple[int, str, str]:
+    """Return status, code and text of why there is no plan."""
+    with pytest.raises(LauncherError) as caught:
+        plan(*command, **kwargs)
+    (problem,) = caught.value.problems
+    return caught.value.exit_status, problem.code, f"{problem.what} | {problem.fix}"
+
+
+def agent_flags(job: Plan) -> dict[str, str]:
+    """Return the flags of torchrun's agent, less its worker."""
+    assert job.agent is not None and job.agent.argv[1:3] == ("-m", "torch.distributed.run")
+    flags = {}
+    for word in job.agent.argv[3:]:
+        if word in ("--no_python", "--run_path"):
+            break
+        name, _, text = word.removeprefix("--").partition("=")
+        flags[name] = text
+    return flags
+
+
+def told(job: Plan) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return a wrapped launcher's command line, and the variables it is given."""
+    assert job.agent is not None
+    return job.agent.argv, {setting.name: setting.value for setting in job.agent.settings}
+
+
+def agent_environ(job: Plan, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of an agent."""
+    assert job.agent is not None
+    return apply_settings(environ, job.agent.unset, job.agent.settings)
+
+
+CHOICES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str, str]] = [
+    ({}, {}, TORCH, "process", "one node"),
+    (NODES, {}, TORCH, "torchrun", "has torch 2.13.0"),
+    (NODES, {}, NO_TORCH, "process", "has no torch"),
+    (NODES, {}, {}, "process", "cannot be known"),
+    ({**NODES, "engine": "process"}, {}, TORCH, "process", "--engine process"),
+    ({"engine": "torchrun"}, {}, TORCH, "torchrun", "--engine torchrun"),
+    ({"max_restarts": "3"}, {}, TORCH, "torchrun", "--max-restarts 3"),
+    ({"max_restarts": "0"}, {}, TORCH, "process", "one node"),
+    ({}, {"PET_MAX_RESTARTS": "2"}, TORCH, "torchrun", "PET_MAX_RESTARTS='2'"),
+    ({}, {"LAUNCHER_MAX_RESTARTS": "2"}, TORCH, "torchrun", "LAUNCHER_MAX_RESTARTS='2'"),
+    ({"nnodes": "1:4", "rdzv_endpoint": "node0:29400"}, {}, TORCH, "torchrun", "1 to 4 nodes"),
+    ({"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node0:29400"}, {}, TORCH, "torchrun", "c10d"),
+    ({"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0"}, {}, TORCH, "process", "one node"),
+    ({"standalone": True}, {}, TORCH, "process", "one node"),
+    ({"run_path": True}, {}, {"torch": {"": "2.13.0"}}, "torchrun", "--run-path"),
+    ({"virtual_local_rank": True}, {}, TORCH, "torchrun", "--virtual-local-rank"),
+    ({"numa_binding": "node"}, {}, TORCH, "torchrun", "--numa-binding node"),
+    ({"logs_specs": "mine"}, {}, TORCH, "torchrun", "--logs-specs mine"),
+    ({**NODES, "stall_timeout": "60"}, {}, TORCH, "process", "--stall-timeout 60 needs the launcher"),
+    ({**NODES, "signal_map": "TERM=USR1"}, {}, TORCH, "process", "--signal-map TERM=USR1"),
+    ({**NODES, "scope": "node"}, {"COORDINATOR_ADDRESS": "job:1"}, TORCH, "process", "COORDINATOR_ADDRESS"),
+    ({}, PER_RANK, TORCH, "process", "one process of the job"),
+]
+
+
+@pytest.mark.parametrize(("flags", "environ", "machine", "engine", "why"), CHOICES)
+def test_the_engine_is_chosen_and_said(
+    flags: dict[str, Any],
+    environ: dict[str, str],
+    machine: dict[str, Any],
+    engine: str,
+    why: str,
+) -> None:
+    """auto: ours on one node, torchrun where only it can, and on several nodes where there is torch."""
+    job = plan(*TRAIN, environ=environ, machine=machine, **flags)
+    assert job.engine == engine
+    (note,) = [note for note in job.notes if note.startswith(f"engine {engine}: ")]
+    assert why in note
+    assert (job.agent is None) is (engine == "process")
+
+
+@pytest.mark.parametrize("command", [("bash", "train.sh"), ("./train",)])
+def test_what_python_a_program_runs_is_not_guessed(command: tuple[str, ...]) -> None:
+    """On several nodes a command that is no Python starts as it is, even if our own Python has torch."""
+    job = plan(*command, machine={"torch": {"": "2.13.0"}}, **NODES)
+    assert job.engine == "process"
+    assert any(f"which Python {command[0]} has" in note for note in job.notes)
+
+
+def test_an_elastic_job_without_torch_is_an_error() -> None:
+    """Neither the command's Python nor ours has it: status 69, with what asked for it."""
+    status, code, text = refuse(*TRAIN, machine=NO_TORCH, nnodes="1:4", rdzv_endpoint="node0:29400")
+    assert (status, code) == (69, "torch-missing")
+    assert "1 to 4 nodes" in text and PYTHON in text
+
+
+def test_the_launchers_own_torch_does_where_the_commands_python_has_none() -> None:
+    """The agent only has to start the command; which Python that has is the command's affair."""
+    machine = {"torch": {PYTHON: "", "": "2.13.0"}}
+    job = plan(*TRAIN, machine=machine, max_restarts="1")
+    assert job.agent is not None and job.agent.argv[0] == sys.executable
+    assert job.agent.argv[-2:] == TRAIN
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"max_restarts": "3"},
+        {"nnodes": "1:4", "rdzv_endpoint": "node0:29400"},
+        {"nnodes": "2", "rdzv_backend": "c10d", "rdzv_endpoint": "node0:29400"},
+        {"run_path": True},
+    ],
+)
+def test_engine_process_refuses_what_only_torchrun_can_do(flags: dict[str, Any]) -> None:
+    """It names the flags instead of leaving them out."""
+    status, code, text = refuse(*TRAIN, machine=TORCH, engine="process", **flags)
+    assert (status, code) == (64, "engine-conflict")
+    assert "--engine process" in text and "only torchrun" in text
+
+
+def test_engine_process_wins_over_a_platforms_words_for_torchrun() -> None:
+    """The user wins: PET_MAX_RESTARTS and PET_RDZV_BACKEND yield to --engine process, the facts stay."""
+    environ = {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "job-0",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_MAX_RESTARTS": "3",
+    }
+    assert plan(*TRAIN, environ=environ, machine=TORCH).allocation.ranks_at_start
+    job = plan(*TRAIN, environ=environ, machine=TORCH, engine="process")
+    assert job.engine == "process" and [process.rank for process in job.processes] == [2, 3]
+
+
+def test_a_static_job_is_told_its_place() -> None:
+    """torchrun's agent gets what the launcher found out, by flags that all its versions know."""
+    job = plan(*TRAIN, machine=TORCH, nproc_per_node="2", **NODES)
+    assert agent_flags(job) == {
+        "nnodes": "2",
+        "nproc_per_node": "2",
+        "node_rank": "1",
+        "master_addr": "10.0.0.4",
+        "master_port": "6105",
+    }
+    assert (job.mode, job.topology.world_size) == (Mode.EXEC, 4)
+    assert [process.rank for process in job.processes] == [2, 3]
+
+
+def test_each_worker_starts_through_the_launcher() -> None:
+    """An isolated Python of ours runs ``launcher run -- COMMAND``; what torchrun would replace is kept."""
+    job = plan(PYTHON, "train.py", "$HOME", "$$", "${local_rank}", machine=TORCH, max_restarts="1")
+    assert job.agent is not None
+    worker = job.agent.argv[job.agent.argv.index("--no_python") + 1 :]
+    assert worker[:4] == (sys.executable, "-I", "-S", WORKER)
+    assert worker[4:7] == ("--own-threads", "run", "--")
+    assert worker[7:] == (PYTHON, "train.py", "$$HOME", "$$$$", "$${local_rank}")
+
+
+def test_what_each_process_gets_goes_with_the_worker() -> None:
+    """GPUs and CPUs of a process are its own: the flags stand with it, and not with the agent."""
+    machine = {**TORCH, "gpus": 4, "cpus": {"granted": 8, "bound": 8}}
+    job = plan(*TRAIN, machine=machine, engine="torchrun", gpus_per_process="2", nproc_per_node="2")
+    assert job.agent is not None
+    worker = job.agent.argv[job.agent.argv.index("run") :]
+    assert "--gpus-per-process=2" in worker
+    assert "gpus_per_process" not in agent_flags(job)
+
+
+def test_the_users_threads_are_kept() -> None:
+    """OMP_NUM_THREADS of the user passes through agent and worker; else each process gets its own."""
+    job = plan(*TRAIN, machine=TORCH, environ={"OMP_NUM_THREADS": "7"}, max_restarts="1")
+    assert job.agent is not None and "--own-threads" not in job.agent.argv
+    assert agent_environ(job, {"OMP_NUM_THREADS": "7"})["OMP_NUM_THREADS"] == "7"
+
+
+def test_an_elastic_job_meets_where_it_is_told() -> None:
+    """A range of nodes, c10d, the endpoint as typed, the address of this node, restarts; no ranks yet."""
+    machine = {**TORCH, "addresses": {"eth0": ["10.0.0.4"]}}
+    flags: dict[str, Any] = {"nnodes": "1:4", "nproc_per_node": "2", "max_restarts": "3", "rdzv_id": "job 7"}
+    job = plan(*TRAIN, machine=machine, rdzv_endpoint="10.0.0.4:29400", **flags)
+    assert agent_flags(job) == {
+        "nnodes": "1:4",
+        "nproc_per_node": "2",
+        "rdzv_backend": "c10d",
+        "rdzv_endpoint": "10.0.0.4:29400",
+        "rdzv_conf": "is_host=true",
+        "local_addr": "10.0.0.4",
+        "max_restarts": "3",
+        "rdzv_id": "job 7",
+    }
+    assert (job.processes, job.settings, job.topology.world_size) == ((), (), None)
+
+
+def test_the_users_words_on_the_rendezvous_are_kept() -> None:
+    """--rdzv-conf with is_host, --local-addr, another backend: handed on as they are."""
+    flags: dict[str, Any] = {
+        "nnodes": "2",
+        "rdzv_backend": "etcd-v2",
+        "rdzv_endpoint": "etcd:2379",
+        "local_addr": "10.0.0.9",
+    }
+    found = agent_flags(plan(*TRAIN, machine=TORCH, rdzv_conf="timeout=60,is_host=false", **flags))
+    assert found["rdzv_backend"] == "etcd-v2" and found["rdzv_endpoint"] == "etcd:2379"
+    assert found["rdzv_conf"] == "timeout=60,is_host=false" and found["local_addr"] == "10.0.0.9"
+
+
+def test_the_hosts_of_the_platform_give_the_local_address() -> None:
+    """Where the platform lists the nodes, this one's entry is what the others know it by."""
+    environ = {
+        "AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5",
+        "AZ_BATCH_MASTER_NODE": "10.0.0.4:6000",
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false",
+    }
+    machine = {**TORCH, "addresses": {"eth0": ["10.0.0.5"]}}
+    found = agent_flags(plan(*TRAIN, environ=environ, machine=machine, max_restarts="1"))
+    assert (found["rdzv_endpoint"], found["local_addr"]) == ("10.0.0.4:6105", "10.0.0.5")
+    assert found["rdzv_conf"] == "is_host=false"
+
+
+def test_a_loopback_endpoint_is_no_place_to_meet_for_several_nodes() -> None:
+    """Each node would be a job of its own."""
+    assert refuse(*TRAIN, machine=TORCH, nnodes="1:4", rdzv_endpoint="localhost:29400")[1] == "contradiction"
+    assert refuse(*TRAIN, machine=TORCH, nnodes="2", rdzv_endpoint="node0:0", rdzv_backend="c10d")[1] == (
+        "contradiction"
+    )
+    assert refuse(*TRAIN, machine=TORCH, nnodes="1:4")[1] == "missing-variable"
+
+
+def test_restarts_on_several_nodes_are_told_to_all_of_them() -> None:
+    """--max-restarts with a fixed number of nodes: c10d, because static agents do not hear of each other."""
+    found = agent_flags(plan(*TRAIN, machine=TORCH, max_restarts="2", **NODES))
+    assert (found["nnodes"], found["rdzv_backend"], found["max_restarts"]) == ("2", "c10d", "2")
+    assert "node_rank" not in found
+
+
+def test_logs_and_patience_are_torchruns_own() -> None:
+    """What it has flags for is handed on; its patience by a variable, which old versions overlook."""
+    flags: dict[str, Any] = {
+        "redirects": "3",
+        "tee": "0:1",
+        "log_dir": "/logs",
+        "local_ranks_filter": "0",
+        "grace": "7.5",
+    }
+    job = plan(*TRAIN, machine=TORCH, engine="torchrun", restarts="2", role="trainer", **flags)
+    found = agent_flags(job)
+    assert {name: found[name] for name in ("redirects", "tee", "log_dir", "local_ranks_filter")} == {
+        "redirects": "3", "tee": "0:1", "log_dir": "/logs", "local_ranks_filter": "0",
+    }  # fmt: skip
+    assert (found["max_restarts"], found["role"]) == ("2", "trainer")
+    assert agent_environ(job, {})["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "8"
+    assert (job.supervision.restarts, job.supervision.log_dir) == (0, None)
+
+
+def test_the_agent_does_not_inherit_what_was_for_us_or_for_mpi() -> None:
+    """Not the flags of this launcher, MPI's private state, a stale rank, nor torchrun's flags once more."""
+    environ = {
+        **PER_NODE,
+        "PMIX_RANK": "1",
+        "OMPI_MCA_ess_base_jobid": "1",
+        "LAUNCHER_NNODES": "2",
+        "LAUNCHER_NODE_RANK": "0",
+        "LAUNCHER_MASTER_ADDR": "10.0.0.4",
+        "PET_RDZV_ID": "job",
+        "TORCHELASTIC_RESTART_COUNT": "1",
+        "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
+        "RANK": "1",
+    }
+    left = agent_environ(plan(*TRAIN, environ=environ, machine=TORCH, scope="node"), environ)
+    kept = {name for name in left if name in environ}
+    assert kept == {*PER_NODE, "TORCHELASTIC_ENABLE_FILE_TIMER"}  # workers get the truth about the former
+
+
+def test_process_1_of_a_container_stays_as_the_agents_parent() -> None:
+    """With --init the agent is the only child, and nothing of ours comes between its output and the log."""
+    job = plan(*TRAIN, machine=TORCH, engine="torchrun", nproc_per_node="4", init=True)
+    assert job.mode is Mode.SUPERVISE and len(job.processes) == 4
+    assert len(job.supervision.routes) == 1 and not job.supervision.prefix
+
+
+# Commands that are launchers
+
+
+def test_the_quick_look_knows_every_launcher() -> None:
+    """What `may_be_launcher` does not know is never found."""
+    calls = {
+        call.split()[0] if not call.startswith("-m ") else call.split()[1]
+        for row in TABLE
+        for call in row.calls
+    }
+    assert calls == STARTERS
+
+
+@pytest.mark.parametrize("call", [(row.name, call) for row in TABLE for call in row.calls], ids=str)
+def test_every_way_to_call_a_launcher_is_recognised(call: tuple[str, str]) -> None:
+    """By name, by path, as a module, and as a script of a Python with options."""
+    name, words = call[0], tuple(call[1].split())
+    lines = [(PYTHON, *words), (PYTHON, "-u", "-X", "dev", *words)]
+    if words[0] != "-m":
+        path = ("/opt/env/bin/" + words[0], *words[1:])
+        lines = [words, path, (PYTHON, *path)]
+    for line in lines:
+        found = find_launcher((*line, "--flag", "train.py"))
+        assert may_be_launcher(line) and found is not None
+        assert (found.launcher.name, found.head) == (name, len(line))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash -c torchrun",
+        "python train.py torchrun",
+        "python -m train -m torch.distributed.run",
+        "accelerate config",
+        "accelerate",
+        "fabric consolidate",
+        "lightning run app",
+        "mpirunner",
+        "env torchrun train.py",
+        "python -c torchrun",
+        "python",
+        "torchrun.py",
+    ],
+)
+def test_other_commands_are_no_launchers(line: str) -> None:
+    """A launcher's name as an argument, in a shell, or another subcommand of the same program."""
+    assert find_launcher(line.split()) is None
+
+
+def test_torchruns_own_flags_are_the_users_word() -> None:
+    """What stands on its command line is a fact of the plan, and nothing is added that says otherwise."""
+    environ = {"LAUNCHER_NPROC_PER_NODE": "2"}
+    job = plan(
+        "torchrun", "--nproc-per-node=4", "-r", "3", "train.py", "--nnodes", "9", environ=environ, **NODES
+    )
+    argv, variables = told(job)
+    assert argv == ("torchrun", "--nproc-per-node=4", "-r", "3", "train.py", "--nnodes", "9")
+    assert variables == {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_MASTER_ADDR": "10.0.0.4",
+        "PET_MASTER_PORT": "6105",
+        "NODE_RANK": "1",
+    }
+    assert (job.engine, job.topology.world_size, job.processes) == ("torchrun", 8, ())
+    assert job.mode is Mode.EXEC
+
+
+def test_a_torchrun_of_one_node_keeps_its_own_rendezvous() -> None:
+    """It takes a free port by itself; what it lacks is the number of processes, and a name that resolves."""
+    _, variables = told(plan("torchrun", "train.py", machine={"gpus": 4}))
+    assert variables["PET_NPROC_PER_NODE"] == "4" and variables["PET_LOCAL_ADDR"] == "127.0.0.1"
+    assert not {"PET_MASTER_PORT", "PET_NODE_RANK", "PET_RDZV_BACKEND"} & variables.keys()
+
+
+def test_a_torchrun_that_gives_out_ranks_needs_no_index() -> None:
+    """torchrun's most common line: c10d on a fixed number of nodes, the same words on every node."""
+    line = (
+        "torchrun --nnodes=2 --nproc_per_node=8 --rdzv_backend=c10d --rdzv_endpoint=10.0.0.4:29400 train.py"
+    )
+    machine = {"addresses": {"eth0": ["10.0.0.4"]}}
+    argv, variables = told(plan(*line.split(), machine=machine))
+    assert " ".join(argv) == line
+    assert variables == {"PET_RDZV_CONF": "is_host=true", "PET_LOCAL_ADDR": "10.0.0.4"}
+
+
+def test_a_platforms_words_reach_the_torchrun_they_are_for() -> None:
+    """Kubeflow's PET_* are kept where the command is torchrun, and taken away from any other launcher."""
+    environ = {
+        "PET_NNODES": "1:4",
+        "PET_NPROC_PER_NODE": "2",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": "job-0:29400",
+        "PET_MAX_RESTARTS": "3",
+    }
+    job = plan("torchrun", "train.py", environ=environ, machine={"hostname": "job-0"})
+    left = agent_environ(job, environ)
+    assert {name: left[name] for name in environ} == environ
+    fixed = {**environ, "PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "job-0"}
+    del fixed["PET_RDZV_BACKEND"], fixed["PET_MAX_RESTARTS"]
+    left = agent_environ(plan("accelerate", "launch", "train.py", environ=fixed), fixed)
+    assert [name for name in left if name.startswith("PET_")] == []
+
+
+def test_accelerate_is_told_by_flags_in_front_of_its_own() -> None:
+    """The last one counts there, so what the user wrote wins."""
+    line = ("accelerate", "launch", "--config_file", "a.yaml", "train.py", "--num_machines", "7")
+    argv, _ = told(plan(*line, machine={"gpus": 4}, **NODES))
+    assert argv == (
+        "accelerate",
+        "launch",
+        "--num_machines=2",
+        "--machine_rank=1",
+        "--num_processes=8",
+        "--main_process_ip=10.0.0.4",
+        "--main_process_port=6105",
+        "--deepspeed_multinode_launcher=standard",
+        *line[2:],
+    )
+
+
+def test_accelerates_total_is_the_worlds() -> None:
+    """--num_processes counts all nodes together."""
+    job = plan("accelerate", "launch", "--num-processes", "16", "train.py", machine={"gpus": 4}, **NODES)
+    assert (job.topology.world_size, job.topology.local_size) == (16, 8)
+    assert not any(word.startswith("--num_processes") for word in told(job)[0])
+
+
+def test_accelerate_on_nodes_with_one_gpu_starts_ranks() -> None:
+    """By itself it would start one process without a rank there; unless the user says what it is to be."""
+    assert "--multi_gpu" in told(plan("accelerate", "launch", "train.py", machine={"gpus": 1}, **NODES))[0]
+    line = ("accelerate", "launch", "--use_fsdp", "train.py")
+    assert "--multi_gpu" not in told(plan(*line, machine={"gpus": 1}, **NODES))[0]
+    assert "--multi_gpu" not in told(plan("accelerate", "launch", "train.py"))[0]
+
+
+def test_deepspeed_gets_a_hostfile_on_several_nodes() -> None:
+    """Without one it starts nothing there; without ssh it only counts its lines."""
+    job = plan("deepspeed", "train.py", "--deepspeed", machine={"gpus": 8}, **NODES)
+    argv, _ = told(job)
+    flags = (
+        "--hostfile={hostfile}",
+        "--no_ssh",
+        "--node_rank=1",
+        "--master_addr=10.0.0.4",
+        "--master_port=6105",
+    )
+    assert argv == ("deepspeed", *flags, "train.py", "--deepspeed")
+    assert job.agent is not None
+    assert job.agent.files == (("{hostfile}", "node0 slots=8\nnode1 slots=8\n"),)
+    own = told(plan("deepspeed", "-H", "hosts", "train.py", machine={"gpus": 8}, **NODES))[0]
+    assert not any(word.startswith("--hostfile") for word in own)
+
+
+def test_deepspeed_on_one_node_sees_the_visible_gpus() -> None:
+    """--num_gpus makes it overlook CUDA_VISIBLE_DEVICES, so it is left out where that is set."""
+    assert told(plan("deepspeed", "train.py", machine={"gpus": 4}))[0][1] == "--num_gpus=4"
+    visible = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    assert told(plan("deepspeed", "train.py", machine={"gpus": 4}, environ=visible))[0][1] == "train.py"
+
+
+def test_fabric_takes_its_flags_anywhere() -> None:
+    """click reads flags behind the script, too: those the user wrote there are the user's."""
+    argv, _ = told(
+        plan("fabric", "run", "train.py", "--devices", "2", "--lr", "1", machine={"gpus": 4}, **NODES)
+    )
+    assert argv[:4] == ("fabric", "run", "--num-nodes=2", "--node-rank=1")
+    assert not any(word.startswith("--devices=") for word in argv)
+    assert "--main-address=10.0.0.4" in argv and "--main-port=6105" in argv
+
+
+def test_composer_is_told_by_variables() -> None:
+    """It reads them where a flag is missing."""
+    job = plan("composer", "-n", "2", "train.py", machine={"gpus": 4}, **NODES)
+    assert told(job) == (
+        ("composer", "-n", "2", "train.py"),
+        {
+            "NODE_RANK": "1",
+            "LOCAL_WORLD_SIZE": "2",
+            "WORLD_SIZE": "4",
+            "MASTER_ADDR": "10.0.0.4",
+            "MASTER_PORT": "6105",
+        },
+    )
+
+
+@pytest.mark.parametrize("name", ["mpirun", "mpiexec", "horovodrun"])
+def test_launchers_of_whole_jobs_are_for_one_node(name: str) -> None:
+    """On one node -np is added if it is missing; on several they would start the job as many times."""
+    assert told(plan(name, PYTHON, "train.py", "-n", "5", machine={"gpus": 4}))[0][:4] == (
+        name,
+        "-np",
+        "4",
+        PYTHON,
+    )
+    assert told(plan(name, "-np", "2", PYTHON, "train.py"))[0] == (name, "-np", "2", PYTHON, "train.py")
+    assert plan(name, "-np", "6", PYTHON).topology.world_size == 6
+    status, code, text = refuse(name, "-np", "2", PYTHON, "train.py", **NODES)
+    assert (status, code) == (64, "job-per-node") and "out: launcher run -- COMMAND" in text
+
+
+def test_a_job_is_started_from_where_its_launcher_can_start_it() -> None:
+    """In a batch script mpirun is run as it is: its own allocation knows the nodes; a script is not."""
+    job = plan("mpirun", PYTHON, "train.py", environ=BATCH_SCRIPT)
+    assert told(job) == (("mpirun", PYTHON, "train.py"), {})
+    assert (job.topology.world_size, job.topology.node_count) == (None, None)
+    assert refuse(*TRAIN, environ=BATCH_SCRIPT)[1] == "no-identity"
+
+
+def test_the_launcher_pod_keeps_mpiruns_settings() -> None:
+    """OMPI_MCA_* are what the operator tells mpirun there."""
+    environ = {"OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile", "OMPI_MCA_plm_rsh_agent": "/kubexec.sh"}
+    left = agent_environ(plan("mpirun", PYTHON, "train.py", environ=environ), environ)
+    assert left.keys() >= environ.keys()
+
+
+@pytest.mark.parametrize(
+    "command", [("torchrun", "train.py"), ("accelerate", "launch", "t.py"), ("mpirun", "t")]
+)
+def test_a_launcher_per_process_is_refused(command: tuple[str, ...]) -> None:
+    """Two processes on this node would start two launchers, each for both."""
+    status, code, text = refuse(*command, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"})
+    assert (status, code) == (64, "launcher-per-process") and "2 processes of this node" in text
+
+
+def test_flags_for_torchrun_are_refused_per_process_too() -> None:
+    """--max-restarts where mpirun has started the ranks cannot be honoured; PET_* are nobody's wish there."""
+    environ = {**PER_RANK, "MASTER_ADDR": "10.0.0.4"}
+    assert refuse(*TRAIN, environ=environ, max_restarts="3")[1] == "launcher-per-process"
+    assert refuse(*TRAIN, environ=environ, engine="torchrun")[1] == "launcher-per-process"
+    assert plan(*TRAIN, environ={**environ, "PET_MAX_RESTARTS": "3"}).engine == "process"
+
+
+def test_one_launcher_on_this_node_is_one_per_node() -> None:
+    """Without GPUs a lone rank would be a process; a command that is a launcher says that it is a node."""
+    environ = {**PER_NODE, "MASTER_ADDR": "10.0.0.4"}
+    assert plan(*TRAIN, environ=environ).allocation.scope is Scope.PROCESS
+    job = plan("torchrun", "--nproc_per_node=2", "train.py", environ=environ, node_rank="1", nnodes="2")
+    assert (job.allocation.scope, job.topology.world_size) == (Scope.NODE, 4)
+
+
+def test_a_worker_of_a_job_with_one_process_per_node_may_start_launchers() -> None:
+    """A script of an outer launcher that calls torchrun itself: its process stands for its node."""
+    outer = plan("bash", "job.sh", **NODES)
+    environ = {setting.name: setting.value for setting in (*outer.settings, *outer.processes[0].settings)}
+    job = plan("torchrun", "--nproc_per_node=2", "train.py", environ=environ)
+    assert told(job)[1]["PET_NODE_RANK"] == "1"
+    assert "LAUNCHER_LAUNCHED" in (job.agent.unset if job.agent else ())
+
+
+def test_workers_of_a_wrapped_launcher_see_no_lies() -> None:
+    """Ranks of what the platform started would be the same in all of them: taken away."""
+    environ = {**PER_NODE, "PMIX_RANK": "1", "RANK": "1", "SLURM_PROCID": "1", "MASTER_ADDR": "10.0.0.4"}
+    left = agent_environ(
+        plan("torchrun", "train.py", environ=environ, scope="node", nnodes="2", node_rank="1"), environ
+    )
+    assert {name for name in left if name in environ} == {"MASTER_ADDR"}
+    assert left["NODE_RANK"] == "1"
+
+
+def test_engine_process_runs_a_launcher_like_any_command() -> None:
+    """The way out: as many of them as there are processes."""
+    job = plan("torchrun", "train.py", machine={"gpus": 2}, engine="process")
+    assert job.agent is None and len(job.processes) == 2
+    with pytest.raises(UsageError, match="engine-conflict"):
+        plan("torchrun", "train.py", engine="torchrun")
+
+
+def test_a_module_given_by_flag_is_recognised() -> None:
+    """launcher run -m torch.distributed.run is python -m torch.distributed.run."""
+    job = plan("torch.distributed.run", "train.py", module=True, environ={"PYTHON_EXEC": PYTHON})
+    assert job.engine == "torchrun" and told(job)[0][:3] == (PYTHON, "-m", "torch.distributed.run")
+
+
+# PET_*
+
+
+def test_pet_variables_come_last() -> None:
+    """Flag, LAUNCHER_*, PET_*; not in a worker, and not where another source alone is to be believed."""
+    pet, own = {"PET_MAX_RESTARTS": "1"}, {"LAUNCHER_MAX_RESTARTS": "2"}
+    assert read_options({}, pet).text("max_restarts") == "1"
+    assert read_options({}, {**pet, **own}).text("max_restarts") == "2"
+    assert read_options({"max_restarts": "3"}, {**pet, **own}).text("max_restarts") == "3"
+    for around in ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED"):
+        assert read_options({}, {**pet, around: "1"}).get("max_restarts") is None
+    assert read_options({"source": "slurm"}, pet).get("max_restarts") is None
+    assert read_options({"source": "torch_agent"}, pet).text("max_restarts") == "1"
+
+
+def test_a_malformed_pet_variable_is_named() -> None:
+    """It is reported as it was set."""
+    with pytest.raises(UsageError, match="PET_MAX_RESTARTS='x': expected an integer"):
+        read_options({}, {"PET_MAX_RESTARTS": "x"})
+
+
+@pytest.mark.torch
+def test_all_of_torchruns_flags_are_ours() -> None:
+    """Every spelling of torch's parser is a spelling of ours, and takes a value where it does there."""
+    assert importlib.util.find_spec("torch") is not None, "needs the framework environment"
+    from torch.distributed.run import get_args_parser
+
+    ours = {flag.dest: flag for flag in FLAGS}
+    for action in get_args_parser()._actions:
+        if not action.option_strings or action.dest == "help":
+            continue
+        flag = ours[action.dest]
+        spellings = {flag.name, f"--{flag.dest}", flag.short}
+        assert set(action.option_strings) <= spellings
+        assert (flag.parse is None) is (action.nargs == 0)
+        has_variable = type(action).__name__ in ("env", "check_env")
+        assert (flag.pet or flag.fact is not None) is has_variable or action.dest in ("local_addr",)
