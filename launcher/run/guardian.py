@@ -90,7 +90,7 @@ def _guard(fd: int, mark: bytes) -> None:
         if not found:
             break
     if killed:
-        os.write(2, b"launcher: the launcher was killed (SIGKILL); its processes were killed with it\n")
+        os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
 
 
 def _close_others(fd: int) -> None:

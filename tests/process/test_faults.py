@@ -269,7 +269,9 @@ def test_all_are_in_d_state(tmp_path: Path, hold: Hold, freezer: Path) -> None:
 def test_all_hang(tmp_path: Path, hold: Hold) -> None:
     """--on-stall stop: a job that does nothing is ended as a failure."""
     words = (*TWO, "--stall-timeout", "1", "--on-stall", "stop", "--", "sleep", "600")
-    hold(Job(tmp_path, *words).end())
+    job = Job(tmp_path, *words)
+    job.since = job.started
+    hold(job.end())
 
 
 # --- the launcher is told to stop
@@ -303,6 +305,16 @@ def test_sigterm_and_one_hangs(tmp_path: Path, hold: Hold) -> None:
 
 
 # --- the launcher itself
+
+
+def test_the_launcher_crashes(tmp_path: Path, hold: Hold) -> None:
+    """A SIGSEGV of its own: its guardian takes the processes along, and says so."""
+    job = Job(tmp_path, *TWO, "--", "sleep", "600", before=("prlimit", "--core=0:0"))
+    ranks, _ = job.ranks(2), job.guardian()
+    job.kill(job.launcher.pid, signal.SIGSEGV)
+    hold(job.end())
+    for pid in ranks.values():
+        wait_until_gone(pid)
 
 
 def test_launcher_and_guardian_are_killed(tmp_path: Path, hold: Hold) -> None:
