@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 GPU_FILES = "/dev/nvidia"
 ENDED = ("Z", "X")
+_STATE, _PARENT, _THREADS = 0, 1, 17
+"""Fields 3, 4 and 20 of /proc/PID/stat, see proc(5), counted from the state on."""
 
 
 def find_children(pid: int) -> list[int]:
@@ -38,13 +40,14 @@ def find_descendants(pids: Iterable[int]) -> list[int]:
 
 def read_state(pid: int) -> str | None:
     """Return R, S, D, T, Z ... as ps shows it; None if there is no such process."""
-    return (_stat(pid) or (None,))[0]
+    words = _stat(pid)
+    return words[_STATE] if words else None
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended (a zombie has)."""
-    state = read_state(pid)
-    return state is not None and state not in ENDED
+    """Whether a process is there and has not ended. A zombie has, but for one whose threads go on."""
+    words = _stat(pid)
+    return bool(words) and (words[_STATE] not in ENDED or int(words[_THREADS]) > 1)
 
 
 def describe(pid: int) -> str:
@@ -81,17 +84,13 @@ def find_gpu_files(pid: int) -> list[str]:
 
 def _scan_children(parent: int) -> list[int]:
     pids = [int(name) for name in _list("/proc") if name.isdecimal()]
-    return [pid for pid in pids if (_stat(pid) or ("", 0))[1] == parent]
+    return [pid for pid in pids if _stat(pid)[_PARENT : _PARENT + 1] == [str(parent)]]
 
 
-def _stat(pid: int) -> tuple[str, int] | None:
-    """Return the state and the parent of a process."""
-    text = _read(f"/proc/{pid}/stat")
-    if text is None:
-        return None
+def _stat(pid: int) -> list[str]:
+    """Return what the kernel says of a process after its name; nothing if it is gone."""
     # The second field is the name in parentheses and may itself hold any character.
-    words = text.rpartition(b")")[2].split()
-    return words[0].decode("ascii"), int(words[1])
+    return (_read(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].decode("ascii").split()
 
 
 def _tracer(pid: int) -> int:

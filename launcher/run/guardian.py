@@ -28,8 +28,7 @@ class Guardian:
     """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
     def __init__(self, run_id: str, clean_up: Callable[[], None]) -> None:
-        """Fork it; ``clean_up`` is what the launcher would have done at its end."""
-        """Fork it.
+        """Fork it; ``clean_up`` is what the launcher would have done at its end.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -91,7 +90,7 @@ def _guard(fd: int, mark: bytes) -> None:
         if not found:
             break
     if killed:
-        os.write(2, b"launcher: the launcher was killed (SIGKILL); its processes were killed with it\n")
+        os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
 
 
 def _close_others(fd: int) -> None:
