@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
-from launcher.master import check_hosts, is_all_here, settle_master
+from launcher.master import DEFAULT_PORT, check_hosts, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
 from launcher.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
@@ -47,10 +47,10 @@ def decide(
         EnvironmentUntrusted: Anything malformed, missing or contradictory, all at once.
     """
     ledger = Ledger(evidence, options)
-    alone = _is_head(ledger) if starts_job else False
+    alone = starts_job and _is_head(ledger)
     if not alone:
         _add_single_machine(ledger)
-    scope = decide_scope(ledger, machine, starts_processes=starts_processes)
+    scope = Scope.NODE if alone else decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
     settle_range(ledger, node_range)
     at_start = False
@@ -63,7 +63,10 @@ def decide(
     else:
         settled, at_start = _settle_node(ledger, machine, node_range)
         single = settled["node_count"] == 1
-    master_addr, master_port = settle_master(ledger, single)
+    if alone:
+        master_addr, master_port = "", DEFAULT_PORT
+    else:
+        master_addr, master_port = settle_master(ledger, single, scope, at_start=at_start)
     check_hosts(ledger)
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
@@ -87,7 +90,8 @@ def _is_head(ledger: Ledger) -> bool:
     There are signs of other nodes, and nothing says that a launcher was started there, too.
     """
     started = any(ledger.about(fact) for fact in (*STARTED, Fact.NODE_RANK))
-    return not started and any(item.signs for item in ledger.evidence)
+    asked = ledger.options.text("scope") == Scope.PROCESS.value
+    return not started and not asked and any(item.signs for item in ledger.evidence)
 
 
 def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, int | None]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from launcher.environ import MEETS_AT_MASTER, is_loopback
 from launcher.ledger import Ledger
-from launcher.model import Fact, Trust
+from launcher.model import Fact, Scope, Trust
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
 
 
-def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
-    """Settle address and port; ``single``: all processes run on this node.
+def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool) -> tuple[str, int]:
+    """Settle address and port.
+
+    Args:
+        ledger: What is known.
+        single: All processes run on this node.
+        scope: How often the launcher was started.
+        at_start: Ranks are given out at the start, perhaps at a server that is no node of the job.
 
     Returns:
         The address, empty if there is none (and a problem, unless the nodes meet elsewhere), and the
@@ -20,11 +26,11 @@ def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
     if single:
         # Before circumstance: mpirun's idea of its own name need not resolve inside a container
         ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    if ledger.options.switch("standalone"):
+    if ledger.options.switch("standalone") and scope is Scope.NODE:
         ledger.add(Fact.MASTER_PORT, 0, "a port that is free")
     ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
-    if ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER:
-        return "", DEFAULT_PORT  # the nodes meet at a server of their own
+    if at_start and ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER:
+        return "", DEFAULT_PORT
     address = ledger.settle(Fact.MASTER_ADDR)
     port = ledger.number(Fact.MASTER_PORT) or 0
     if address is None:
@@ -42,9 +48,9 @@ def settle_master(ledger: Ledger, single: bool) -> tuple[str, int]:
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
             "set MASTER_ADDR to the address of node 0, or unset it",
         )
-    if not single and port == 0:
+    if port == 0 and not (single and scope is Scope.NODE):
         ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_PORT)} is a port that node 0 chooses: the others cannot know it",
+            f"{ledger.origin(Fact.MASTER_PORT)} is a port that each launcher would choose by itself",
             "name a port that is free on node 0",
         )
     return str(address), port

@@ -8,16 +8,20 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from launcher.engines.choice import STARTERS, may_be_launcher
 from launcher.engines.launchers import TABLE, find_launcher
 from launcher.engines.torchrun import WORKER
 from launcher.errors import LauncherError, UsageError
-from launcher.flags import FLAGS
+from launcher.flags import FLAGS, Flag
 from launcher.model import Mode, Plan, Scope
 from launcher.options import read_options
 from launcher.plan import apply_settings, plan_job
 from launcher.snapshot import RecordedHost
+from launcher.views.plan import describe
+from tests.unit.test_options import SAMPLE
 
 PYTHON = "/opt/env/bin/python"
 TRAIN = (PYTHON, "train.py")
@@ -265,6 +269,33 @@ def test_a_loopback_endpoint_is_no_place_to_meet_for_several_nodes() -> None:
         "contradiction"
     )
     assert refuse(*TRAIN, machine=TORCH, nnodes="1:4")[1] == "missing-variable"
+
+
+def test_a_port_that_each_process_would_choose_is_no_port() -> None:
+    """--standalone and port 0 are for processes that one launcher starts; PET_* mean nothing elsewhere."""
+    environ = {**PER_RANK, "MASTER_ADDR": "127.0.0.1"}
+    assert refuse(*TRAIN, environ=environ, rdzv_endpoint="127.0.0.1:0")[1] == "contradiction"
+    assert refuse(*TRAIN, environ=environ, standalone=True)[1] == "contradiction"
+    around = {**environ, "PET_STANDALONE": "1", "PET_RDZV_BACKEND": "etcd"}
+    assert plan(*TRAIN, environ=around).topology.master_port == 6105
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "addresses", "keeps"),
+    [
+        ("10.0.0.4:1", ["10.0.0.4"], "is_host=true"),
+        ("10.0.0.4:1", ["10.0.0.5"], "is_host=false"),
+        ("10.0.0.4:1", [], None),
+        ("node0.example:1", ["10.0.0.5"], None),
+    ],
+)
+def test_who_keeps_the_store_is_said_where_it_is_known(
+    endpoint: str, addresses: list[str], keeps: str | None
+) -> None:
+    """By address, never by a name that may mean another node; torchrun finds out the rest."""
+    machine = {**TORCH, "addresses": {"eth0": addresses} if addresses else {}}
+    flags = agent_flags(plan(*TRAIN, machine=machine, nnodes="1:2", rdzv_endpoint=endpoint))
+    assert flags.get("rdzv_conf") == keeps
 
 
 def test_restarts_on_several_nodes_are_told_to_all_of_them() -> None:
@@ -524,6 +555,7 @@ def test_a_job_is_started_from_where_its_launcher_can_start_it() -> None:
     """In a batch script mpirun is run as it is: its own allocation knows the nodes; a script is not."""
     job = plan("mpirun", PYTHON, "train.py", environ=BATCH_SCRIPT)
     assert told(job) == (("mpirun", PYTHON, "train.py"), {})
+    assert job.topology.master_addr == ""
     assert (job.topology.world_size, job.topology.node_count) == (None, None)
     assert refuse(*TRAIN, environ=BATCH_SCRIPT)[1] == "no-identity"
 
@@ -651,3 +683,63 @@ def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
         assert {theirs for theirs, _ in rows[name].facts} <= {
             spelling.replace("-", "_") for spelling in known
         }
+
+
+ENVIRONMENTS: list[dict[str, str]] = [
+    {},
+    PER_RANK,
+    PER_NODE,
+    BATCH_SCRIPT,
+    {"PET_NNODES": "1:4", "PET_RDZV_ENDPOINT": "a:1", "PET_RDZV_BACKEND": "c10d"},
+    {"PET_NNODES": "2", "PET_NODE_RANK": "0", "PET_MASTER_ADDR": "a", "PET_RDZV_BACKEND": "etcd"},
+    {"PET_STANDALONE": "1", "PET_MAX_RESTARTS": "1"},
+    {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "h"},
+]
+COMMANDS = (
+    *("", "train.py", f"{PYTHON} train.py", "bash -c torchrun", PYTHON, f"{PYTHON} -m"),
+    *(
+        "torchrun",
+        "torchrun --nnodes 1:2 --nproc_per_node x t",
+        "torchrun --standalone -r3 t -n 4",
+        "torchrun --",
+    ),
+    *(
+        "accelerate launch --num_processes",
+        "accelerate launch --num_processes 0 t",
+        "deepspeed --num_gpus 2 t",
+    ),
+    *(
+        "fabric run t --devices auto",
+        "composer -n 3 t",
+        "mpirun --mca",
+        "mpirun -np x t",
+        "horovodrun -np 3 t",
+    ),
+)
+
+
+@given(
+    environ=st.builds(
+        lambda one, two: {**one, **two}, st.sampled_from(ENVIRONMENTS), st.sampled_from(ENVIRONMENTS)
+    ),
+    flags=st.dictionaries(
+        st.sampled_from([flag for flag in FLAGS if flag.dest in SAMPLE or flag.parse is None]), st.booleans()
+    ),
+    command=st.sampled_from(COMMANDS),
+    machine=st.sampled_from([{}, TORCH, NO_TORCH, {**TORCH, "gpus": 4}]),
+)
+def test_every_mixture_is_a_plan_or_a_named_error(
+    environ: dict[str, str], flags: dict[Flag, bool], command: str, machine: dict[str, Any]
+) -> None:
+    """Flags, commands, platforms and machines in any combination: never a traceback."""
+    typed: dict[str, Any] = {
+        flag.dest: True if flag.parse is None else SAMPLE[flag.dest][int(second)]
+        for flag, second in flags.items()
+    }
+    try:
+        job = plan(*command.split(), environ=environ, machine=machine, **typed)
+    except LauncherError:
+        return
+    describe(job, environ)
+    assert job.agent is not None or job.processes
+    assert job.agent is None or job.engine == job.agent.engine
