@@ -32,7 +32,8 @@ class Process:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"rank {self.child.rank} (pid {self.pid})"
+        who = f"rank {self.child.rank}" if self.child.agent is None else self.child.agent
+        return f"{who} (pid {self.pid})"
 
     @property
     def status(self) -> int:

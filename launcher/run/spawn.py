@@ -21,7 +21,10 @@ CANNOT_EXECUTE = 126
 
 @frozen
 class Child:
-    """One process to start: its place, command line, whole environment, CPUs and where its output goes."""
+    """One process to start: its place, command line, whole environment, CPUs and where its output goes.
+
+    ``agent`` is the name of the launcher that it is, if it starts the node's processes itself.
+    """
 
     rank: int
     local_rank: int
@@ -29,6 +32,7 @@ class Child:
     environ: Mapping[str, str]
     route: Route = Route()
     cpus: tuple[int, ...] | None = None
+    agent: str | None = None
 
 
 @frozen

@@ -42,6 +42,7 @@ class Stopper:
     def __init__(
         self,
         grace_s: float,
+        running: Iterable[int],
         *,
         to_group: bool,
         spare: Callable[[], Iterable[int]],
@@ -53,6 +54,7 @@ class Stopper:
         self.told: dict[int, int] = {}
         self.gave_up = False
         self.groups: set[int | None] = set()
+        self._running = running
         self._to_group = to_group
         self._spare = spare
         self._say = say
@@ -73,7 +75,8 @@ class Stopper:
         process whose main thread has ended is shown as a zombie as long as its other threads run.
         """
         spared = set(self._spare())
-        return [pid for pid in find_children(os.getpid()) if pid not in spared]
+        children = dict.fromkeys((*self._running, *find_children(os.getpid())))  # also without /proc
+        return [pid for pid in children if pid not in spared]
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
         """Tell all leaders, or everybody; the clock of the first time is not restarted."""

@@ -124,7 +124,9 @@ class Supervisor:
                 if self.first is None or self.relay.told is not None or self.attempt >= self.watch.restarts:
                     break
                 self.attempt += 1
-                self.say(f"{self.first.name} failed: restart {self.attempt} of {self.watch.restarts}")
+                self.say(
+                    f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
+                )
             return self.finish()
         finally:
             if self.guardian is not None:
@@ -143,14 +145,18 @@ class Supervisor:
         self.told_before: int | None = None
         self.refused: LauncherError | None = None
         self.stopper = Stopper(
-            self.watch.grace_s, to_group=self.watch.signal_to == "group", spare=self.spared, say=self.say
+            self.watch.grace_s,
+            self.running,
+            to_group=self.watch.signal_to == "group",
+            spare=self.spared,
+            say=self.say,
         )
         self.relay.attach(self.stopper, self.running)
         before = None if self.watching is None else self.watching.before
         self.watching = watching = Watching(
             self.watch, self.loop, self.output, self.environ, self.running, before
         )
-        self.loop.timers[:] = [self.stopper, self.output]
+        self.loop.timers[:] = [self.stopper, self.output, self.relay]
         self.started_ns = time.time_ns()
         self.start_all()
         self.loop.guard(
@@ -369,6 +375,16 @@ class Supervisor:
 
         ends = [first, *(process for process in self.ended if process is not first)]
         deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
+        if first.child.agent is not None:
+            self.say(f"{first.name} {first.end}")
+            from launcher.run.root_cause import read_root_cause
+
+            named = None if self.told_before is not None else read_root_cause(deaths[0])
+            if named is None:
+                return  # it has said itself who failed, and of this process there is nothing to tell
+            deaths = [named]
+        elif self.shares_terminal and first.code is not None and first.code > 0:
+            return  # the reason stands right above, in its own words
         told = name_signal(self.told_before) if self.told_before is not None else None
         report_failure(
             deaths[0],
@@ -391,7 +407,7 @@ class Supervisor:
 def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
     environ = {**child.environ, **settings}
-    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus)
+    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.agent)
 
 
 def cannot_start(error: OSError) -> NotReady:
