@@ -19,6 +19,7 @@ from launcher import __version__
 from launcher.machine.cpus import render_cpu_list
 from launcher.model import Agent, Finding, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
+from launcher.run.signals import name_signal
 
 VERSION = 1
 
@@ -156,7 +157,7 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
     console.print(_settings_table(plan, environ))
     if plan.unset:
         console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
-    for line in [*_commands(plan), *_notes(plan)]:
+    for line in [*_commands(plan), *_watch(plan), *_notes(plan)]:
         console.print(line, soft_wrap=True)
     assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
     return console.file.getvalue()
@@ -233,6 +234,24 @@ def _commands(plan: Plan) -> list[str]:
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
+
+
+def _watch(plan: Plan) -> list[str]:
+    """Return how they are watched and stopped, where the launcher stays."""
+    if plan.mode is not Mode.SUPERVISE:
+        return []
+    watch = plan.supervision
+    parts = [f"to end them: SIGTERM to each {watch.signal_to}, SIGKILL after {watch.grace_s:g} s"]
+    parts += [f"{name_signal(sent)} where {name_signal(number)} arrives" for number, sent in watch.signal_map]
+    parts += ["lines begin with their rank"] if watch.prefix else []
+    if any(route.to_file for route in watch.routes):
+        parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
+    parts += [f"{watch.restarts} restarts"] if watch.restarts else []
+    parts += (
+        [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
+    )
+    parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
+    return [f"watch: {printable(redact('; '.join(parts)))}"]
 
 
 def _where(process: Process) -> str:

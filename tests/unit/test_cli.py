@@ -213,3 +213,27 @@ def test_secrets_of_a_command_line_are_not_printed(capfd: pytest.CaptureFixture[
     for style in ("text", "json"):
         assert main(["plan", "--format", style, "--", "train.py", "--api-key", "hunter2"], {}) == 0
         assert "hunter2" not in capfd.readouterr().out
+
+
+def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[str]) -> None:
+    """One line, where the launcher stays; none where it becomes the command."""
+    flags = [
+        "--nproc-per-node",
+        "2",
+        "--signal-map",
+        "TERM=USR1",
+        "--restarts",
+        "3",
+        "-r",
+        "3",
+        "--grace",
+        "5",
+    ]
+    assert main(["plan", *flags, "--", "true"], {}) == 0
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("watch: ")]
+    assert line == (
+        "watch: to end them: SIGTERM to each leader, SIGKILL after 5 s; SIGUSR1 where SIGTERM arrives; "
+        "lines begin with their rank; output in files below a temporary folder; 3 restarts"
+    )
+    assert main(["plan", "--", "true"], {**OPEN_MPI, "MASTER_ADDR": "127.0.0.1"}) == 0
+    assert "watch: " not in capfd.readouterr().out
