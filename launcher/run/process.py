@@ -32,7 +32,7 @@ class Process:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"rank {self.child.rank} (pid {self.pid})"
+        return f"{self.child.called or f'rank {self.child.rank}'} (pid {self.pid})"
 
     @property
     def status(self) -> int:
@@ -59,4 +59,5 @@ class Process:
             stderr=stderr,
             error_file=self.error_file,
             asked=self.passed_on,
+            called=self.child.called,
         )

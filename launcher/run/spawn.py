@@ -21,7 +21,10 @@ CANNOT_EXECUTE = 126
 
 @frozen
 class Child:
-    """One process to start: its place, command line, whole environment, CPUs and where its output goes."""
+    """One process to start: its place, command line, whole environment, CPUs and where its output goes.
+
+    ``called``: what messages call it, if it is no process of the job but an agent that starts them.
+    """
 
     rank: int
     local_rank: int
@@ -29,6 +32,7 @@ class Child:
     environ: Mapping[str, str]
     route: Route = Route()
     cpus: tuple[int, ...] | None = None
+    called: str = ""
 
 
 @frozen

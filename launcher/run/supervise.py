@@ -401,7 +401,7 @@ class Supervisor:
 def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
     environ = {**child.environ, **settings}
-    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus)
+    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.called)
 
 
 def cannot_start(error: OSError) -> NotReady:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines.torchrun import WORKER
+from tests.mpis import FAMILIES, find_mpi
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ, launch, open_launcher
 
 DUMP = "import json, os, sys; sys.stdout.write(json.dumps({**os.environ, 'PID': str(os.getpid())}) + chr(10))"
@@ -136,6 +137,27 @@ def test_as_init_the_launcher_stays_over_the_agent() -> None:
         launcher.send_signal(signal.SIGTERM)
         launcher.communicate(timeout=DEADLINE_S)
     assert launcher.returncode not in (0, None)
+
+
+@torch
+def test_an_agent_that_fails_is_no_rank(tmp_path: Path) -> None:
+    """As its init the launcher says that torchrun failed; which rank did, torchrun has said before."""
+    record = tmp_path / "failure.json"
+    words = (
+        "--init",
+        "--engine",
+        "torchrun",
+        "--failure-file",
+        str(record),
+        "--",
+        sys.executable,
+        "-c",
+        "exit(3)",
+    )
+    done = launch("run", *words)
+    assert done.returncode == 1
+    assert "launcher: torchrun failed first: it exited with status 1" in done.stderr
+    assert json.loads(record.read_text())["rank"] is None
 
 
 def test_a_worker_is_this_launcher_whatever_stands_around_it(tmp_path: Path) -> None:
@@ -354,6 +376,19 @@ def test_fabric_composer_and_horovodrun_are_told_about_the_job(stand_ins: str) -
     }
     horovod = given(stand_ins, ("--nproc-per-node", "4"), "horovodrun", "python", "train.py")
     assert horovod["argv"] == ["-np", "4", "python", "train.py"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mpirun_on_one_node_is_told_how_many(family: str) -> None:
+    """A real one of each family; and ranks that are launchers themselves get the whole contract."""
+    mpi = find_mpi(family)
+    words = ("run", "--nproc-per-node", "2", "--", mpi.mpirun)
+    inner = (sys.executable, "-m", "launcher", "run", "--", sys.executable, "-c", DUMP)
+    done = launch(*words, *inner, environ=mpi.environ)
+    assert done.returncode == 0, done.stderr
+    seen = dumps(done.stdout)
+    assert [(process["RANK"], process["WORLD_SIZE"]) for process in seen] == [("0", "2"), ("1", "2")]
 
 
 def test_python_runs_a_script_that_says_so(tmp_path: Path) -> None:
