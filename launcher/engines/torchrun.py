@@ -29,6 +29,10 @@ MODULE = "torch.distributed.run"
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Known since torch 2.12, and ignored by older ones, which would not start with the flag."""
+OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""Workers then meet at a store of rank 0's own, new in each round. At the agent's they look for each other
+under their restart count, which differs between a node that has failed and one that has heard of it: with
+torch 2.13 no job of several nodes survives its first restart."""
 PASSED = (
     "role",
     "rdzv_id",
@@ -76,6 +80,8 @@ def plan_agent(
     """
     inside = options.switch("run_path")  # of the worker that the agent makes: there is nothing to start
     settings = plan_settings(topology, options, machine)
+    if allocation.ranks_at_start:
+        settings.append(Setting(OWN_STORE, "1", "for restarts on several nodes", Policy.IF_UNSET))
     if UNBUFFERED not in environ:
         settings.append(Setting(UNBUFFERED, "1", "torchrun runs Python with -u"))
     if inside and topology.node_rank is not None:

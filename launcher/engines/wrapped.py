@@ -71,12 +71,7 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
     """
     name, head = job.command.launcher.name, job.command.head
     told = TELL[name](job)
-    node = (
-        ()
-        if job.allocation.node_rank is None or job.allocation.ranks_at_start
-        else (("NODE_RANK", str(job.allocation.node_rank)),)
-    )
-    variables = {**dict(node), **dict(told.variables)}
+    variables = {**_tell_node(job), **dict(told.variables)}
     settings = [
         Setting(variable, text, f"tells {name} about the job") for variable, text in variables.items()
     ]
@@ -89,6 +84,13 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
         unset=tuple(sorted(_plan_unset(job))),
         files=told.files,
     )
+
+
+def _tell_node(job: Job) -> dict[str, str]:
+    """Return this node's index for its processes, unless the launcher may hand it on to other nodes."""
+    known = job.allocation.node_rank is not None and not job.allocation.ranks_at_start
+    is_here = known and not job.command.launcher.whole_job
+    return {"NODE_RANK": str(job.allocation.node_rank)} if is_here else {}
 
 
 def _plan_unset(job: Job) -> set[str]:

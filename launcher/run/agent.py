@@ -37,13 +37,8 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
     from launcher.run.supervise import Node, supervise
 
     node = Node(plan.topology.node_rank, plan.topology.world_size)
-    return supervise(
-        [Child(0, 0, argv, environment, agent=agent.engine)],
-        plan.supervision,
-        node,
-        environ,
-        widen_cpus=plan.widen_cpus,
-    )
+    child = Child(0, 0, argv, environment, called=agent.engine)
+    return supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:

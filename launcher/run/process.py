@@ -32,8 +32,7 @@ class Process:
     @property
     def name(self) -> str:
         """What messages call it."""
-        who = f"rank {self.child.rank}" if self.child.agent is None else self.child.agent
-        return f"{who} (pid {self.pid})"
+        return f"{self.child.called or f'rank {self.child.rank}'} (pid {self.pid})"
 
     @property
     def status(self) -> int:
@@ -60,4 +59,5 @@ class Process:
             stderr=stderr,
             error_file=self.error_file,
             asked=self.passed_on,
+            called=self.child.called,
         )

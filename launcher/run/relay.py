@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.run.family import is_orphaned
 from launcher.run.sig import signal
 from launcher.run.signals import ENDING, name_signal
 
@@ -118,6 +119,8 @@ class Relay:
 
     def _suspend(self, reached: bool) -> None:
         """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
+        if is_orphaned():
+            return  # no shell: nobody could continue us
         if not reached:
             for pid in self._running:
                 _kill(-pid, signal.SIGTSTP)

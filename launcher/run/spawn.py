@@ -23,7 +23,7 @@ CANNOT_EXECUTE = 126
 class Child:
     """One process to start: its place, command line, whole environment, CPUs and where its output goes.
 
-    ``agent`` is the name of the launcher that it is, if it starts the node's processes itself.
+    ``called``: what messages call it, if it is no process of the job but an agent that starts them.
     """
 
     rank: int
@@ -32,7 +32,7 @@ class Child:
     environ: Mapping[str, str]
     route: Route = Route()
     cpus: tuple[int, ...] | None = None
-    agent: str | None = None
+    called: str = ""
 
 
 @frozen

@@ -14,9 +14,9 @@ from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.run.execute import find_program, refusal
-from launcher.run.family import describe, find_descendants
+from launcher.run.family import describe, find_children, find_descendants
 from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
-from launcher.run.guardian import MARK, Guardian
+from launcher.run.guardian import MARK, Guardian, mark_of
 from launcher.run.kernel import become_subreaper, read_signals
 from launcher.run.loop import Loop
 from launcher.run.output import Output
@@ -96,6 +96,8 @@ class Supervisor:
     ) -> None:
         self.children, self.paths, self.watch, self.node, self.environ = children, paths, watch, node, environ
         self.watched = Watched()
+        # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
+        self.inherited = set(find_children(os.getpid()))
         become_subreaper()
         self.run_id = os.urandom(8).hex()
         # On a terminal a single process stays in our group: it may read what is typed, and gets
@@ -146,7 +148,6 @@ class Supervisor:
         self.refused: LauncherError | None = None
         self.stopper = Stopper(
             self.watch.grace_s,
-            self.running,
             to_group=self.watch.signal_to == "group",
             spare=self.spared,
             say=self.say,
@@ -176,7 +177,8 @@ class Supervisor:
     def spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
         guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
-        return guardian if self.watching is None else (*guardian, *self.watching.helpers())
+        helpers = () if self.watching is None else self.watching.helpers()
+        return (*guardian, *helpers, *self.inherited)
 
     def start_all(self) -> None:
         """Fork everybody; whether each could exec arrives later, as events."""
@@ -212,6 +214,7 @@ class Supervisor:
         process = Process(child, pid, own.environ.get(ERROR_FILE))
         self.processes.append(process)
         self.running[pid] = process
+        self.stopper.started.add(pid)
         if own_group:
             self.stopper.groups.add(pid)
         try:
@@ -222,7 +225,7 @@ class Supervisor:
 
     def environment(self, child: Child) -> dict[str, str]:
         """Return what a process gets from this very run."""
-        settings = {MARK: self.run_id}
+        settings = {MARK: mark_of(self.run_id, self.environ)}
         for name, file in FILES.items():
             path = self.folder.file(self.attempt, child.local_rank, file)
             if path is not None:
@@ -276,6 +279,7 @@ class Supervisor:
         process.code = os.waitstatus_to_exitcode(status)
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         del self.running[process.pid]
+        self.stopper.started.discard(process.pid)
         self.ended.append(process)
         if process.status and self.first is None:
             self.first = process
@@ -299,6 +303,9 @@ class Supervisor:
         self.more = self.reap()
         if self.news:
             self.news = False
+            for group in self.stopper.forget_groups():
+                if self.guardian is not None:
+                    self.guardian.forget(group)
             self.stopper.tell_new()
 
     def reap(self) -> bool:
@@ -319,6 +326,7 @@ class Supervisor:
                 self.on_end(process)
             else:
                 os.waitpid(found.si_pid, 0)
+                self.inherited.discard(found.si_pid)
                 self.news = True
                 if self.guardian is not None and found.si_pid == self.guardian.pid:
                     self.guardian.lose()
@@ -331,6 +339,7 @@ class Supervisor:
             self.say(f"{process.name}: somebody else has taken its status")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
             del self.running[process.pid]
+            self.stopper.started.discard(process.pid)
             self.ended.append(process)
             self.first = self.first or process
 
@@ -375,14 +384,13 @@ class Supervisor:
 
         ends = [first, *(process for process in self.ended if process is not first)]
         deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
-        if first.child.agent is not None:
+        if first.child.called:
             self.say(f"{first.name} {first.end}")
             from launcher.run.root_cause import read_root_cause
 
-            named = None if self.told_before is not None else read_root_cause(deaths[0])
-            if named is None:
-                return  # it has said itself who failed, and of this process there is nothing to tell
-            deaths = [named]
+            if self.told_before is not None:
+                return  # its own traceback is about the signal, and nobody has failed
+            deaths = [read_root_cause(deaths[0]) or deaths[0]]
         elif self.shares_terminal and first.code is not None and first.code > 0:
             return  # the reason stands right above, in its own words
         told = name_signal(self.told_before) if self.told_before is not None else None
@@ -407,7 +415,7 @@ class Supervisor:
 def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
     environ = {**child.environ, **settings}
-    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.agent)
+    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.called)
 
 
 def cannot_start(error: OSError) -> NotReady:

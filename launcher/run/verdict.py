@@ -64,6 +64,7 @@ class Death:
         stderr: The end of its stderr, at most `last_words.STDERR_BYTES`.
         error_file: Path of its error file (TORCHELASTIC_ERROR_FILE), which need not exist.
         asked: The last signal that the launcher passed on or sent to it before it ended.
+        called: What it is called if it has no rank: an agent that starts the processes.
     """
 
     rank: int
@@ -74,6 +75,7 @@ class Death:
     stderr: bytes = b""
     error_file: str | None = None
     asked: int | None = None
+    called: str = ""
 
 
 @frozen
@@ -86,6 +88,7 @@ class End:
     code: int
     status: str
     after_ns: int
+    called: str = ""
 
 
 @frozen
@@ -134,7 +137,9 @@ class Verdict:
     def summary(self) -> str:
         """The verdict in one line."""
         cause = f": {self.causes[0].what}" if self.causes else ""
-        return f"rank {self.first.rank} on {self.host_name} {self.first.status}{cause}"
+        return (
+            f"{self.first.called or f'rank {self.first.rank}'} on {self.host_name} {self.first.status}{cause}"
+        )
 
 
 def make_verdict(
@@ -217,7 +222,8 @@ def _safe(text: str) -> str:
 
 def _end(death: Death, told: str | None, zero_ns: int, *, heard: bool = False) -> End:
     status = describe_end(death.code, death.asked, told, heard=heard)
-    return End(death.rank, death.local_rank, death.pid, death.code, status, death.ended_ns - zero_ns)
+    after_ns = death.ended_ns - zero_ns
+    return End(death.rank, death.local_rank, death.pid, death.code, status, after_ns, death.called)
 
 
 def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool) -> str:
@@ -288,11 +294,13 @@ def _head(verdict: Verdict) -> Iterator[str]:
     of_all = "" if verdict.world_size is None else f" of {verdict.world_size}"
     was_stopped = verdict.told is not None or any(cause.code == "stalled" for cause in verdict.causes)
     what = "ended first" if was_stopped else "failed first"
-    yield f"rank {first.rank}{of_all} {what}: it {first.status}"
+    who = first.called or f"rank {first.rank}{of_all}"
+    yield f"{who} {what}: it {first.status}"
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
     seconds = _seconds(verdict.ended_ns - verdict.started_ns)
-    place = f"local rank {first.local_rank}, pid {first.pid}, host {verdict.host_name}{node}{restart}"
+    local = "" if first.called else f"local rank {first.local_rank}, "
+    place = f"{local}pid {first.pid}, host {verdict.host_name}{node}{restart}"
     yield f"  where: {place}, {seconds} s after the start"
     for cause in verdict.causes[:CAUSES_SHOWN]:
         yield f"  {'consequence' if cause.consequence else 'cause'}: [{cause.code}] {cause.what}"
@@ -420,8 +428,8 @@ def render_json(verdict: Verdict) -> str:
 
 def _describe(end: End) -> dict[str, object]:
     return {
-        "rank": end.rank,
-        "local_rank": end.local_rank,
+        "rank": None if end.called else end.rank,
+        "local_rank": None if end.called else end.local_rank,
         "pid": end.pid,
         "exit_status": end.code if end.code >= 0 else 128 - end.code,
         "signal": name_signal(-end.code) if end.code < 0 else None,

@@ -630,3 +630,24 @@ def test_all_of_torchruns_flags_are_ours() -> None:
         assert (flag.parse is None) is (action.nargs == 0)
         has_variable = type(action).__name__ in ("env", "check_env")
         assert (flag.pet or flag.fact is not None) is has_variable or action.dest in ("local_addr",)
+
+
+@pytest.mark.torch
+def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
+    """A flag that wrongly counts as one without a value would end their own flags too early, or too late."""
+    from accelerate.commands.launch import launch_command_parser
+    from torch.distributed.run import get_args_parser
+
+    rows = {row.name: row for row in TABLE}
+    for name, parser in (("torchrun", get_args_parser()), ("accelerate", launch_command_parser())):
+        switches = {
+            spelling.lstrip("-").replace("-", "_")
+            for action in parser._actions
+            for spelling in action.option_strings
+            if action.nargs == 0
+        }
+        assert set(rows[name].switches) - {"use_env"} == switches
+        known = {spelling.lstrip("-") for action in parser._actions for spelling in action.option_strings}
+        assert {theirs for theirs, _ in rows[name].facts} <= {
+            spelling.replace("-", "_") for spelling in known
+        }
