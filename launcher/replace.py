@@ -12,10 +12,7 @@ def replace_file(text: str, path: str) -> None:
     Raises:
         OSError: The folder or the disk refuses; nothing half-written stays.
     """
-    if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
-        # In a folder that everybody may write to it could lead to any file of ours.
-        raise PermissionError(EACCES, "a symbolic link of another user")
-    target = os.path.realpath(path)
+    target = follow(path)
     if os.path.exists(target) and not os.path.isfile(target):
         write_to(target, text, os.O_WRONLY)
         return
@@ -27,6 +24,18 @@ def replace_file(text: str, path: str) -> None:
         if not isinstance(error, FileExistsError) and os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def follow(path: str) -> str:
+    """Return where a path leads.
+
+    Raises:
+        PermissionError: It is a link of another user: in a folder that everybody may write to, such
+            a link can lead to any file of ours.
+    """
+    if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
+        raise PermissionError(EACCES, "a symbolic link of another user")
+    return os.path.realpath(path)
 
 
 def write_to(path: str, text: str, flags: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from tests.process.starting import launch, open_launcher
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch")]
-AGENT = ("run", "--init", "--engine", "torchrun", "--nproc-per-node", "2")
+AGENT = ("run", "--init", "--engine", "torchrun", "--standalone", "--nproc-per-node", "2")
 FAILS = """
 import os, signal, sys, time
 if os.environ["RANK"] == "1":
