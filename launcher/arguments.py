@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import Problem, UsageError
-from launcher.flags import FLAGS
+from launcher.flags import FLAGS, Flag
 
 HELP_WIDTH = 100
 
@@ -52,18 +52,20 @@ def add_flags(parser: Parser) -> None:
     """Add the flags of ``launcher run``, from their table."""
     for flag in FLAGS:
         names = [*([flag.short] if flag.short else []), flag.name]
-        if "_" in flag.dest:
-            names.append("--" + flag.dest)  # torchrun takes both spellings
         text = f"{flag.help} [{flag.variable}]"
-        if flag.parse is None:
-            parser.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
-            if flag.negatable:
-                opposite = f"--no-{flag.name[2:]}"
-                parser.add_argument(
-                    opposite, dest=flag.dest, action="store_false", default=None, help=f"not {flag.name}"
-                )
-        else:
-            parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
+        _add(parser, flag, names, text)
+        if "_" in flag.dest:  # torchrun takes both spellings; to show both would double the help
+            _add(parser, flag, ["--" + flag.dest], argparse.SUPPRESS)
+        if flag.negatable:
+            opposite, text = f"--no-{flag.name[2:]}", f"the opposite of {flag.name}"
+            parser.add_argument(opposite, dest=flag.dest, action="store_false", default=None, help=text)
+
+
+def _add(parser: Parser, flag: Flag, names: list[str], text: str) -> None:
+    if flag.parse is None:
+        parser.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
+    else:
+        parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
 
 
 def add_command(parser: Parser) -> None:

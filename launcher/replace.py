@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EACCES
 
 
 def replace_file(text: str, path: str) -> None:
@@ -11,11 +12,11 @@ def replace_file(text: str, path: str) -> None:
     Raises:
         OSError: The folder or the disk refuses; nothing half-written stays.
     """
-    target = os.path.realpath(path)
+    target = follow(path)
     if os.path.exists(target) and not os.path.isfile(target):
         write_to(target, text, os.O_WRONLY)
         return
-    temporary = f"{target}.{os.getpid()}.tmp"
+    temporary = f"{target}.{os.urandom(4).hex()}.tmp"
     try:
         write_to(temporary, text, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
         os.replace(temporary, target)
@@ -23,6 +24,18 @@ def replace_file(text: str, path: str) -> None:
         if not isinstance(error, FileExistsError) and os.path.exists(temporary):
             os.unlink(temporary)
         raise
+
+
+def follow(path: str) -> str:
+    """Return where a path leads.
+
+    Raises:
+        PermissionError: It is a link of another user: in a folder that everybody may write to, such
+            a link can lead to any file of ours.
+    """
+    if os.path.islink(path) and os.lstat(path).st_uid not in (0, os.geteuid()):
+        raise PermissionError(EACCES, "a symbolic link of another user")
+    return os.path.realpath(path)
 
 
 def write_to(path: str, text: str, flags: int) -> None:

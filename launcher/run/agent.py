@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 
+from launcher.engines.choice import TORCHRUN
 from launcher.model import Agent, Mode, Plan
 from launcher.plan import apply_settings
 from launcher.run.execute import execute
@@ -25,6 +27,9 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
         LauncherError: It cannot be started (126, 127).
     """
     argv, environment = prepare(agent, environ)
+    if agent.engine == TORCHRUN:
+        why = next((note for note in plan.notes if note.startswith("engine ")), "")
+        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why.partition(': ')[2]})\n")
     if plan.mode is Mode.EXEC:
         # All CPUs, which the kernel cuts down to the cgroup's
         execute(argv, environment, tuple(range(os.cpu_count() or 1)) if plan.widen_cpus else None)

@@ -199,13 +199,13 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
             seen = f"it was not for lack of memory, {count}"
         yield Cause(
             "killed",
-            f"SIGKILL came from outside of this job; {seen}",
+            f"somebody other than the launcher sent SIGKILL; {seen}",
             "ask the platform: a time limit, an eviction, its own out-of-memory killer; or who typed kill -9",
         )
     elif number == signal.SIGABRT:
         yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        what = "this signal came from outside of this job, and not through the launcher"
+        what = "somebody other than the launcher sent this signal"
         yield Cause("ended-from-outside", what, "ask the platform, or who typed kill")
     elif number in SIGNALS:
         yield SIGNALS[number]

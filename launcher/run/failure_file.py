@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
 from launcher.host import Host
-from launcher.replace import replace_file, write_to
+from launcher.replace import follow, replace_file, write_to
 from launcher.run.last_words import shorten_lines
 
 TERMINATION_LOG = "/dev/termination-log"
@@ -72,7 +72,7 @@ def write_verdict(text: str, path: str) -> str | None:
 
 
 def _write(text: str, path: str) -> None:
-    target = os.path.realpath(path)
+    target = follow(path)
     is_file = os.path.isfile(target)
     if os.path.exists(target) and not is_file:
         write_to(target, shorten_json(text, IN_PLACE_BYTES), os.O_WRONLY | os.O_NONBLOCK)

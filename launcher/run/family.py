@@ -44,6 +44,23 @@ def read_state(pid: int) -> str | None:
     return words[_STATE] if words else None
 
 
+def is_orphaned() -> bool:
+    """Whether no shell can continue our process group once it has stopped, as the kernel sees it.
+
+    The kernel drops a Ctrl-Z for such a group, but not a SIGSTOP that we send ourselves.
+    """
+    pid = os.getpid()
+    group, session = os.getpgrp(), os.getsid(0)
+    try:
+        while os.getpgid(pid) == group:
+            pid = int((_stat(pid) or ["", "0"])[1])
+            if pid == 0:
+                return True
+        return os.getsid(pid) != session
+    except OSError:  # it is gone, or in another pid namespace
+        return True
+
+
 def is_alive(pid: int) -> bool:
     """Whether a process is there and has not ended. A zombie has, but for one whose threads go on."""
     words = _stat(pid)

@@ -15,11 +15,15 @@ from launcher.run.sig import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
 MARK = "LAUNCHER_RUN_ID"
-"""Variable that names one run of a launcher; its value is unique."""
+"""Variable that names one run of a launcher, and before it those runs that this one is a part of."""
+NESTED_MAX = 8
+"""A job that submits its successor hands its environment down without end."""
 NAME = "launcher-guard"
+DESCRIPTORS = 4096
+"""How many are looked at where nobody tells which are open."""
 PASSES = 20
 """A process that forks while we look may be missed once, not so often."""
 
@@ -46,7 +50,7 @@ class Guardian:
         if self.pid == 0:
             try:
                 os.close(self.writing)
-                _guard(reading, f"{MARK}={run_id}".encode())
+                _guard(reading, run_id.encode())
                 clean_up()
             finally:
                 os._exit(0)
@@ -54,9 +58,16 @@ class Guardian:
 
     def tell(self, group: int) -> None:
         """Name one more process group to be taken along."""
+        self._write(group)
+
+    def forget(self, group: int) -> None:
+        """Nobody is left in a process group: its number may come to be a stranger's."""
+        self._write(-group)
+
+    def _write(self, number: int) -> None:
         if self.pid is not None:
             try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-                os.write(self.writing, b"%d\n" % group)
+                os.write(self.writing, b"%d\n" % number)
             except OSError:
                 pass  # somebody has killed it, and we shall hear of that as of any child
 
@@ -73,7 +84,12 @@ class Guardian:
             self.lose()
 
 
-def _guard(fd: int, mark: bytes) -> None:
+def mark_of(run_id: str, environ: Mapping[str, str]) -> str:
+    """Return the mark of a run: a SIGKILL of the launcher around us must find our processes, too."""
+    return "/".join([*environ.get(MARK, "").split("/")[1 - NESTED_MAX :], run_id]).lstrip("/")
+
+
+def _guard(fd: int, run_id: bytes) -> None:
     # All signals are blocked already; out of the group, so that no group's signal means us.
     os.setsid()
     set_name(NAME)
@@ -81,11 +97,14 @@ def _guard(fd: int, mark: bytes) -> None:
     told = b""
     while data := os.read(fd, 4096):
         told += data
+    groups: set[int] = set()
+    for number in map(int, told.split()):
+        (groups.add if number > 0 else groups.discard)(abs(number))
     killed = 0
-    for group in {int(line) for line in told.split()}:
+    for group in groups:
         killed += _kill(-group)
     for _ in range(PASSES):
-        found = find_marked(mark)
+        found = find_marked(run_id)
         killed += sum(_kill(pid) for pid in found)
         if not found:
             break
@@ -95,27 +114,43 @@ def _guard(fd: int, mark: bytes) -> None:
 
 def _close_others(fd: int) -> None:
     """Close what the launcher has open but the pipe and standard error: a reader waits for its end."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in (2, fd):
+    for number in _list_descriptors():
+        if number not in (2, fd):
             try:  # noqa: SIM105
-                os.close(int(name))
+                os.close(number)
             except OSError:
                 pass  # the descriptor of the folder that is listed
 
 
-def find_marked(mark: bytes) -> list[int]:
-    """Return the processes whose environment has this entry, but ourselves and those that have ended."""
+def _list_descriptors() -> Iterable[int]:
+    try:
+        return [int(name) for name in os.listdir("/proc/self/fd")]
+    except OSError:  # /proc is not mounted
+        return range(DESCRIPTORS)
+
+
+def find_marked(run_id: bytes) -> list[int]:
+    """Return the processes that this run has marked, but ourselves and those that have ended."""
     found = []
-    for name in os.listdir("/proc"):
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        names = []
+    for name in names:
         if not name.isdecimal() or int(name) == os.getpid():
             continue
         try:
             with open(f"/proc/{name}/environ", "rb") as file:
-                if mark in file.read().split(b"\0"):
+                if _has_mark(file.read(), run_id):
                     found.append(int(name))
         except OSError:
             continue  # another user's, or gone
     return found
+
+
+def _has_mark(environ: bytes, run_id: bytes) -> bool:
+    variables = (entry.partition(b"=") for entry in environ.split(b"\0"))
+    return any(name == MARK.encode() and run_id in value.split(b"/") for name, _, value in variables)
 
 
 def _kill(pid: int) -> bool:

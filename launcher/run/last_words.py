@@ -167,13 +167,14 @@ def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
     """
     headers = [index for index, line in enumerate(lines) if HEADER.match(_inner(line))]
     found = None
-    for last in reversed(headers):
+    last = len(headers) - 1
+    while found is None and last >= 0:
         start = _chain_start(lines, headers, last)
-        if not _before(lines, start).startswith(BY_THE_WAY):
-            found = start, _block_end(lines, last)
-            break
+        if not _before(lines, headers[start]).startswith(BY_THE_WAY):
+            found = headers[start], _block_end(lines, headers[last])
+        last = start - 1  # whoever is between the two begins where this one begins
     if found is None and headers:
-        found = _chain_start(lines, headers, headers[-1]), _block_end(lines, headers[-1])
+        found = headers[_chain_start(lines, headers, len(headers) - 1)], _block_end(lines, headers[-1])
     fatal = max((index for index, line in enumerate(lines) if line.startswith(FATAL)), default=-1)
     if fatal >= (found[1] if found else 0):
         return fatal, _stacks_end(lines, fatal + 1)
@@ -197,16 +198,16 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
     return tuple(messages), last
 
 
-def _chain_start(lines: Sequence[str], headers: Sequence[int], header: int) -> int:
-    """Return where the chain that a header belongs to begins."""
-    while True:
-        before = _before(lines, header)
+def _chain_start(lines: Sequence[str], headers: Sequence[int], last: int) -> int:
+    """Return which header the chain begins with that the header number ``last`` belongs to."""
+    while last > 0:
+        before = _before(lines, headers[last])
         chained = before in CHAINED or before.startswith(REMOTE)
-        inside = _bare(lines[header]).startswith("Original ") or "|" in lines[header]
-        earlier = [index for index in headers if index < header]
-        if not ((chained or inside) and earlier):
-            return header
-        header = earlier[-1]
+        inside = _bare(lines[headers[last]]).startswith("Original ") or "|" in lines[headers[last]]
+        if not (chained or inside):
+            break
+        last -= 1
+    return last
 
 
 def _block_end(lines: Sequence[str], header: int) -> int:

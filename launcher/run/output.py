@@ -161,6 +161,8 @@ class Output:
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)
+        if stream in self._paused:  # by the time we resume, its number may be somebody else's
+            self._paused.remove(stream)
         for streams in self._streams.values():
             if stream in streams:
                 streams.remove(stream)
@@ -231,15 +233,17 @@ class Output:
         for streams in list(self._streams.values()):
             for stream in list(streams):
                 self._end(stream)
+        self._watch_backlog()
+        deadline = time.monotonic() + DRAIN_S
+        for file in self._files:  # a restart opens others: the limit of open files is not for us alone
+            file.drain(deadline)
+            file.close()
         self._since = time.monotonic()
 
     def close(self) -> None:
         """Give readers of our output a moment, and say how much they will never see."""
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
-        for file in self._files:
-            file.drain(deadline)
-            file.close()
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]
         if lost:
             files = f"{len(lost)} of {len(self._files)} log files"

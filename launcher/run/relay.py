@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.run.family import is_orphaned
 from launcher.run.sig import signal
 from launcher.run.signals import ENDING, name_signal
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 
 TWICE_S = 2.0
 """Two Ctrl-C within this time are one request to end now."""
+PROMPT_S = 1.0
+"""Within these a prompt is back, and reads keys; whoever hangs does not."""
+LOOK_S = 0.05
 HEARD_S = 10.0
 """A process that ends within this time after a Ctrl-C has ended because of it."""
 
@@ -27,12 +31,15 @@ class Relay:
 
     Attributes:
         told: The signal by which we were asked to end, None if we were not.
+        due: When `fire` looks what has become of two Ctrl-C.
     """
 
     def __init__(self, watch: Supervision, *, shares_terminal: bool, say: Callable[[str], None]) -> None:
         self.told: int | None = None
+        self.due: float | None = None
         self._watch, self._shares_terminal, self._say = watch, shares_terminal, say
         self._interrupted_at = -HEARD_S
+        self._patience = 0.0
 
     def attach(self, stopper: Stopper, running: Mapping[int, Process]) -> None:
         """Speak to the processes of an attempt."""
@@ -80,14 +87,20 @@ class Relay:
         """Ctrl-C at the terminal of a single process, which has heard it, too.
 
         What that means is the process's to say: a prompt goes on. Whoever types it twice in a row means
-        it, unless the process reads each key itself, as prompts and editors do.
+        it, unless a moment later the process reads each key itself, as prompts and editors do.
         """
         now = time.monotonic()
-        twice = now - self._interrupted_at < TWICE_S
+        if now - self._interrupted_at < TWICE_S:
+            self.due, self._patience = now, now + PROMPT_S
         self._interrupted_at = now
         for process in self._running.values():
             process.passed_on = signal.SIGINT
-        if twice and not reads_keys(0):
+
+    def fire(self, now: float) -> None:
+        """Two Ctrl-C have been typed, and this is a moment later."""
+        self.due = None if reads_keys(0) else now + LOOK_S
+        if self.due is not None and now >= self._patience:
+            self.due = None
             self._stopper.kill()
 
     def _translate(self, number: int) -> int:
@@ -106,6 +119,8 @@ class Relay:
 
     def _suspend(self, reached: bool) -> None:
         """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
+        if is_orphaned():
+            return  # no shell: nobody could continue us
         if not reached:
             for pid in self._running:
                 _kill(-pid, signal.SIGTSTP)

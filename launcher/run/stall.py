@@ -21,8 +21,6 @@ LATE_S = 10.0
 """Called so late, we were not running ourselves: a paused container is no stall."""
 STEP_S = 0.02
 """Between two looks whether a process has answered."""
-REASON_LINES = 2
-"""How many lines of the report stand in the reason for stopping."""
 
 
 class Stall:
@@ -140,7 +138,7 @@ class Stall:
         lines = [redact(line) for line in render_report(inquiry.answers, self._world_size)]
         self._notice("\n  ".join([headline, *lines, *self._write(inquiry, headline)]))
         if self._stop is not None:
-            self._stop("; ".join([headline, *lines[:REASON_LINES]]))
+            self._stop(headline)
 
     def _write(self, inquiry: Inquiry, headline: str) -> list[str]:
         """Write all stacks to a file; return a line that says where."""

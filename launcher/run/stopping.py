@@ -36,7 +36,8 @@ class Stopper:
         number: The signal that everybody is told, None while nobody is.
         told: What each process was told last, by pid.
         gave_up: Even SIGKILL has not ended them all.
-        groups: The process groups that we have made.
+        groups: The process groups that we have made, as long as anybody is in them.
+        started: The processes that we have started and not waited for yet.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Stopper:
         self.told: dict[int, int] = {}
         self.gave_up = False
         self.groups: set[int | None] = set()
+        self.started: set[int] = set()
         self._to_group = to_group
         self._spare = spare
         self._say = say
@@ -73,7 +75,14 @@ class Stopper:
         process whose main thread has ended is shown as a zombie as long as its other threads run.
         """
         spared = set(self._spare())
-        return [pid for pid in find_children(os.getpid()) if pid not in spared]
+        children = dict.fromkeys([*find_children(os.getpid()), *self.started])  # /proc may be missing
+        return [pid for pid in children if pid not in spared]
+
+    def forget_groups(self) -> list[int]:
+        """Forget, and return, the groups that nobody is left in: their numbers are free for others."""
+        gone = [group for group in self.groups if group and group not in self.started and _is_empty(group)]
+        self.groups.difference_update(gone)
+        return gone
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
         """Tell all leaders, or everybody; the clock of the first time is not restarted."""
@@ -176,6 +185,16 @@ def _group(pid: int) -> int | None:
         return os.getpgid(pid)
     except OSError:
         return None
+
+
+def _is_empty(group: int) -> bool:
+    try:
+        os.kill(-group, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        pass  # another user's
+    return False
 
 
 def _send(pid: int, number: int) -> None:

@@ -14,9 +14,9 @@ from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.run.execute import find_program, refusal
-from launcher.run.family import describe, find_descendants
+from launcher.run.family import describe, find_children, find_descendants
 from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
-from launcher.run.guardian import MARK, Guardian
+from launcher.run.guardian import MARK, Guardian, mark_of
 from launcher.run.kernel import become_subreaper, read_signals
 from launcher.run.loop import Loop
 from launcher.run.output import Output
@@ -96,6 +96,8 @@ class Supervisor:
     ) -> None:
         self.children, self.paths, self.watch, self.node, self.environ = children, paths, watch, node, environ
         self.watched = Watched()
+        # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
+        self.inherited = set(find_children(os.getpid()))
         become_subreaper()
         self.run_id = os.urandom(8).hex()
         # On a terminal a single process stays in our group: it may read what is typed, and gets
@@ -124,7 +126,9 @@ class Supervisor:
                 if self.first is None or self.relay.told is not None or self.attempt >= self.watch.restarts:
                     break
                 self.attempt += 1
-                self.say(f"{self.first.name} failed: restart {self.attempt} of {self.watch.restarts}")
+                self.say(
+                    f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
+                )
             return self.finish()
         finally:
             if self.guardian is not None:
@@ -143,14 +147,17 @@ class Supervisor:
         self.told_before: int | None = None
         self.refused: LauncherError | None = None
         self.stopper = Stopper(
-            self.watch.grace_s, to_group=self.watch.signal_to == "group", spare=self.spared, say=self.say
+            self.watch.grace_s,
+            to_group=self.watch.signal_to == "group",
+            spare=self.spared,
+            say=self.say,
         )
         self.relay.attach(self.stopper, self.running)
         before = None if self.watching is None else self.watching.before
         self.watching = watching = Watching(
             self.watch, self.loop, self.output, self.environ, self.running, before
         )
-        self.loop.timers[:] = [self.stopper, self.output]
+        self.loop.timers[:] = [self.stopper, self.output, self.relay]
         self.started_ns = time.time_ns()
         self.start_all()
         self.loop.guard(
@@ -170,7 +177,8 @@ class Supervisor:
     def spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
         guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
-        return guardian if self.watching is None else (*guardian, *self.watching.helpers())
+        helpers = () if self.watching is None else self.watching.helpers()
+        return (*guardian, *helpers, *self.inherited)
 
     def start_all(self) -> None:
         """Fork everybody; whether each could exec arrives later, as events."""
@@ -206,6 +214,7 @@ class Supervisor:
         process = Process(child, pid, own.environ.get(ERROR_FILE))
         self.processes.append(process)
         self.running[pid] = process
+        self.stopper.started.add(pid)
         if own_group:
             self.stopper.groups.add(pid)
         try:
@@ -216,7 +225,7 @@ class Supervisor:
 
     def environment(self, child: Child) -> dict[str, str]:
         """Return what a process gets from this very run."""
-        settings = {MARK: self.run_id}
+        settings = {MARK: mark_of(self.run_id, self.environ)}
         for name, file in FILES.items():
             path = self.folder.file(self.attempt, child.local_rank, file)
             if path is not None:
@@ -270,6 +279,7 @@ class Supervisor:
         process.code = os.waitstatus_to_exitcode(status)
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         del self.running[process.pid]
+        self.stopper.started.discard(process.pid)
         self.ended.append(process)
         if process.status and self.first is None:
             self.first = process
@@ -293,6 +303,9 @@ class Supervisor:
         self.more = self.reap()
         if self.news:
             self.news = False
+            for group in self.stopper.forget_groups():
+                if self.guardian is not None:
+                    self.guardian.forget(group)
             self.stopper.tell_new()
 
     def reap(self) -> bool:
@@ -313,6 +326,7 @@ class Supervisor:
                 self.on_end(process)
             else:
                 os.waitpid(found.si_pid, 0)
+                self.inherited.discard(found.si_pid)
                 self.news = True
                 if self.guardian is not None and found.si_pid == self.guardian.pid:
                     self.guardian.lose()
@@ -325,6 +339,7 @@ class Supervisor:
             self.say(f"{process.name}: somebody else has taken its status")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
             del self.running[process.pid]
+            self.stopper.started.discard(process.pid)
             self.ended.append(process)
             self.first = self.first or process
 
@@ -369,6 +384,15 @@ class Supervisor:
 
         ends = [first, *(process for process in self.ended if process is not first)]
         deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
+        if first.child.called:
+            self.say(f"{first.name} {first.end}")
+            from launcher.run.root_cause import read_root_cause
+
+            if self.told_before is not None:
+                return  # its own traceback is about the signal, and nobody has failed
+            deaths = [read_root_cause(deaths[0]) or deaths[0]]
+        elif self.shares_terminal and first.code is not None and first.code > 0:
+            return  # the reason stands right above, in its own words
         told = name_signal(self.told_before) if self.told_before is not None else None
         report_failure(
             deaths[0],

@@ -205,7 +205,7 @@ SYMPTOMS = (
         "port-in-use",
         ("EADDRINUSE", "Address already in use", "address already in use"),
         "another process listens on this port",
-        "another --master-port, or end what an earlier job has left (ss -ltnp shows it)",
+        "another --master-port (one node: --standalone), or end what an earlier job has left (ss -ltnp)",
         None,
     ),
     Symptom(

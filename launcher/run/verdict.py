@@ -204,7 +204,7 @@ def _told_to_stop(told: str) -> Cause:
     return Cause(
         "told-to-stop",
         f"the launcher was told to stop by {told} before any process had failed",
-        "ask who sent it: the platform (preemption, time limit, a cancelled job) or a person",
+        "nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job",
     )
 
 
@@ -253,7 +253,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
 def _who_sent(asked: int, told: str | None, *, heard: bool) -> str:
     """Return why the launcher sent a signal, as a relative clause."""
     if asked == signal.SIGKILL:
-        return "which the launcher sent when the time to end was over"
+        return "which the launcher sent to end it now"
     if told == name_signal(asked) or (told is None and heard):
         return "which the launcher was told to pass on"
     return f"which the launcher sent because it was told {told}" if told else "which the launcher sent"
@@ -267,7 +267,10 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
     head = list(_head(verdict))
     tail = list(_tail(verdict))
     room = max(10, SCREEN_LINES - len(head) - len(tail) - 2)
-    stderr_room = min(len(verdict.stderr), max(STDERR_SHOWN, room - len(verdict.traceback)))
+    wanted = (
+        STDERR_SHOWN if traceback_is_enough(verdict) else max(STDERR_SHOWN, room - len(verdict.traceback))
+    )
+    stderr_room = min(len(verdict.stderr), wanted)
     traceback = _quoted(verdict.traceback, room - stderr_room)
     stderr = [_cut(line) for line in verdict.stderr[len(verdict.stderr) - stderr_room :]]
     lines = list(head)
@@ -279,6 +282,11 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
     if color:
         lines = _colored(lines)
     return "".join(f"launcher: {line}\n" for line in lines)
+
+
+def traceback_is_enough(verdict: Verdict) -> bool:
+    """Whether the reason is known without many lines of what was written before."""
+    return bool(verdict.traceback) or verdict.told is not None
 
 
 def _head(verdict: Verdict) -> Iterator[str]:

@@ -173,3 +173,16 @@ def test_shortened_records_fit_and_parse(record: dict[str, object], limit: int) 
     short = shorten_json(json.dumps(record, ensure_ascii=True), limit)
     assert len(short.encode()) <= limit
     assert json.loads(short).keys() - {"shortened"} == record.keys()
+
+
+def test_a_link_that_somebody_else_has_put_there_is_not_followed(tmp_path: Path) -> None:
+    """In /tmp anybody can make a link to a file of ours: the record is not written through it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a link of another user")
+    victim, link = tmp_path / "victim", tmp_path / "failure.json"
+    victim.write_text("precious")
+    link.symlink_to(victim)
+    os.lchown(link, 65534, 65534)
+    complaint = write_verdict("{}", str(link))
+    assert complaint is not None and "symbolic link of another user" in complaint
+    assert victim.read_text() == "precious"

@@ -98,14 +98,14 @@ launcher:   | ValueError: no
 launcher:   its stderr ended with:
 launcher:   | starting
 launcher:   | token=<redacted>
-launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent when the time to end was over, 30.002 s later
+launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent to end it now, 30.002 s later
 launcher:   left:  pid 99 (D state) holds /dev/nvidia0
-"""  # noqa: E501
+"""
 TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
 launcher:   where: local rank 1, pid 4712, host gpu-1, node 1, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
-launcher:   fix:   ask who sent it: the platform (preemption, time limit, a cancelled job) or a person
+launcher:   fix:   nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job
 launcher:   retry: nobody knows whether it helps
 launcher:   then:  rank 0 exited with status 1 after SIGTERM, which the launcher was told to pass on, 0.250 s later
 """  # noqa: E501
@@ -261,7 +261,7 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
             "was ended by SIGUSR1, which the launcher sent because it was told SIGTERM",
         ),
         (-15, 15, None, False, "was ended by SIGTERM, which the launcher sent"),
-        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent when the time to end was over"),
+        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent to end it now"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
         (1, 15, None, False, "exited with status 1 after SIGTERM, which the launcher sent"),
         (1, 10, None, True, "exited with status 1"),
