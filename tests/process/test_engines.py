@@ -139,27 +139,6 @@ def test_as_init_the_launcher_stays_over_the_agent() -> None:
     assert launcher.returncode not in (0, None)
 
 
-@torch
-def test_an_agent_that_fails_is_no_rank(tmp_path: Path) -> None:
-    """As its init the launcher says that torchrun failed; which rank did, torchrun has said before."""
-    record = tmp_path / "failure.json"
-    words = (
-        "--init",
-        "--engine",
-        "torchrun",
-        "--failure-file",
-        str(record),
-        "--",
-        sys.executable,
-        "-c",
-        "exit(3)",
-    )
-    done = launch("run", *words)
-    assert done.returncode == 1
-    assert "launcher: torchrun failed first: it exited with status 1" in done.stderr
-    assert json.loads(record.read_text())["rank"] is None
-
-
 def test_a_worker_is_this_launcher_whatever_stands_around_it(tmp_path: Path) -> None:
     """A launcher.py in the working directory and a PYTHONPATH of the job's do not come in between."""
     script(tmp_path, "raise SystemExit('the wrong launcher')", "launcher.py")
