@@ -31,8 +31,15 @@ scope=node
 case $(cat /proc/$PPID/comm) in slurmstepd|orted|hydra_pmi_proxy|mpirun) scope=process; esac
 echo "$RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE node $NODE_RANK is $(hostname), $scope of $MASTER_ADDR"
 """
-RUN = (*LAUNCHER, "run", "--", "sh", "-c", SHOW)
-ALLREDUCE = (*LAUNCHER, "run", "--", sys.executable, os.path.join(ROOT, "examples", "allreduce.py"))
+RUN = (*LAUNCHER, "run", "--no-prefix", "--", "sh", "-c", SHOW)
+ALLREDUCE = (
+    *LAUNCHER,
+    "run",
+    "--no-prefix",
+    "--",
+    sys.executable,
+    os.path.join(ROOT, "examples", "allreduce.py"),
+)
 # What MPI_Init says first; the answer comes from the slurmstepd that made the socket.
 TALK_PMI = """
 import os
@@ -370,3 +377,17 @@ def test_a_missing_slurm_fails_and_says_what_to_run(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cluster_slurm, "SYSTEM_PATH", "/nonexistent")
     with pytest.raises(pytest.fail.Exception, match=r"no munged.*slurmctld.*run bash tools/test\.sh"):
         SlurmCluster(1)
+
+
+@pytest.mark.mpi
+def test_a_launcher_around_mpirun_in_a_batch_script_stays_out_of_its_way(slurm: SlurmCluster) -> None:
+    """With the launcher as an image's entry point: mpirun knows the nodes, is run once, and told nothing."""
+    mpirun = find_mpi("openmpi4").mpirun
+    line = (*LAUNCHER, "run", "--", mpirun, "--map-by", "ppr:2:node", *RUN)
+    done = slurm.run_script(shlex.join(line), "-N2", "--ntasks-per-node=2", **allowing_root())
+    assert lines(done) == [
+        "0/4 0/2 node 0 is node0, process of node0",
+        "1/4 1/2 node 0 is node0, process of node0",
+        "2/4 0/2 node 1 is node1, process of node0",
+        "3/4 1/2 node 1 is node1, process of node0",
+    ]
