@@ -139,7 +139,7 @@ def test_a_stall_can_end_the_job(job: Job) -> None:
     job.start(ARM + SLEEPS)
     job.report(stop=job.reasons.append)
     (reason,) = job.reasons
-    assert reason.startswith("stalled: no output for 1 s; rank 0 waits in sleep (train.py:5 in fetch)")
+    assert reason == "stalled: no output for 1 s"  # who waits where was said before
 
 
 def test_the_python_below_a_shell_is_asked(job: Job) -> None:
