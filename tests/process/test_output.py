@@ -117,7 +117,8 @@ def test_logs_that_cannot_be_written_stop_the_start(tmp_path: Path) -> None:
 
 def test_no_temporary_folder_at_all_is_no_obstacle(tmp_path: Path) -> None:
     """Where nothing can be written the job runs, without error files."""
-    hide = 'for d in /tmp /dev/shm; do mount --bind $d $d && mount -o remount,ro,bind $d || exit; done; exec "$@"'
+    readonly = "mount --bind $d $d && mount -o remount,ro,bind $d || exit"
+    hide = f'for d in /tmp /dev/shm; do {readonly}; done; exec "$@"'
     words = ("unshare", "-m", "sh", "-c", hide, "sh")
     show = (sys.executable, "-c", "import os; print('TORCHELASTIC_ERROR_FILE' in os.environ)")
     done = subprocess.run(
