@@ -30,6 +30,7 @@ def report_failure(
     started_ns: int,
     told: str | None,
     reason: str | None = None,
+    shown: bool = True,
 ) -> None:
     """Write the verdict as the last screen of the log, and as JSON where somebody looks for it."""
     host = Host()
@@ -47,7 +48,8 @@ def report_failure(
         reason=reason,
         leftovers=[describe(pid) for pid in survivors],
     )
-    output.write(render_text(verdict, output.has_colour))
+    if shown:
+        output.write(render_text(verdict, output.has_colour))
     path = watch.failure_file or default_failure_file(environ, host, node_rank)
     if path is not None:
         complaint = write_verdict(render_json(verdict), path)

@@ -391,8 +391,6 @@ class Supervisor:
             if self.told_before is not None:
                 return  # its own traceback is about the signal, and nobody has failed
             deaths = [read_root_cause(deaths[0]) or deaths[0]]
-        elif self.shares_terminal and first.code is not None and first.code > 0:
-            return  # the reason stands right above, in its own words
         told = name_signal(self.told_before) if self.told_before is not None else None
         report_failure(
             deaths[0],
@@ -409,6 +407,8 @@ class Supervisor:
             started_ns=self.started_ns,
             told=told,
             reason=self.stalled,
+            # At a terminal of its own the reason stands right above, in the process's words.
+            shown=not (self.shares_terminal and not first.child.called and (first.code or 0) > 0),
         )
 
 

@@ -259,3 +259,15 @@ def test_a_hangup_reaches_the_processes(opened: list[Terminal], count: int) -> N
         assert time.monotonic() < deadline, "does not end"
         time.sleep(0.01)
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
+
+
+def test_a_single_process_at_a_terminal_fails_in_its_own_words(
+    opened: list[Terminal], tmp_path: Path
+) -> None:
+    """Its traceback is on the screen already: no verdict below it, but a record where one was asked for."""
+    record = tmp_path / "failure.json"
+    command = (sys.executable, "-c", "raise ValueError('boom')")
+    terminal = at_terminal(opened, "run", "--failure-file", str(record), "--", *command)
+    assert terminal.end() == 1
+    assert "ValueError: boom" in terminal.seen and "cause:" not in terminal.seen
+    assert '"exit_status": 1' in record.read_text()
