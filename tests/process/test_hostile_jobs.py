@@ -123,7 +123,9 @@ def test_ctrl_z_without_a_shell_stops_nobody(count: str) -> None:
     pid, fd = pty.fork()
     if pid == 0:
         job = "for i in $(seq 1000); do echo tick $i; sleep 0.05; done"
-        words = [*LAUNCHER.split(), "run", "--nproc-per-node", count, "--init", "--", "bash", "-c", job]
+        # A bash whose sleep ends by itself just then goes on after a Ctrl-C: the grace ends it soon.
+        flags = ["--nproc-per-node", count, "--init", "--grace", "2"]
+        words = [*LAUNCHER.split(), "run", *flags, "--", "bash", "-c", job]
         os.execve(words[0], words, clean_environ())
     try:
         read_until(fd, b"tick 3\r")
