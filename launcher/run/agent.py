@@ -8,7 +8,7 @@ import sys
 from launcher.engines.choice import TORCHRUN
 from launcher.model import Agent, Mode, Plan
 from launcher.plan import apply_settings
-from launcher.run.execute import execute
+from launcher.run.execute import CPU_LIMIT, execute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,11 +28,14 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
     """
     argv, environment = prepare(agent, environ)
     if agent.engine == TORCHRUN:
-        why = next((note for note in plan.notes if note.startswith("engine ")), "")
-        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why.partition(': ')[2]})\n")
+        from launcher.redact import printable, redact
+
+        note = next((note for note in plan.notes if note.startswith("engine ")), "")
+        why = printable(redact(note.partition(": ")[2]))  # it can quote a variable
+        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why})\n")
     if plan.mode is Mode.EXEC:
         # All CPUs, which the kernel cuts down to the cgroup's
-        execute(argv, environment, tuple(range(os.cpu_count() or 1)) if plan.widen_cpus else None)
+        execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
     from launcher.run.spawn import Child
     from launcher.run.supervise import Node, supervise
 

@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+CPU_LIMIT = 8192
+"""More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these two from its start, and exec would hand that down to the command."""
 

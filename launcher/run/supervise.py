@@ -13,7 +13,7 @@ import time
 from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Supervision
-from launcher.run.execute import find_program, refusal
+from launcher.run.execute import CPU_LIMIT, find_program, refusal
 from launcher.run.family import describe, find_children, find_descendants
 from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
 from launcher.run.guardian import MARK, Guardian, mark_of
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
-CPU_LIMIT = 8192
-"""More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
 REAPED_AT_ONCE = 100
 UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 STALLED = 1
