@@ -98,7 +98,8 @@ def _ours(folder: str, checkout: str) -> Peer:
     commit = _said(["git", "-C", checkout, "describe", "--always", "--dirty"], {})
 
     def words(count: int) -> list[str]:
-        return [python, "-m", "launcher", "run", "--nproc-per-node", str(count)]
+        # By its program, as every other launcher here: what pip installs is this file.
+        return [python, os.path.join(checkout, "bin", "launcher"), "run", "--nproc-per-node", str(count)]
 
     version = f"{_number(said)}, commit {commit}" if commit else _number(said)
     return Peer(OURS, words, {"PYTHONPATH": checkout}, version, quick=True, end_of_options=("--",))

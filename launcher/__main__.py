@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -80,6 +81,7 @@ def _print_bug() -> None:
 
 def run_and_exit() -> None:
     """Be the program: exit without taking the interpreter apart first, which would be 3 ms more."""
+    gc.disable()  # what a start makes is kept: looking for garbage in it costs 1 ms and finds none
     status = main()
     try:
         sys.stdout.flush()

@@ -88,6 +88,7 @@ class Stream:
         self._lines = bool(prefix) if lines is None else lines
         self._partial = bytearray()
         self._recent = bytearray()
+        self._ended = False
         os.set_blocking(fd, False)
 
     @property
@@ -106,7 +107,7 @@ class Stream:
 
     def finish(self) -> None:
         """Pass on everything that was written before this call, ended lines or not."""
-        left = FINISH_BYTES  # somebody who goes on writing must not keep us here
+        left = 0 if self._ended else FINISH_BYTES  # somebody who goes on writing must not keep us here
         while left > 0:
             count = self._read()
             if not count:
@@ -123,6 +124,7 @@ class Stream:
         except OSError:  # the master of a terminal whose other side was closed says EIO
             return None
         if not data:
+            self._ended = True
             return None
         self.last_ns = time.monotonic_ns()
         self._remember(data)

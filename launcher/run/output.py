@@ -49,7 +49,9 @@ class Output:
         self._shares_terminal = shares_terminal
         self._several = len(watch.routes) > 1
         self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
-        self._streams: dict[int, list[Stream]] = {}
+        self._typed_in = self._several and os.isatty(0)
+        self._streams: dict[int, Stream] = {}
+        self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
         self._files: list[LogFile] = []
         self._open: list[int] = []
@@ -68,14 +70,13 @@ class Output:
             NotReady: A log file cannot be written.
         """
         fds: dict[int, int | None] = {}
-        self._streams[index] = []
         for bit in (STDERR, STDOUT):
             path = (
                 folder.log_path(attempt, child.local_rank, NAMES[bit]) if child.route.to_file & bit else None
             )
             fds[bit] = self._open_one(index, child, bit, path, fds)
         stdin = None
-        if self._several and os.isatty(0):
+        if self._typed_in:
             stdin = self._keep(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         return Streams(stdin, fds[STDOUT], fds[STDERR])
 
@@ -108,7 +109,7 @@ class Output:
         if file is not None:
             self._files.append(file)
         stream = Stream(reading, screen if shown else None, prefix, file, lines=self._several or None)
-        self._streams[index].append(stream)
+        self._streams[reading] = stream
         if bit == STDERR:
             self._errors[index] = stream
         self._loop.add(reading, lambda: self._read(stream))
@@ -128,33 +129,35 @@ class Output:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do."""
-        holds = [
-            s.hold_until_s
-            for streams in self._streams.values()
-            for s in streams
-            if s.hold_until_s is not None
-        ]
-        return min(holds, default=None)
+        holds = (stream.hold_until_s for stream in self._holding)
+        return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
         """Pass on lines that have waited for their end long enough."""
-        for streams in self._streams.values():
-            for stream in streams:
-                stream.flush_partial(now)
+        for stream in tuple(self._holding):
+            stream.flush_partial(now)
+            self._note_hold(stream)
         self._watch_backlog()
 
     @property
     def last_s(self) -> float:
         """When anything was written last, monotonic seconds; start of the attempt before that."""
-        times = [stream.last_ns / 1e9 for streams in self._streams.values() for stream in streams]
-        return max([self._since, self._ended_s, *times])
+        return max([self._since, self._ended_s, *(stream.last_ns / 1e9 for stream in self._streams.values())])
 
     def _read(self, stream: Stream) -> None:
-        if not stream.read():
+        more = stream.read()
+        self._note_hold(stream)
+        if not more:
             self._end(stream)
         self._watch_backlog()
         if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
             self._pause()
+
+    def _note_hold(self, stream: Stream) -> None:
+        if stream.hold_until_s is None:
+            self._holding.discard(stream)
+        else:
+            self._holding.add(stream)
 
     def _end(self, stream: Stream) -> None:
         stream.finish()
@@ -163,17 +166,15 @@ class Output:
         os.close(stream.fd)
         if stream in self._paused:  # by the time we resume, its number may be somebody else's
             self._paused.remove(stream)
-        for streams in self._streams.values():
-            if stream in streams:
-                streams.remove(stream)
+        self._holding.discard(stream)
+        del self._streams[stream.fd]
 
     def _pause(self) -> None:
         """Our reader is slow: so are the processes from now on, as if they wrote to it themselves."""
-        for streams in self._streams.values():
-            for stream in streams:
-                if self._loop.watches(stream.fd):
-                    self._loop.remove(stream.fd)
-                    self._paused.append(stream)
+        for stream in self._streams.values():
+            if self._loop.watches(stream.fd):
+                self._loop.remove(stream.fd)
+                self._paused.append(stream)
 
     def _resume(self) -> None:
         while self._paused:
@@ -230,9 +231,8 @@ class Output:
 
     def end_attempt(self) -> None:
         """All processes have ended: pass on what they have left in their pipes."""
-        for streams in list(self._streams.values()):
-            for stream in list(streams):
-                self._end(stream)
+        for stream in tuple(self._streams.values()):
+            self._end(stream)
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
         for file in self._files:  # a restart opens others: the limit of open files is not for us alone

@@ -14,10 +14,11 @@ NOT_FORWARDED = (
 )
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Requests to end: they start the clock of ``--grace``."""
-IGNORED_BY_US = (signal.SIGTTIN, signal.SIGTTOU)
+OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
 """A launcher in the background that has to say something must not be stopped by its terminal."""
-DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD, *IGNORED_BY_US)
-"""What Python or we have changed, and a process gets back as it should be."""
+DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
+"""What Python has changed, and a process gets as it should be; blocked, they do nothing to us either.
+An ignored SIGCHLD would let the kernel swallow every status."""
 SI_KERNEL = 0x80
 """si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
 
@@ -47,27 +48,24 @@ class Watched:
 
     A blocked signal that is ignored (nohup, a background job of a script) would still be delivered:
     what was ignored when we started stays ignored, by us and by our processes.
+
+    What each signal does is set here, once, as a process is to find it: all that a process itself has
+    to undo is the mask.
     """
 
     def __init__(self) -> None:
         forwarded = signal.valid_signals() - set(NOT_FORWARDED)
         ours = (signal.SIGPIPE, signal.SIGXFSZ)  # ignored by Python itself
         kept = {number for number in forwarded if signal.getsignal(number) is signal.SIG_IGN} - set(ours)
-        # An ignored SIGCHLD would let the kernel swallow every status.
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.ignored_ttys = [n for n in IGNORED_BY_US if signal.getsignal(n) is signal.SIG_IGN]
-        for number in IGNORED_BY_US:
-            signal.signal(number, signal.SIG_IGN)
+        for number in set(DEFAULTED) - kept:
+            signal.signal(number, signal.SIG_DFL)
         numbers = (forwarded - kept) | {signal.SIGCHLD}
-        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+        mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers | set(OF_TERMINAL)))
         self.mask = mask if _mask_at_start is None else _mask_at_start
         self.fd = open_signal_file(numbers)
 
     def reset(self) -> None:
-        """In a forked child: give back what was changed. Pending signals then act as they should."""
-        for number in DEFAULTED:
-            if number not in self.ignored_ttys:
-                signal.signal(number, signal.SIG_DFL)
+        """In a forked child: give back the mask. Pending signals then act as they should."""
         signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
 

@@ -44,6 +44,31 @@ class Streams:
     stderr: int | None = None
 
 
+class Inherited:
+    """The environment that processes inherit from us, as the C library has it; `os.environ` stays as it is.
+
+    A child that is given its environment as a mapping touches every string in it between fork and exec,
+    and the kernel copies the page of each: 40 pages, 0.15 ms for each process. What it inherits, it
+    does not touch.
+    """
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._own = self._now = dict(environ)
+
+    def become(self, environ: Mapping[str, str]) -> None:
+        """Change it to this."""
+        for name in self._now.keys() - environ.keys():
+            os.unsetenv(name)
+        for name, value in environ.items():
+            if self._now.get(name) != value:
+                os.putenv(name, value)
+        self._now = dict(environ)
+
+    def restore(self) -> None:
+        """Change it back."""
+        self.become(self._own)
+
+
 class Refusals:
     """A pipe that closes itself at exec: who could not exec says why, silence means that all could."""
 
@@ -79,7 +104,7 @@ def start(
     *,
     own_group: bool,
 ) -> int:
-    """Fork and exec; return the pid.
+    """Fork and exec; return the pid. The process inherits our environment, see `Inherited`.
 
     vfork and posix_spawn would be 0.4 ms quicker each, and can ask for no parent-death signal: the
     kernel's promise that no process holds a GPU after somebody has killed the launcher.
@@ -102,7 +127,7 @@ def start(
         if child.cpus:
             keep_to(child.cpus)
         watched.reset()
-        os.execve(path, child.argv, child.environ)
+        os.execv(path, child.argv)
     except Exception as error:
         refusals.write(index, getattr(error, "errno", None) or EINVAL)
     finally:

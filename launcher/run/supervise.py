@@ -7,6 +7,7 @@ the first fork on no fault of ours ends the job.
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 
@@ -24,7 +25,7 @@ from launcher.run.process import Process
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
 from launcher.run.signals import SI_KERNEL, Watched, name_signal
-from launcher.run.spawn import Child, Refusals, start
+from launcher.run.spawn import Child, Inherited, Refusals, Streams, start
 from launcher.run.stopping import Stopper
 from launcher.run.watching import Watching
 
@@ -37,6 +38,8 @@ FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 REAPED_AT_ONCE = 100
+STARTED_AT_ONCE = 32
+"""Both ends of the pipes of so many are open at a time: the limit of open files is not for us alone."""
 UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 STALLED = 1
 """Our status where a stalled job was ended and all of its processes say 0."""
@@ -158,6 +161,7 @@ class Supervisor:
         self.loop.timers[:] = [self.stopper, self.output, self.relay]
         self.started_ns = time.time_ns()
         self.start_all()
+        gc.enable()
         self.loop.guard(
             lambda: watching.begin(
                 self.stop_stalled, lambda: self.stopper.begun, self.folder.path, self.node.world_size
@@ -183,8 +187,8 @@ class Supervisor:
         refusals = Refusals()
         self.loop.add(refusals.fd, lambda: self.on_refusals(refusals))
         try:
-            for index, (child, path) in enumerate(zip(self.children, self.paths, strict=True)):
-                self.start(index, child, path, refusals)
+            for first in range(0, len(self.children), STARTED_AT_ONCE):
+                self.start_some(range(len(self.children))[first : first + STARTED_AT_ONCE], refusals)
         except LauncherError as error:
             self.refuse(error)
         except OSError as error:
@@ -202,14 +206,37 @@ class Supervisor:
         except OSError as error:
             self.say(f"no guardian ({error.strerror}): {UNGUARDED}")
 
-    def start(self, index: int, child: Child, path: str, refusals: Refusals) -> None:
-        """Start one process, and watch for its end."""
-        streams = self.output.open(index, child, self.folder, self.attempt)
-        own = frozen_environ(child, self.environment(child))
+    def start_some(self, indices: Sequence[int], refusals: Refusals) -> None:
+        """Start a few processes, and watch for their end.
+
+        Nothing but forks between the first and the last: what we write to in between is a page that
+        the kernel has to copy, and the processes compete with us for the CPUs.
+        """
+        ready = [self.prepare(index) for index in indices]
         own_group = not self.shares_terminal
-        pid = start(index, own, path, streams, self.watched, refusals, own_group=own_group)
-        self.output.started()
-        process = Process(child, pid, own.environ.get(ERROR_FILE))
+        started = []
+        inherited = Inherited(os.environ)
+        try:
+            for index, (child, streams) in zip(indices, ready, strict=True):
+                path = self.paths[index]
+                inherited.become(child.environ)
+                pid = start(index, child, path, streams, self.watched, refusals, own_group=own_group)
+                started.append((child, pid))
+        finally:
+            inherited.restore()
+            self.output.started()
+            for child, pid in started:
+                self.watch_process(Process(child, pid, child.environ.get(ERROR_FILE)), own_group)
+
+    def prepare(self, index: int) -> tuple[Child, Streams]:
+        """Return a process as it is to be started, and its standard streams."""
+        child = self.children[index]
+        streams = self.output.open(index, child, self.folder, self.attempt)
+        return with_settings(child, self.environment(child)), streams
+
+    def watch_process(self, process: Process, own_group: bool) -> None:
+        """Watch for the end of a process that was started."""
+        pid = process.pid
         self.processes.append(process)
         self.running[pid] = process
         self.stopper.started.add(pid)
@@ -410,7 +437,7 @@ class Supervisor:
         )
 
 
-def frozen_environ(child: Child, settings: Mapping[str, str]) -> Child:
+def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
     environ = {**child.environ, **settings}
     return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.called)

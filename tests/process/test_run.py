@@ -286,6 +286,15 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
     assert (done.returncode, done.stdout) == (0, "done\ndone\n"), done.stderr
 
 
+@pytest.mark.parametrize("name", ["INT", "QUIT", "TTIN", "TTOU"])
+def test_what_a_script_ignores_in_the_background_stays_ignored(name: str) -> None:
+    """A shell without job control starts ``launcher run ... &`` with SIGINT ignored, for the job too."""
+    done = shell(f'trap "" {name}; exec "$@"', *TWO, "grep", "^SigIgn", "/proc/self/status")
+    bit = 1 << getattr(signal, f"SIG{name}") - 1
+    masks = [int(line.split()[-1], 16) & ~(1 << 31 | 1 << 32) for line in done.stdout.splitlines()]
+    assert masks == [bit, bit], done
+
+
 def test_statuses_arrive_where_sigchld_was_ignored() -> None:
     """A parent that ignores SIGCHLD hands that down; the launcher still waits and sees status 7."""
     assert shell('trap "" CHLD; exec "$@"', *TWO, "sh", "-c", "exit 7").returncode == 7

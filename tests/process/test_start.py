@@ -17,14 +17,14 @@ before = set(sys.modules)
 def report(*args, **kwargs):
     os.write(1, json.dumps(sorted(set(sys.modules) - before)).encode())
     os._exit(0)
-os.execve = report  # in the forked process, where the launcher stays
+os.execve = os.execv = report  # in the forked process, where the launcher stays
 from launcher.__main__ import main
 os._exit(main(["run", "--", "true"]))
 """
 # What Python 3.10 to 3.13 bring along for these few, and nothing else.
 ALLOWED_TEXT = """
     _ctypes select _signal
-    __future__ errno importlib importlib._abc importlib._bootstrap importlib._bootstrap_external
+    __future__ errno gc importlib importlib._abc importlib._bootstrap importlib._bootstrap_external
     itertools stat time warnings
 """
 ALLOWED = frozenset(ALLOWED_TEXT.split())
