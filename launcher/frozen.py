@@ -25,8 +25,9 @@ else:
 
     def frozen(cls):
         """Make a class a frozen value: its annotations are its fields."""
-        cls.__match_args__ = tuple(cls.__annotations__)
-        for name in ("__init__", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
+        cls.__match_args__ = names = tuple(cls.__annotations__)
+        cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
+        for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
             setattr(cls, name, _Value.__dict__[name])
         return cls
 
@@ -35,20 +36,33 @@ class _Value:
     """The methods that `frozen` lends to a class."""
 
     __match_args__: tuple[str, ...] = ()
+    _defaults: dict[str, object] = {}  # noqa: RUF012 - one per class, made by `frozen`
 
     def __init__(self, *args: object, **kwargs: object) -> None:
-        cls, names = type(self), self.__match_args__
-        given = dict(zip(names, args))  # noqa: B905 - fewer arguments than fields are allowed
-        if len(args) > len(names) or kwargs.keys() & given.keys() or kwargs.keys() - set(names):
-            raise TypeError(f"{cls.__name__} takes {', '.join(names)}, each once")
-        given.update(kwargs)
-        missing = [name for name in names if name not in given and not hasattr(cls, name)]
-        if missing:
-            raise TypeError(f"{cls.__name__} needs {', '.join(missing)}")
-        self.__dict__.update((name, given.get(name, getattr(cls, name, None))) for name in names)
+        names = self.__match_args__
+        given = {**self._defaults, **dict(zip(names, args)), **kwargs}  # noqa: B905 - some have defaults
+        if (
+            len(given) != len(names)
+            or len(args) > len(names)
+            or not kwargs.keys().isdisjoint(names[: len(args)])
+        ):
+            raise self._misfit(args, kwargs)
+        fields = self.__dict__
+        try:
+            for name in names:
+                fields[name] = given[name]
+        except KeyError:
+            raise self._misfit(args, kwargs) from None
         check = getattr(self, "__post_init__", None)
         if check is not None:
             check()
+
+    def _misfit(self, args: tuple[object, ...], kwargs: dict[str, object]) -> TypeError:
+        name, names = type(self).__name__, self.__match_args__
+        missing = [n for n in names[len(args) :] if n not in kwargs and n not in self._defaults]
+        if len(args) > len(names) or kwargs.keys() - set(names[len(args) :]):
+            return TypeError(f"{name} takes {', '.join(names)}, each once")
+        return TypeError(f"{name} needs {', '.join(missing)}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} is frozen")

@@ -14,7 +14,9 @@ from launcher.run.signals import Watched
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
+
+    Changes = tuple[tuple[str, str | None], ...]
 
 CANNOT_EXECUTE = 126
 
@@ -53,20 +55,32 @@ class Inherited:
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._own = self._now = dict(environ)
+        self._own = self._last = dict(environ)
+        self._changed: dict[str, None] = {}
 
-    def become(self, environ: Mapping[str, str]) -> None:
-        """Change it to this."""
-        for name in self._now.keys() - environ.keys():
+    def plan(self, environ: Mapping[str, str]) -> Changes:
+        """Return the names and values (None: not set) that change from the last one planned to this.
+
+        All of them before the first fork: to compare is to touch, for us as well.
+        """
+        gone = [(name, None) for name in self._last.keys() - environ.keys()]
+        new = [(name, value) for name, value in environ.items() if self._last.get(name) != value]
+        self._last = dict(environ)
+        self._changed.update((name, None) for name, _ in (*gone, *new))
+        return (*gone, *new)
+
+    def plan_own(self) -> Changes:
+        """Return what brings back the environment that it was from any of those planned."""
+        return tuple((name, self._own.get(name)) for name in self._changed)
+
+
+def change_environ(changes: Iterable[tuple[str, str | None]]) -> None:
+    """Change the environment that processes inherit."""
+    for name, value in changes:
+        if value is None:
             os.unsetenv(name)
-        for name, value in environ.items():
-            if self._now.get(name) != value:
-                os.putenv(name, value)
-        self._now = dict(environ)
-
-    def restore(self) -> None:
-        """Change it back."""
-        self.become(self._own)
+        else:
+            os.putenv(name, value)
 
 
 class Refusals:

@@ -25,13 +25,15 @@ from launcher.run.process import Process
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
 from launcher.run.signals import SI_KERNEL, Watched, name_signal
-from launcher.run.spawn import Child, Inherited, Refusals, Streams, start
+from launcher.run.spawn import Child, Inherited, Refusals, Streams, change_environ, start
 from launcher.run.stopping import Stopper
 from launcher.run.watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from launcher.run.spawn import Changes
 
 
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
@@ -112,6 +114,7 @@ class Supervisor:
         self.watching: Watching | None = None
         self.attempt = 0
         self.more = self.news = False
+        self.has_ends = True  # an orphan may have ended before we could hear of it
         self.stalled: str | None = None
         self.loop.add(self.watched.fd, self.on_signals)
 
@@ -212,27 +215,30 @@ class Supervisor:
         Nothing but forks between the first and the last: what we write to in between is a page that
         the kernel has to copy, and the processes compete with us for the CPUs.
         """
-        ready = [self.prepare(index) for index in indices]
         own_group = not self.shares_terminal
-        started = []
         inherited = Inherited(os.environ)
+        ready = [(index, *self.prepare(index, inherited)) for index in indices]
+        back = inherited.plan_own()
+        started = []
         try:
-            for index, (child, streams) in zip(indices, ready, strict=True):
-                path = self.paths[index]
-                inherited.become(child.environ)
-                pid = start(index, child, path, streams, self.watched, refusals, own_group=own_group)
+            for index, child, streams, changes in ready:
+                change_environ(changes)
+                pid = start(
+                    index, child, self.paths[index], streams, self.watched, refusals, own_group=own_group
+                )
                 started.append((child, pid))
         finally:
-            inherited.restore()
+            change_environ(back)
             self.output.started()
             for child, pid in started:
                 self.watch_process(Process(child, pid, child.environ.get(ERROR_FILE)), own_group)
 
-    def prepare(self, index: int) -> tuple[Child, Streams]:
-        """Return a process as it is to be started, and its standard streams."""
+    def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
+        """Return a process as it is to be started, its standard streams, and changes of our environment."""
         child = self.children[index]
         streams = self.output.open(index, child, self.folder, self.attempt)
-        return with_settings(child, self.environment(child)), streams
+        child = with_settings(child, self.environment(child))
+        return child, streams, inherited.plan(child.environ)
 
     def watch_process(self, process: Process, own_group: bool) -> None:
         """Watch for the end of a process that was started."""
@@ -285,7 +291,8 @@ class Supervisor:
     def on_signals(self) -> None:
         """Signals have arrived."""
         for number, code, sender in read_signals(self.watched.fd):
-            # SIGCHLD has only to wake us. EPIPE comes with a SIGPIPE from ourselves.
+            # EPIPE comes with a SIGPIPE from ourselves.
+            self.has_ends = self.has_ends or number == signal.SIGCHLD
             if number != signal.SIGCHLD and sender != os.getpid():
                 self.relay.pass_on(number, from_terminal=code == SI_KERNEL)
 
@@ -293,6 +300,7 @@ class Supervisor:
         """The kernel's notice that a process has ended."""
         if process.code is not None:
             return
+        self.has_ends = True  # it stood before orphans that have ended, too
         process.ended_ns = process.ended_ns or time.time_ns()
         pid, status = os.waitpid(process.pid, os.WNOHANG)
         if process.pidfd is not None:
@@ -325,7 +333,9 @@ class Supervisor:
 
     def look_after_orphans(self) -> None:
         """Collect those who have ended, and tell those who became ours since that we are ending."""
-        self.more = self.reap()
+        if self.has_ends:
+            self.has_ends = False
+            self.more = self.has_ends = self.reap()
         if self.news:
             self.news = False
             for group in self.stopper.forget_groups():
