@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     try:
         return dispatch(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
     except LauncherError as error:
-        _print_problems(error)
+        print_problems(error)
         return error.exit_status
     except BrokenPipeError:
         # Whoever read our output has gone (launcher plan | head); nothing is left to be said to them.
@@ -53,7 +53,8 @@ def _open_closed_descriptors() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _print_problems(error: LauncherError) -> None:
+def print_problems(error: LauncherError) -> None:
+    """Say on standard error what is wrong, where, and what to do."""
     from launcher.redact import printable, redact
 
     for problem in error.problems:

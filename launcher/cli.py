@@ -73,7 +73,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         hold()
     quick = read_quickly(argv, environ)
     if quick is None:
-        typed, command, dry_run = _read_run(argv, environ)
+        typed, command, dry_run = read_run(argv, environ)
     else:
         (typed, command), dry_run = quick, False
     plan, inherited = _plan(typed, environ, command)
@@ -105,7 +105,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
 
 
-def _read_run(
+def read_run(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
     """Return typed flags, command, and whether this is a dry run, as argparse has them."""

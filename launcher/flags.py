@@ -11,6 +11,7 @@ from launcher.environ import (
     Malformed,
     parse_host,
     parse_host_port,
+    parse_hosts,
     parse_int,
     parse_nodes,
     parse_signal,
@@ -35,6 +36,7 @@ class Flag:
     switch can also be turned off, by ``--no-dest``: what it decides has a default of its own. ``pet``:
     ``PET_DEST`` gives the same where nothing else does, as it does to torchrun. (Facts have no such
     mark: `launcher.sources.torch_agent` reads their PET_*, as a platform's word and not the user's.)
+    ``secret``: its variable may hold what no message may quote.
     """
 
     dest: str
@@ -46,6 +48,7 @@ class Flag:
     negatable: bool = False
     pet: bool = False
     group: str = "job"
+    secret: bool = False
 
     @property
     def name(self) -> str:
@@ -151,6 +154,26 @@ def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
         raise Malformed(shape) from None
 
 
+def _key_path(text: str) -> str:
+    return text
+
+
+def _words(text: str) -> tuple[str, ...]:
+    import shlex
+
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as error:
+        raise Malformed(f"words quoted as in a shell ({error})") from None
+
+
+def _patterns(text: str) -> tuple[str, ...]:
+    names = tuple(item.strip() for item in text.split(","))
+    if not all(name.removesuffix("*").replace("_", "a").isalnum() for name in names):
+        raise Malformed("names of variables, such as DATA_DIR or HF_*")
+    return names
+
+
 def _local_ranks(text: str) -> tuple[int, ...]:
     try:
         return tuple(parse_int(item.strip()) for item in text.split(","))
@@ -163,6 +186,7 @@ GROUPS = {
     "command": "the command",
     "watch": "stopping, restarts, failures",
     "output": "output",
+    "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
     "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
 }
 """What the flags are about, in the order of the documentation."""
@@ -194,9 +218,9 @@ FLAGS = (
     ),
     Flag(
         "engine",
-        "auto|process|torchrun",
-        "who is the parent of the processes: the launcher, or torchrun's agent",
-        _one_of("auto", "process", "torchrun"),
+        "auto|process|torchrun|mpirun",
+        "who starts the processes: the launcher, torchrun's agent, or the mpirun on PATH",
+        _one_of("auto", "process", "torchrun", "mpirun"),
     ),
     Flag(
         "scope",
@@ -323,6 +347,50 @@ FLAGS = (
         None,
         pet=True,
         group="command",
+    ),
+    Flag(
+        "hosts",
+        "HOST,...",
+        "the nodes of the job, node 0 first; which one this is follows from its addresses",
+        parse_hosts,
+        group="mpirun",
+    ),
+    Flag("hostfile", "FILE", "the same from a file, in the dialect of any mpirun", str, group="mpirun"),
+    Flag(
+        "ssh_key",
+        "FILE",
+        "the job's keys, a file or folder (launcher keygen); the nodes then serve by themselves",
+        _key_path,
+        group="mpirun",
+        secret=True,
+    ),
+    Flag(
+        "ssh_port",
+        "PORT",
+        "where sshd listens on the nodes (2222, with a key of the job)",
+        _port,
+        group="mpirun",
+    ),
+    Flag(
+        "mpi_args",
+        "WORDS",
+        "more options for mpirun, quoted as in a shell; they go last and win",
+        _words,
+        group="mpirun",
+    ),
+    Flag(
+        "forward",
+        "NAME,PREFIX*,...",
+        "variables that the ranks get of this node's, besides those chosen",
+        _patterns,
+        group="mpirun",
+    ),
+    Flag(
+        "roll_call_timeout",
+        "S",
+        "how long the nodes may take to answer (900)",
+        _seconds,
+        group="mpirun",
     ),
     Flag(
         "max_restarts",

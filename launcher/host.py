@@ -86,6 +86,23 @@ class Host:
         addresses = {address for items in self.addresses().values() for address in items}
         return frozenset({*addresses, self.hostname()})
 
+    def is_own(self, name: str) -> bool:
+        """Whether a name or an address is this node's, by what it is called or by what it resolves to."""
+        own = self.own_addresses()
+        if name in own or name.partition(".")[0] == self.hostname().partition(".")[0] != "":
+            return not name.replace(".", "").isdecimal() or name in own
+        return not own.isdisjoint(self.resolve(name))
+
+    def resolve(self, name: str) -> frozenset[str]:
+        """Return the addresses of a name; none if it cannot be resolved."""
+        import socket
+
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return frozenset()
+        return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+
     def address_towards(self, target: str) -> str | None:
         """Return the address of ours that a host would see us by, None if there is no way to it."""
         import socket

@@ -318,6 +318,31 @@ class Process:
 
 
 @frozen
+class Fleet:
+    """The nodes of a job that mpirun starts, as its head reaches them.
+
+    Attributes:
+        hosts: Their names or addresses, node 0 first.
+        per_node: Ranks on each.
+        address: Our own address in their network; empty on a single node.
+        ssh_port: Where sshd listens on them; 0 for where ssh expects it.
+        ssh_key: Path of the job's keys; empty for the variable, or the user's own.
+        has_key: Whether there are keys of the job.
+        timeout_s: How long they may take to answer.
+        forward: Names of the variables that the ranks get of the head's.
+    """
+
+    hosts: tuple[str, ...]
+    per_node: int
+    address: str = ""
+    ssh_port: int = 0
+    ssh_key: str = ""
+    has_key: bool = False
+    timeout_s: float = 900.0
+    forward: tuple[str, ...] = ()
+
+
+@frozen
 class Agent:
     """One command, run once per node, that starts the processes of the node itself.
 
@@ -327,6 +352,8 @@ class Agent:
         settings: Variables that it gets.
         unset: Names that it does not inherit, sorted.
         files: Files that it reads: a word of ``argv``, and the text of the file that stands there.
+        stays: Whether the launcher stays as its parent.
+        fleet: The nodes, where it is mpirun, or what serves one.
     """
 
     engine: str
@@ -334,6 +361,8 @@ class Agent:
     settings: tuple[Setting, ...] = ()
     unset: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    stays: bool = False
+    fleet: Fleet | None = None
 
 
 STDOUT, STDERR = 1, 2

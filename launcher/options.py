@@ -80,6 +80,11 @@ class Options:
         given = self._given.get(dest)
         return given.value if given and isinstance(given.value, tuple) else None
 
+    def words(self, dest: str) -> tuple[str, ...]:
+        """Return the value of a flag that holds several texts; empty if it was not given."""
+        given = self._given.get(dest)
+        return given.value if given and isinstance(given.value, tuple) else ()
+
     def origins(self, *dests: str) -> list[str]:
         """Return how these flags were given, those that were and that are not switched off."""
         found = [self._given[dest] for dest in dests if dest in self._given]
@@ -165,10 +170,11 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
         text, name = _look_up(flag, typed, environ, pets)
         if text is None:
             continue
+        shown = "..." if flag.secret else text
         typed_as = (
-            f"{flag.name} {text}" if flag.parse else flag.name if text == "1" else f"--no-{flag.name[2:]}"
+            f"{flag.name} {shown}" if flag.parse else flag.name if text == "1" else f"--no-{flag.name[2:]}"
         )
-        origin = typed_as if name == flag.name else f"{name}={shorten(text)!r}"
+        origin = typed_as if name == flag.name else f"{name}={shorten(shown)!r}"
         try:
             value = flag.parse(text) if flag.parse else _is_on(text)
         except Malformed as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
+from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
@@ -88,7 +89,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         *python.plan_unbuffered(topology, environ),
     )
     notes = (*ledger.notes, *request.notes, *binding.notes, f"engine {choice.engine}: {choice.why}")
-    stays = (forks and agent is None) or options.switch("init", host.is_init())
+    stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -120,7 +121,14 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
 def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathered:
     source = options.get("source")
     typed = source is not None and source.origin.startswith("--")
-    return gather(environ, host, options.text("source") or None, typed=typed)
+    found = gather(environ, host, options.text("source") or None, typed=typed)
+    if options.get("hosts") or options.get("hostfile") or options.text("engine") == MPIRUN:
+        from launcher.hosts import read_listed
+
+        listed = read_listed(options, host, found.evidence)
+        if listed is not None:
+            return Gathered((listed, *found.evidence), found.reads)
+    return found
 
 
 def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.engines.choice import PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
+from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
@@ -53,7 +53,7 @@ def read_request(argv: tuple[str, ...], options: Options) -> Request:
     if own is None:
         return Request(argv, options, starter=name_starter(options, None))
     name = own.launcher.name
-    if asked == TORCHRUN:
+    if asked in (TORCHRUN, MPIRUN):
         raise UsageError(_two_launchers(options, name))
     from launcher.engines.launchers import read_facts
 
@@ -126,6 +126,10 @@ def plan_engine(
             job, request.argv
         )
     choice = choose(request.argv, request.options, allocation, environ, host)
+    if choice.engine == MPIRUN:
+        from launcher.engines import mpirun
+
+        return choice, mpirun.plan_agent(request.argv, allocation, topology, request.options, environ, host)
     if choice.engine != TORCHRUN:
         return choice, None
     from launcher.engines import torchrun

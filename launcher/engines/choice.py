@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-PROCESS, TORCHRUN = "process", "torchrun"
+PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
 STARTERS = frozenset(
     (
         *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),
@@ -85,7 +85,7 @@ def name_starter(options: Options, own_launcher: str | None) -> str | None:
     if options.text("engine") == PROCESS:
         return None
     asked = _users(options, "engine")
-    if asked is not None and asked.value == TORCHRUN:
+    if asked is not None and asked.value in (TORCHRUN, MPIRUN):
         return asked.origin
     return next(iter(_torchruns(options, users=True)), None)
 
@@ -126,10 +126,10 @@ def choose(
     needs = _needs(options, allocation)
     if allocation.scope is Scope.PROCESS:
         return Choice(PROCESS, "this is one process of the job: the launcher becomes it")
-    if asked == PROCESS:
+    if asked in (PROCESS, MPIRUN):
         if needs:
             raise UsageError(_conflict(options, needs))
-        return Choice(PROCESS, f"{options.origins('engine')[0]}")
+        return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
         return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))

@@ -26,6 +26,10 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
     Raises:
         LauncherError: It cannot be started (126, 127).
     """
+    if agent.fleet is not None:
+        from launcher.mpi.start import run_fleet
+
+        return run_fleet(plan, agent, agent.fleet, environ)
     argv, environment = prepare(agent, environ)
     if agent.engine == TORCHRUN:
         from launcher.redact import printable, redact

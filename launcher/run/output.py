@@ -49,7 +49,8 @@ class Output:
         self._shares_terminal = shares_terminal
         self._several = len(watch.routes) > 1
         self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
-        self._typed_in = self._several and os.isatty(0)
+        # Who is in a group of its own would be stopped for reading what is typed
+        self._typed_in = not shares_terminal and os.isatty(0)
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}

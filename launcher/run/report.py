@@ -11,18 +11,15 @@ from launcher.run.counters import Counters, read_counters
 from launcher.run.failure_file import default_failure_file, write_verdict
 from launcher.run.family import describe
 from launcher.run.output import Output
-from launcher.run.verdict import Death, make_verdict, render_json, render_text
+from launcher.run.verdict import Death, Verdict, make_verdict, render_json, render_text
 
 
-def report_failure(
+def judge(
     first: Death,
     others: Sequence[Death],
     *,
     before: Counters | None,
     after: Counters | None,
-    output: Output,
-    watch: Supervision,
-    environ: Mapping[str, str],
     survivors: Sequence[int],
     node_rank: int | None,
     world_size: int | None,
@@ -30,12 +27,11 @@ def report_failure(
     started_ns: int,
     told: str | None,
     reason: str | None = None,
-    shown: bool = True,
-) -> None:
-    """Write the verdict as the last screen of the log, and as JSON where somebody looks for it."""
+) -> Verdict:
+    """Return the verdict on the processes of this node, see `make_verdict`."""
     host = Host()
     before = before or read_counters(host)
-    verdict = make_verdict(
+    return make_verdict(
         first,
         others,
         host_name=host.hostname(),
@@ -48,9 +44,20 @@ def report_failure(
         reason=reason,
         leftovers=[describe(pid) for pid in survivors],
     )
+
+
+def publish(
+    verdict: Verdict,
+    output: Output,
+    watch: Supervision,
+    environ: Mapping[str, str],
+    *,
+    shown: bool = True,
+) -> None:
+    """Write the verdict as the last screen of the log, and as JSON where somebody looks for it."""
     if shown:
         output.write(render_text(verdict, output.has_colour))
-    path = watch.failure_file or default_failure_file(environ, host, node_rank)
+    path = watch.failure_file or default_failure_file(environ, Host(), verdict.node_rank)
     if path is not None:
         complaint = write_verdict(render_json(verdict), path)
         output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")

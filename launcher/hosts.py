@@ -1,0 +1,130 @@
+"""The nodes of a job as the user lists them, and which of them this one is."""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, parse_hosts, parse_int
+from launcher.errors import Problem, UsageError
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.model import Claim, Evidence, Fact, Trust
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+HOSTFILE_LIMIT_BYTES = 1 << 22
+
+
+@frozen
+class Listed:
+    """A list of hosts, how it was given, and the processes on each if it says so."""
+
+    hosts: tuple[str, ...]
+    origin: str
+    per_node: int | None = None
+
+
+def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> Evidence | None:
+    """Return what a list of hosts says: the nodes, the first as the master, our own place.
+
+    A list that the user gives beats what platforms say. Where mpirun is to start the job, the list of a
+    platform (a batch script of Slurm) is enough for this node to find its place in it.
+
+    Raises:
+        UsageError: Two lists, a file that cannot be read, or lines that are none of a hostfile.
+    """
+    listed = _read_options(options, host)
+    reader = Reader("manual", {}, host)
+    if listed is not None:
+        reader.claim(Fact.HOSTS, listed.hosts, listed.origin, Trust.ASKED)
+        reader.claim(Fact.NODE_COUNT, len(listed.hosts), listed.origin, Trust.ASKED)
+        reader.claim(Fact.MASTER_ADDR, listed.hosts[0], listed.origin, Trust.ASKED)
+        if listed.per_node is not None:
+            reader.claim(Fact.PROCESSES_PER_NODE, listed.per_node, listed.origin, Trust.STATED)
+        if options.get("node_rank") is None:
+            _claim_place(reader, listed, Trust.ASKED)
+        return reader.evidence()
+    found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
+    if found is None or options.text("engine") != "mpirun" or _knows_place(evidence, options):
+        return None
+    assert isinstance(found.value, tuple)  # noqa: S101 - hosts are
+    _claim_place(reader, Listed(found.value, found.origin), Trust.DERIVED)
+    reader.claim(Fact.NODE_COUNT, len(found.value), found.origin, Trust.DERIVED)
+    return reader.evidence()
+
+
+def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
+    claims: list[Claim] = [claim for item in evidence for claim in item.claims]
+    return options.get("node_rank") is not None or any(
+        claim.fact in (Fact.NODE_RANK, Fact.RANK) for claim in claims
+    )
+
+
+def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
+    places = [place for place, name in enumerate(listed.hosts) if reader.host.is_own(name)]
+    if len(places) == 1:
+        reader.claim(
+            Fact.NODE_RANK, places[0], f"own name {listed.hosts[places[0]]} in {listed.origin}", trust
+        )
+        return
+    found = (
+        "several of this node's names and addresses" if places else "none of this node's names and addresses"
+    )
+    reader.sign(listed.origin, f"{found} stand in it: pass --node-rank R, the place in the list")
+
+
+def _read_options(options: Options, host: Host) -> Listed | None:
+    typed, file = options.get("hosts"), options.get("hostfile")
+    if typed is not None and file is not None:
+        raise UsageError(
+            Problem(
+                "two-host-lists",
+                f"{typed.origin} and {file.origin}: one list of nodes expected",
+                "command line and environment",
+                "leave out one of them",
+            )
+        )
+    if typed is not None:
+        return Listed(options.words("hosts"), typed.origin)
+    return None if file is None else read_hostfile(str(file.value), file.origin, host)
+
+
+def read_hostfile(path: str, origin: str, host: Host) -> Listed:
+    """Return the hosts of a file: a name per line, ``name slots=2``, ``name:2``, or ``name 2``; # comments.
+
+    Raises:
+        UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
+    """
+    text = host.read_text(path)
+    try:
+        if text is None or len(text) > HOSTFILE_LIMIT_BYTES:
+            raise Malformed("a file that can be read")
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+        entries = [_parse_line(line) for line in lines if line]
+        hosts = parse_hosts(",".join(name for name, _ in entries))
+    except Malformed as error:
+        raise UsageError(_bad_file(origin, f"expected {error}")) from error
+    counts = {count for _, count in entries if count is not None}
+    if len(counts) > 1:
+        raise UsageError(_bad_file(origin, f"{sorted(counts)} processes: expected as many on each node"))
+    return Listed(hosts, origin, counts.pop() if counts else None)
+
+
+def _parse_line(line: str) -> tuple[str, int | None]:
+    name, _, rest = line.partition(" ")
+    if not rest and name.count(":") == 1:
+        name, _, rest = name.partition(":")
+    rest = rest.strip()
+    words = dict(word.partition("=")[::2] for word in rest.split())
+    text = words.get("slots") or (rest if rest.isdecimal() else "")
+    return name, parse_int(text, 1) if text else None
+
+
+def _bad_file(origin: str, what: str) -> Problem:
+    return Problem(
+        "malformed-hostfile",
+        f"{origin}: {what}",
+        "command line and environment",
+        "one host per line, node 0 first: NAME, NAME slots=N or NAME:N",
+    )

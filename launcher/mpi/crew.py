@@ -1,0 +1,298 @@
+"""The head's view of its nodes: a session on each, what it says, and what it is told.
+
+A node is waited for, then ready, then gone. Its session is a child of ours, ssh or (here) the program
+itself; the end of its output is the end of the node.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher import __version__
+from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.frozen import frozen
+from launcher.mpi import wire
+from launcher.redact import printable, redact
+from launcher.run.loop import Later, Loop
+from launcher.run.signals import Watched
+from launcher.ssh.client import explain
+
+RETRY_S = 1.0
+SAY_EVERY_S = 15.0
+STDERR_BYTES = 4096
+NAMED_MAX = 20
+"""How many nodes are named in one message."""
+
+
+@frozen
+class Line:
+    """How one node is reached: its name, and the command that runs the session there."""
+
+    host: str
+    argv: tuple[str, ...]
+
+
+class Node:
+    """One node of the job.
+
+    Attributes:
+        index: Its node rank.
+        host: As the host list has it.
+        is_ready: Its session has said so, and is there.
+        is_gone: It was ready, and is no more.
+        reason: Why it is not ready, as far as known.
+        started: Ranks that have said that they start, by the pid of their shim.
+        ended: Those of them that have ended.
+        unsent: What its session has not taken yet: one that hangs must not hang us.
+    """
+
+    def __init__(self, index: int, line: Line) -> None:
+        self.index, self.host, self.argv = index, line.host, line.argv
+        self.is_ready = self.is_gone = False
+        self.reason = "no answer yet"
+        self.started: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.pid: int | None = None
+        self.retry_at: float | None = 0.0
+        self.lines = wire.Lines()
+        self.errors = b""
+        self.stdin = self.stdout = self.stderr = -1
+        self.unsent = bytearray()
+
+    @property
+    def running(self) -> int:
+        """How many of its ranks run."""
+        return len(self.started) - len(self.ended)
+
+
+class Crew:
+    """All nodes of a job.
+
+    Attributes:
+        due: When `fire` has something to do.
+        refused: Why the job cannot be started with these nodes.
+    """
+
+    def __init__(
+        self,
+        lines: Sequence[Line],
+        welcome: Callable[[int], Mapping[str, object]],
+        loop: Loop,
+        watched: Watched,
+        environ: Mapping[str, str],
+        say: Callable[[str], None],
+        hear: Callable[[Node, Mapping[str, object]], None],
+        lose: Callable[[Node], None],
+    ) -> None:
+        self.nodes = [Node(index, line) for index, line in enumerate(lines)]
+        self.due: float | None = 0.0
+        self._welcome, self._loop, self._watched, self._environ = welcome, loop, watched, environ
+        self._say, self._hear_message, self._lose = say, hear, lose
+        self._said_at = time.monotonic()
+        self._closing = False
+        self.refused: LauncherError | None = None
+
+    def pids(self) -> tuple[int, ...]:
+        """Return the processes that hold the sessions: they are none of the job."""
+        return tuple(node.pid for node in self.nodes if node.pid is not None)
+
+    def missing(self) -> list[Node]:
+        """Return the nodes that are not ready."""
+        return [node for node in self.nodes if not node.is_ready]
+
+    def tell(self, message: Mapping[str, object]) -> None:
+        """Tell all sessions something."""
+        for node in self.nodes:
+            self._send(node, message)
+
+    def _send(self, node: Node, message: Mapping[str, object]) -> None:
+        if node.stdin >= 0:
+            node.unsent += wire.pack(message)
+            self._flush(node)
+
+    def _flush(self, node: Node) -> None:
+        try:
+            while node.unsent:
+                del node.unsent[: os.write(node.stdin, node.unsent[: wire.READ_BYTES])]
+        except BlockingIOError:
+            if not self._loop.watches(node.stdin):
+                self._loop.add(node.stdin, lambda: self._flush(node), writable=True)
+            return
+        except OSError:  # its output tells what has become of it
+            node.unsent.clear()
+        self._loop.remove(node.stdin)
+
+    # --- start
+
+    def fire(self, now: float) -> None:
+        """Try again to reach who has not answered, and say who that is."""
+        for node in self.nodes:
+            if node.retry_at is not None and node.retry_at <= now:
+                node.retry_at = None
+                self._open(node)
+        missing = self.missing()
+        if missing and not self._closing and now >= self._said_at + SAY_EVERY_S:
+            self._said_at = now
+            self._say(f"waiting for {len(missing)} of {len(self.nodes)} nodes: {describe_nodes(missing)}")
+        retries = [node.retry_at for node in self.nodes if node.retry_at is not None]
+        words = [self._said_at + SAY_EVERY_S] if missing and not self._closing else []
+        self.due = min([*retries, *words], default=None)
+
+    def _open(self, node: Node) -> None:
+        """Start the session of a node."""
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
+        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(theirs)]
+        try:
+            node.pid = os.posix_spawnp(
+                node.argv[0],
+                node.argv,
+                self._environ,
+                file_actions=actions,
+                setpgroup=0,
+                setsigmask=self._watched.mask,
+            )
+        except OSError as error:
+            for fd in ours:
+                os.close(fd)
+            self.refused = self.refused or NotReady(_no_program(node.argv[0], error))
+            return
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        node.stdin, node.stdout, node.stderr = ours
+        node.lines, node.errors = wire.Lines(), b""
+        node.unsent.clear()
+        for fd in ours:
+            os.set_blocking(fd, False)
+        self._loop.add(node.stdout, lambda: self._read(node))
+        self._loop.add(node.stderr, lambda: self._read_errors(node))
+
+    def _read_errors(self, node: Node) -> None:
+        try:
+            data = os.read(node.stderr, wire.READ_BYTES)
+        except BlockingIOError:
+            return
+        node.errors = (node.errors + data)[-STDERR_BYTES:]
+        if not data:
+            self._loop.remove(node.stderr)
+
+    def _read(self, node: Node) -> None:
+        try:
+            data = os.read(node.stdout, wire.READ_BYTES)
+            messages = node.lines.feed(data)
+        except BlockingIOError:
+            return
+        except wire.Garbled as garbled:
+            data, messages = b"", []
+            node.errors = f"its session says something else: {garbled}".encode()
+        for message in messages:
+            if message.get("is") == "ready":
+                self._greet(node, message)
+            else:
+                self._hear_message(node, message)
+        if not data:
+            self._end(node)
+
+    def _greet(self, node: Node, message: Mapping[str, object]) -> None:
+        theirs = wire.text(message, "launcher")
+        if theirs != __version__:
+            self.refused = self.refused or EnvironmentUntrusted(_other_version(node, theirs))
+            return
+        node.is_ready, node.reason = True, ""
+        self._send(node, {"do": "welcome", **self._welcome(node.index)})
+
+    def _end(self, node: Node) -> None:
+        """The session is gone: try again if it never was there, else the node is lost."""
+        self._read_errors_left(node)
+        for fd in (node.stdin, node.stdout, node.stderr):
+            self._loop.remove(fd)
+            os.close(fd)
+        node.stdin = node.stdout = node.stderr = -1
+        node.pid = None
+        was_ready, node.is_ready = node.is_ready, False
+        words = node.errors.decode("utf-8", "replace")
+        node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
+        if was_ready:
+            node.is_gone = True
+            if not self._closing:
+                self._lose(node)
+        elif not self._closing:
+            node.retry_at = time.monotonic() + RETRY_S
+            self.due = min(node.retry_at, self.due or node.retry_at)
+
+    def _read_errors_left(self, node: Node) -> None:
+        if self._loop.watches(node.stderr):
+            self._read_errors(node)
+
+    # --- the end
+
+    def close(self, status: int, wait_s: float) -> None:
+        """Tell all sessions how the job ended, and wait for them to clean up and go."""
+        self._closing = True
+        self.tell({"do": "end", "status": status})
+        for node in self.nodes:
+            node.retry_at = None
+            if node.stdin >= 0 and not node.is_ready:  # still being asked for
+                self._kill(node)
+        limit = Later(time.monotonic() + wait_s, lambda: None)
+        self._loop.timers.append(limit)
+        while self.pids() and limit.due is not None:
+            self._loop.turn()
+        self._loop.timers.remove(limit)
+        for node in self.nodes:
+            self._kill(node)
+
+    def _kill(self, node: Node) -> None:
+        if node.pid is not None:
+            try:
+                os.kill(node.pid, 9)
+            except OSError:
+                pass
+
+
+def describe_nodes(nodes: Sequence[Node]) -> str:
+    """Return the nodes with the reason of each, the same reason once."""
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(node.reason, []).append(node.host)
+    parts = []
+    for reason, hosts in groups.items():
+        more = f" and {len(hosts) - NAMED_MAX} more" if len(hosts) > NAMED_MAX else ""
+        parts.append(f"{', '.join(hosts[:NAMED_MAX])}{more}: {reason}")
+    return "; ".join(parts)
+
+
+def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
+    """Return who did not answer in time."""
+    return NotReady(
+        Problem(
+            "nodes-missing",
+            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} did not answer within {waited_s:g} s: "
+            f"{describe_nodes(nodes)}",
+            "ssh from the head",
+            "start the same command on them with the same key, correct the host list, or wait longer: "
+            "--roll-call-timeout S",
+        )
+    )
+
+
+def _other_version(node: Node, theirs: str) -> Problem:
+    return Problem(
+        "other-version",
+        f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
+        "session",
+        "use the same image on all nodes",
+    )
+
+
+def _no_program(name: str, error: OSError) -> Problem:
+    return Problem(
+        "no-ssh",
+        f"{name}: {error.strerror}",
+        "this node",
+        "install ssh's client (apt-get install openssh-client)",
+    )

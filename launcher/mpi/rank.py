@@ -1,0 +1,263 @@
+"""The rank shim: what mpirun starts in place of the user's command, and the parent of that one process.
+
+It asks the node's session which node this is and which variables the job has, plans as any launcher
+does that was started once per process, and reports how its process starts and ends. It stays, where
+otherwise a launcher becomes the command: only a parent knows the real status (Intel MPI says 255 for
+all of them), and can keep a rank that has ended from being noticed while others still save their
+state, since an mpirun that sees one exit kills the rest within 0.5 to 2 s.
+
+Run as a file (``python -I rank.py JOB [OPTIONS] -- COMMAND``), so that the working directory and
+PYTHONPATH cannot stand in for this package.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if __name__ == "__main__":
+    sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
+
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from launcher.errors import LauncherError, NotReady, Problem
+from launcher.mpi import wire
+from launcher.run.relay import Relay
+from launcher.run.spawn import Child
+from launcher.run.supervise import Node, Supervisor
+from launcher.run.verdict import Verdict
+
+ANSWER_TIMEOUT_S = 30.0
+FACTS = {
+    "node_rank": "LAUNCHER_NODE_RANK",
+    "node_count": "LAUNCHER_NNODES",
+    "master_addr": "LAUNCHER_MASTER_ADDR",
+    "master_port": "LAUNCHER_MASTER_PORT",
+}
+"""What the session knows, and the variable that tells it to a launcher."""
+
+
+class Channel:
+    """The line to this node's session.
+
+    Attributes:
+        released: The job has ended, or nobody is there to say so: this rank may end, too.
+    """
+
+    def __init__(self, job: str) -> None:
+        """Connect.
+
+        Raises:
+            NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
+        """
+        self.released = False
+        self._lines = wire.Lines()
+        path = wire.find_session(job)
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            if path is None:
+                raise FileNotFoundError
+            self.socket.connect(path)
+        except OSError as error:
+            raise NotReady(_no_session(job)) from error
+
+    def greet(self) -> dict[str, object]:
+        """Say hello and return the answer: which node this is, and what the job's variables are.
+
+        Raises:
+            NotReady: No answer.
+        """
+        self.socket.settimeout(ANSWER_TIMEOUT_S)
+        self.say({"is": "hello"})
+        try:
+            while data := self.socket.recv(wire.READ_BYTES):
+                for message in self._lines.feed(data):
+                    if message.get("do") == "welcome":
+                        return message
+        except (OSError, wire.Garbled):
+            pass
+        raise NotReady(_no_answer())
+
+    def say(self, message: Mapping[str, object]) -> None:
+        """Tell the session something; without one there is nobody to wait for."""
+        try:
+            self.socket.sendall(wire.pack(message))
+        except OSError:
+            self.released = True
+
+    def hear(self) -> bool:
+        """Take in what the session says; False once it is gone."""
+        try:
+            data = self.socket.recv(wire.READ_BYTES)
+            for message in self._lines.feed(data):
+                self.released = self.released or message.get("do") == "release"
+        except (OSError, wire.Garbled):
+            data = b""
+        return bool(data)
+
+
+class RankSupervisor(Supervisor):
+    """The parent of one rank."""
+
+    def __init__(
+        self,
+        child: Child,
+        path: str,
+        plan_watch: object,
+        node: Node,
+        environ: Mapping[str, str],
+        channel: Channel,
+        facts: Mapping[str, object],
+    ) -> None:
+        from launcher.model import Supervision
+
+        assert isinstance(plan_watch, Supervision)  # noqa: S101 - for the type checker
+        super().__init__([child], [path], plan_watch, node, environ)
+        self.channel, self.facts = channel, facts
+        self.verdict: Verdict | None = None
+        self.holds = False
+        self.loop.add(channel.socket.fileno(), self.on_channel)
+
+    def make_relay(self) -> Relay:
+        """What one of a thousand ranks is told is for the head to say."""
+        return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
+
+    def start_all(self) -> None:
+        """Start the process, and tell the head who it is."""
+        super().start_all()
+        if self.refused is None:
+            self.channel.say({"is": "started", **self.facts})
+
+    def on_channel(self) -> None:
+        """The session has said something, or is gone, and with it the job."""
+        if not self.channel.hear():
+            self.loop.remove(self.channel.socket.fileno())
+            if not self.channel.released and self.running:
+                self.stopper.begin(signal.SIGTERM)
+            self.channel.released = True
+
+    def on_signals(self) -> None:
+        """While we only wait for the others, a signal can only mean that they are not waited for."""
+        if self.holds:
+            self.channel.released = True
+        super().on_signals()
+
+    def publish(self, verdict: Verdict, *, shown: bool) -> None:
+        """Keep the verdict for the head, which gives the one that counts."""
+        self.verdict = verdict
+
+    def finish(self) -> int:
+        """Tell the head how the process ended; with a failure, wait until all ranks have ended."""
+        status = super().finish()
+        first = self.first or (self.ended[0] if self.ended else None)
+        message: dict[str, object] = {"is": "ended", **self.facts, "status": status}
+        if first is not None:
+            message |= {"code": first.code or 0, "asked": first.passed_on}
+        if self.verdict is not None:
+            from launcher.mpi.verdicts import render_record
+
+            message["verdict"] = render_record(self.verdict)
+        self.channel.say(message)
+        self.holds = True
+        while status and not self.channel.released:
+            self.loop.turn()
+        return status
+
+
+def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Run a rank; return its status.
+
+    Args:
+        job: Name of the job, see `wire.find_session`.
+        words: Options of ``launcher run``, then ``--`` and the command.
+        environ: The environment that mpirun has given us.
+
+    Raises:
+        LauncherError: There is no session, no sense in the environment, or the command cannot run.
+    """
+    from launcher.cli import read_run
+    from launcher.host import Host
+    from launcher.options import read_options
+    from launcher.plan import plan_job, render_environ
+    from launcher.run.execute import find_program
+
+    channel = Channel(job)
+    welcome = channel.greet()
+    inherited = apply_welcome(environ, welcome)
+    told = inherited | {
+        name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
+    }
+    typed, command, _ = read_run(words, told)
+    plan = plan_job(told, Host(), read_options(typed, told), command)
+    (process,) = plan.processes
+    environment = render_environ(plan, process, inherited)
+    child = Child(
+        process.rank,
+        process.local_rank,
+        process.argv,
+        environment,
+        plan.supervision.routes[0],
+        process.cpus,
+    )
+    topology = plan.topology
+    node = Node(topology.node_rank, topology.world_size)
+    facts = {
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        "size": topology.world_size,
+        "local_size": topology.local_size,
+    }
+    path = find_program(child.argv[0], environment)
+    if plan.widen_cpus:
+        from launcher.run.execute import CPU_LIMIT
+
+        os.sched_setaffinity(0, range(CPU_LIMIT))
+    return RankSupervisor(child, path, plan.supervision, node, told, channel, facts).run()
+
+
+def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> dict[str, str]:
+    """Return the environment with the head's variables as the head has them, byte for byte.
+
+    mpirun has carried them, too, but not every one of them can carry every value, and Open MPI puts a
+    folder of its own in front of PATH.
+    """
+    variables = welcome.get("variables")
+    given = variables if isinstance(variables, dict) else {}
+    return {**environ, **{name: value for name, value in given.items() if isinstance(value, str)}}
+
+
+def _no_session(job: str) -> Problem:
+    return Problem(
+        "no-session",
+        f"mpirun has started a rank on {os.uname().nodename}, where the head of job {job[:64]} has no session",
+        "this node",
+        "the hostfile was not followed, or the nodes do not have a /dev/shm or /tmp each of their own",
+    )
+
+
+def _no_answer() -> Problem:
+    return Problem(
+        "no-session",
+        f"the session of this job on {os.uname().nodename} does not answer",
+        "this node",
+        "see what the head says of this node",
+    )
+
+
+def main(argv: list[str]) -> int:
+    """Be the parent of a rank; what is wrong is said as ``launcher run`` says it."""
+    from launcher.__main__ import print_problems
+
+    try:
+        return run_rank(argv[0], argv[1:], dict(os.environ))
+    except LauncherError as error:
+        print_problems(error)
+        return error.exit_status
+
+
+if __name__ == "__main__":
+    status = main(sys.argv[1:])
+    sys.stderr.flush()
+    os._exit(status)

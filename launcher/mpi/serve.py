@@ -1,0 +1,197 @@
+"""A node that serves: an sshd of this job alone, until the head says how the job ended, or is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from launcher.errors import NotReady, Problem
+from launcher.model import Supervision
+from launcher.mpi import wire
+from launcher.mpi.head import Wake
+from launcher.mpi.session import SERVE_SOCKET
+from launcher.run.relay import Relay
+from launcher.run.sig import signal
+from launcher.run.signals import name_signal
+from launcher.run.spawn import Child
+from launcher.run.supervise import Node, Supervisor
+from launcher.ssh.keys import Keys
+from launcher.ssh.server import write_server
+
+GONE = 75
+"""Our status where the head has gone without a word."""
+CLOSE_S = 4.0
+"""How long sshd and its sessions may take to end."""
+
+
+class ServeRelay(Relay):
+    """Hands signals to the head, which tells the ranks of all nodes."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(server.watch, shares_terminal=False, say=server.say)
+        self._server = server
+
+    def attach(self, stopper: object, running: object) -> None:
+        """What is asked of us is not asked of sshd."""
+
+    def pass_on(self, number: int, *, from_terminal: bool) -> None:
+        """Tell the head; before it has come, or when asked twice, end."""
+        if number not in (signal.SIGTERM, signal.SIGINT):
+            return
+        again, self.told = self.told is not None, self.told or number
+        if again or not self._server.tell(number):
+            self._server.end(128 + number)
+        else:
+            self._say(f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes")
+
+
+class Server(Supervisor):
+    """The parent of sshd, and through it of all that the job runs on this node."""
+
+    may_share_terminal = False
+
+    def __init__(
+        self,
+        child: Child,
+        path: str,
+        watch: Supervision,
+        environ: Mapping[str, str],
+        listener: socket.socket,
+        timeout_s: float,
+    ) -> None:
+        self.listener, self.timeout_s = listener, timeout_s
+        self.connection: socket.socket | None = None
+        self.status: int | None = None
+        self.wake = Wake(time.monotonic() + timeout_s)
+        self.is_late = False
+        super().__init__([child], [path], watch, Node(), environ)
+        listener.setblocking(False)
+        self.loop.add(listener.fileno(), self.on_connect)
+
+    def make_relay(self) -> Relay:
+        """Signals are for the head."""
+        return ServeRelay(self)
+
+    def start_all(self) -> None:
+        """Start sshd."""
+        self.loop.timers.append(Timer(self.wake, self.on_late))
+        super().start_all()
+
+    def on_connect(self) -> None:
+        """A session has been started on this node: the head has come."""
+        connection, _ = self.listener.accept()
+        _, uid = wire.read_peer(connection)
+        if uid != os.geteuid() or self.connection is not None:
+            connection.close()
+            return
+        self.connection, self.wake.due = connection, None
+        self.loop.add(connection.fileno(), self.on_word)
+
+    def on_word(self) -> None:
+        """The session tells how the job ended, or is gone."""
+        assert self.connection is not None  # noqa: S101 - it is what was ready
+        data = b""
+        with contextlib.suppress(OSError):
+            data = self.connection.recv(64)
+        if data.strip().isdigit():
+            self.end(min(int(data.split()[0]), 255))
+        elif not data:
+            self.loop.remove(self.connection.fileno())
+            if self.status is None:
+                self.say("the head of the job is gone without a word; what it left here was ended")
+                self.end(GONE)
+
+    def on_late(self) -> None:
+        """Nobody has come."""
+        self.is_late = True
+        self.end(GONE)
+
+    def tell(self, number: int) -> bool:
+        """Tell the head of a signal; return whether there is one."""
+        if self.connection is None:
+            return False
+        with contextlib.suppress(OSError):
+            self.connection.sendall(b"%d\n" % number)
+            return True
+        return False
+
+    def end(self, status: int) -> None:
+        """The job is over on this node."""
+        self.status = status if self.status is None else self.status
+        self.stopper.grace_s = CLOSE_S
+        self.stopper.begin(signal.SIGTERM)
+
+    def finish(self) -> int:
+        """Return the status of the job.
+
+        Raises:
+            NotReady: The head has not come.
+        """
+        if self.is_late:
+            raise NotReady(_no_head(self.timeout_s))
+        if self.status is None:
+            return super().finish() or GONE  # sshd itself has ended, and says why
+        return self.status
+
+
+class Timer:
+    """Calls a function at a point in time that may be called off."""
+
+    def __init__(self, wake: Wake, then: Callable[[], None]) -> None:
+        self._wake, self._then = wake, then
+
+    @property
+    def due(self) -> float | None:
+        """When, None for never."""
+        return self._wake.due
+
+    def fire(self, now: float) -> None:
+        """It is time."""
+        self._wake.fire(now)
+        self._then()
+
+
+def serve(
+    keys: Keys,
+    address: str,
+    port: int,
+    folder: str,
+    watch: Supervision,
+    environ: Mapping[str, str],
+    timeout_s: float,
+) -> int:
+    """Serve until the job is over; return its status.
+
+    Args:
+        keys: The job's keys.
+        address: Ours, in the network of the cluster: sshd listens there alone.
+        port: Port of sshd.
+        folder: A private folder, ours to write in.
+        watch: How sshd is watched.
+        environ: Our environment, which what the head starts here is to have.
+        timeout_s: How long the head may take to come.
+
+    Raises:
+        NotReady: No sshd, it cannot listen, or the head has not come (75).
+    """
+    path = os.path.join(folder, "serve")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(8)
+    argv = write_server(folder, keys, address, port, {**environ, SERVE_SOCKET: path})
+    child = Child(0, 0, argv, dict(environ), called="sshd")
+    server = Server(child, argv[0], watch, environ, listener, timeout_s)
+    server.say(f"serving on {address} port {port} until the head of the job says that it is over")
+    return server.run()
+
+
+def _no_head(timeout_s: float) -> Problem:
+    return Problem(
+        "no-head",
+        f"the head of the job has not come within {timeout_s:g} s",
+        "this node",
+        "start the same command on node 0, with the same key and host list, or wait longer: --roll-call-timeout S",
+    )

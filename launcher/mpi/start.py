@@ -1,0 +1,105 @@
+"""From a plan to a running head, or to a node that serves: folders, keys, command lines."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+
+from launcher.engines.mpirun import FOLDER, JOB, KEY_VARIABLE, SERVE
+from launcher.errors import NotReady, Problem
+from launcher.model import Agent, Fleet, Plan
+from launcher.mpi import session, wire
+from launcher.mpi.crew import Line
+from launcher.mpi.head import Head, Job
+from launcher.mpi.serve import serve
+from launcher.plan import apply_settings
+from launcher.run.execute import find_program
+from launcher.run.guardian import MARK, mark_of
+from launcher.run.spawn import Child
+from launcher.ssh.client import write_client
+from launcher.ssh.keys import Keys, read_keys
+
+
+def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]) -> int:
+    """Run the job from here, or serve as one of its nodes; return the job's status.
+
+    Raises:
+        LauncherError: Keys, sshd or mpirun are not as they should be, or nodes do not answer.
+    """
+    folder = make_folder()
+    try:
+        if agent.engine == SERVE:
+            return _serve(plan, fleet, environ, folder)
+        return _lead(plan, agent, fleet, environ, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_folder() -> str:
+    """Return a new folder that only we can look into: keys and configuration stand there.
+
+    Raises:
+        NotReady: Nowhere.
+    """
+    problem = ""
+    for base in wire.FOLDERS:
+        try:
+            return tempfile.mkdtemp(prefix="launcher-", dir=base)
+        except OSError as error:
+            problem = f"{base}: {error.strerror}"
+    fix = "mount a tmpfs at /tmp or /dev/shm (docker run --tmpfs /tmp)"
+    raise NotReady(Problem("no-folder", f"no folder for keys and configuration: {problem}", "this node", fix))
+
+
+def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
+    if not fleet.has_key:
+        return None
+    return read_keys(fleet.ssh_key or environ[KEY_VARIABLE])
+
+
+def _serve(plan: Plan, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
+    keys = _read_keys(fleet, environ)
+    assert keys is not None  # noqa: S101 - the plan has none without
+    inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
+    return serve(keys, fleet.address, fleet.ssh_port, folder, plan.supervision, inherited, fleet.timeout_s)
+
+
+def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
+    ssh = write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port or None)
+    name = os.urandom(8).hex()
+    inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
+    _write_files(agent, folder)
+    argv = tuple(word.replace(FOLDER, folder).replace(JOB, name) for word in agent.argv)
+    environment = apply_settings(inherited, agent.unset, agent.settings)
+    environment[MARK] = mark_of(name, environ)
+    job = Job(
+        name=name,
+        lines=tuple(_reach(ssh, host, index, name) for index, host in enumerate(fleet.hosts)),
+        per_node=fleet.per_node,
+        master_addr=plan.topology.master_addr,
+        master_port=plan.topology.master_port,
+        variables={
+            **{key: inherited[key] for key in fleet.forward if key in inherited},
+            MARK: environment[MARK],
+        },
+        timeout_s=fleet.timeout_s,
+    )
+    child = Child(0, 0, argv, environment, called=agent.engine)
+    path = find_program(argv[0], environment)
+    return Head(child, path, plan.supervision, job, inherited).run()
+
+
+def _write_files(agent: Agent, folder: str) -> None:
+    for word, text in agent.files:
+        with open(word.replace(FOLDER, folder), "x", encoding="utf-8") as file:
+            file.write(text)
+
+
+def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
+    """Return how a node is reached; the head itself without ssh."""
+    words = (sys.executable, "-I", "-S", session.__file__, name)
+    return Line(host, words if index == 0 else (*ssh, host, f"exec {shlex.join(words)}"))
