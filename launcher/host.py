@@ -14,6 +14,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.machine.infiniband import Port
+    from launcher.machine.network import Interface
     from launcher.model import Layout
 
 READ_LIMIT_BYTES = 1 << 20
@@ -69,6 +71,10 @@ class Host:
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
         """Return the IP addresses of every interface, zone suffixes dropped."""
+        return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
+
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        """Return the IP addresses of every interface, zone suffixes dropped, each with its netmask."""
         import psutil
 
         families = (2, 10)  # AF_INET, AF_INET6, without the 6 ms that importing socket costs
@@ -77,7 +83,9 @@ class Host:
         except OSError:
             return {}
         return {
-            name: tuple(item.address.split("%")[0] for item in items if item.family in families)
+            name: tuple(
+                (item.address.split("%")[0], item.netmask) for item in items if item.family in families
+            )
             for name, items in sorted(found.items())
         }
 
@@ -102,6 +110,32 @@ class Host:
         except (OSError, UnicodeError):
             return frozenset()
         return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+    def address_of(self, name: str) -> str:
+        """Return the address of ours that a name of ours means; the name itself where none is known."""
+        own = self.own_addresses()
+        found = sorted(address for address in self.resolve(name) if address in own and address != name)
+        return name if name in own - {self.hostname()} or not found else found[0]
+
+    def is_root(self) -> bool:
+        """Whether programs that ask are told that we are root."""
+        return os.geteuid() == 0
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Return the network interfaces. Costs milliseconds: psutil, and some files of each."""
+        from launcher.machine.network import read_interfaces
+
+        return read_interfaces(self)
+
+    def hca_ports(self) -> tuple[Port, ...]:
+        """Return the ports of RDMA devices, InfiniBand or not."""
+        from launcher.machine.infiniband import read_ports
+
+        return read_ports(self)
+
+    def verbs_devices(self) -> frozenset[str] | None:
+        """Return the names uverbsN of the RDMA device files exposed to us, None if that is not known."""
+        names = self.list_folder("/dev/infiniband")
+        return frozenset(name for name in names if name.startswith("uverbs"))
 
     def address_towards(self, target: str) -> str | None:
         """Return the address of ours that a host would see us by, None if there is no way to it."""

@@ -4,6 +4,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
 
     {"version": 1, "launcher": "0.1.0", "hostname": "node0",
      "addresses": {"eth0": ["10.0.0.4"]},
+     "interfaces": [{"name": "eth0", "addresses": ["10.0.0.4/24"], "is_up": true, "kind": "ethernet"}],
      "environ": {"RANK": "0"},
      "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0}],
      "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
@@ -11,7 +12,8 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
      "torch": {"": "2.13.0", "python": "2.13.0", "python3": ""},
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
-               "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"}}
+               "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"},
+     "verbs": ["uverbs0"]}
 
 Secrets never enter: only variables on an allow-list of names are written, and what looks like a
 secret inside their values is taken out (`launcher.redact`).
@@ -22,18 +24,24 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from typing import TypeVar
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
 from launcher.machine.gpus import list_gpus
+from launcher.machine.infiniband import read_ports
+from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.machine.sysfs import natural_order
 from launcher.master import DEFAULT_PORT
 from launcher.model import Core, Gpu, Layout
 from launcher.redact import is_public_name, redact, redact_argv
 from launcher.replace import replace_file
 from launcher.sources.hydra import PROXY_NAMES
+
+T = TypeVar("T")
 
 VERSION = 1
 PYTHONS = ("", "python", "python3")
@@ -61,11 +69,13 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     """Return this node as a JSON object, without secrets."""
     affinity = host.affinity()
     layout = host.layout()
+    verbs = host.verbs_devices()
     return {
         "version": VERSION,
         "launcher": __version__,
         "hostname": host.hostname(),
         "addresses": {name: list(items) for name, items in host.addresses().items()},
+        "interfaces": [_describe_interface(interface) for interface in host.interfaces()],
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
         "gpus": _describe_gpus(list_gpus(), layout) or host.gpu_count(),
         "cpus": {
@@ -79,8 +89,17 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
             if line and line[0].rpartition("/")[2] in PROXY_NAMES
         ],
         "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
-        "sysfs": _read_sysfs(host),
+        "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
+        "verbs": None if verbs is None else sorted(verbs, key=natural_order),
     }
+
+
+def _describe_interface(interface: Interface) -> dict[str, object]:
+    """Return an interface's fields, its addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
+    addresses = [
+        address if length is None else f"{address}/{length}" for address, length in interface.addresses
+    ]
+    return {**vars(interface), "addresses": addresses}
 
 
 def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dict[str, object]]:
@@ -124,6 +143,48 @@ def _read_folder(host: Host, path: str, found: dict[str, object], depth: int = 0
                 found[f"{path}/{name}"] = text.rstrip("\n")
         elif depth < 2 and (name in SYSFS_FOLDERS or name.isdecimal()):
             _read_folder(host, f"{path}/{name}", found, depth + 1)
+
+
+def _read_files_of_ports(host: Host) -> dict[str, object]:
+    """Return what `Host.hca_ports` looks at below /sys, as it stands there: its fault would then replay.
+
+    Entries of tables that are zero stay out: there are hundreds, and they say nothing.
+    """
+    witness = _Witness(host)
+    read_ports(witness)
+    return {path: told for path, told in witness.told.items() if not _is_empty_entry(path, told)}
+
+
+def _is_empty_entry(path: str, told: object) -> bool:
+    table = path.split("/")[-2]
+    return table in ("gids", "pkeys") and not str(told).strip("0x:")
+
+
+class _Witness(Host):
+    """A machine that passes on what another one answers, and remembers it."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.root)
+        self._host = host
+        self.told: dict[str, object] = {}
+
+    def read_text(self, path: str) -> str | None:
+        text = self._host.read_text(path)
+        if text is not None:
+            self.told[path.removeprefix("/sys/")] = text.rstrip("\n")
+        return text
+
+    def read_link(self, path: str) -> str | None:
+        target = self._host.read_link(path)
+        if target is not None:
+            self.told[path.removeprefix("/sys/")] = {"link": target}
+        return target
+
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        return self._host.list_folder(path)
+
+    def verbs_devices(self) -> frozenset[str] | None:
+        return self._host.verbs_devices()
 
 
 def render_snapshot(snapshot: Mapping[str, object]) -> str:
@@ -208,6 +269,25 @@ class RecordedHost(Host):
             if isinstance(items, list)
         }
 
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        """Return the recorded addresses; masks are recorded with the interfaces only."""
+        return {
+            name: tuple((address, None) for address in addresses)
+            for name, addresses in self.addresses().items()
+        }
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Return the recorded interfaces; of a snapshot without them, what the addresses tell."""
+        recorded = self._data.get("interfaces")
+        if not isinstance(recorded, list):
+            return super().interfaces()
+        return tuple(_read_interface(fields) for fields in map(_mapping, recorded) if fields.get("name"))
+
+    def verbs_devices(self) -> frozenset[str] | None:
+        """Return the recorded names of RDMA device files."""
+        verbs = self._data.get("verbs")
+        return frozenset(map(str, verbs)) if isinstance(verbs, list) else None
+
     def gpu_count(self) -> int | None:
         """Return the recorded number of GPUs."""
         gpus = self._data.get("gpus")
@@ -251,6 +331,31 @@ class RecordedHost(Host):
 
 def _mapping(value: object) -> Mapping[str, object]:
     return value if isinstance(value, Mapping) else {}
+
+
+def _read_interface(fields: Mapping[str, object]) -> Interface:
+    """Return one recorded interface; a field of another type than it should have is None."""
+    addresses = fields.get("addresses")
+    return Interface(
+        name=str(fields["name"]),
+        addresses=tuple(map(_read_address, addresses)) if isinstance(addresses, list) else (),
+        is_up=_field(fields, "is_up", bool),
+        has_carrier=_field(fields, "has_carrier", bool),
+        speed_mbps=_field(fields, "speed_mbps", int),
+        is_loopback=_field(fields, "is_loopback", bool) or False,
+        kind=_field(fields, "kind", str),
+        master=_field(fields, "master", str),
+    )
+
+
+def _field(fields: Mapping[str, object], name: str, kind: type[T]) -> T | None:
+    value = fields.get(name)
+    return value if isinstance(value, kind) else None
+
+
+def _read_address(text: object) -> tuple[str, int | None]:
+    address, _, length = str(text).partition("/")
+    return address, int(length) if length.isascii() and length.isdecimal() and len(length) <= 3 else None
 
 
 def _read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:

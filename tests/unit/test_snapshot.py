@@ -144,6 +144,7 @@ def test_sysfs_is_recorded_as_files_and_links(tmp_path: Path) -> None:
     assert sorted(sysfs) == [
         "class/infiniband/mlx5_0",
         "class/infiniband/mlx5_0/node_guid",
+        "class/infiniband/mlx5_0/ports/1/gids/0",
         "class/infiniband/mlx5_0/ports/1/lid",
         "class/infiniband/mlx5_0/ports/1/link_layer",
         "class/infiniband/mlx5_0/ports/1/state",

@@ -1,0 +1,220 @@
+"""The RDMA ports of this node, and which of them are InfiniBand that a job can use.
+
+A device under /sys/class/infiniband need not be InfiniBand: Azure's accelerated networking, RoCE,
+EFA and Omni-Path are there too, and their names say nothing (``mlx5_0`` may be any of the first
+three). So nothing is concluded from names: the port states its link layer, the driver its make.
+
+What stands in the files is believed only in the kernel's own form. A fact that is missing, refused
+or in another form is None, and the other facts stay. A port is left out only if its folder is not
+named by a number, or if none of link layer, state and rate can be read: then it is gone.
+
+Source: Linux Documentation/ABI/stable/sysfs-class-infiniband, drivers/infiniband/core/sysfs.c;
+drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sysfs writes "Unknown").
+"""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.numa import parse_pci_address
+from launcher.machine.sysfs import natural_order, read_line, read_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+DEVICES = "/sys/class/infiniband"
+VERBS = "/sys/class/infiniband_verbs"
+LINK_LAYERS = ("InfiniBand", "Ethernet", "Unknown", "Unspecified")
+STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
+"""By the number that the kernel writes in front."""
+OMNI_PATH = ("hfi", "opa")
+"""Beginnings of its driver's name (hfi1) and of its devices' (hfi1_0; opap1s0 where udev names by place)."""
+EMPTY_PKEYS_LIMIT = 8
+"""So many empty entries in a row end the table: a ConnectX has 128, and the firmware is asked for each."""
+
+
+@frozen
+class Gid:
+    """An entry of a port's table of global identifiers.
+
+    Attributes:
+        index: Its place in the table, which is what NCCL_IB_GID_INDEX counts.
+        address: As the kernel writes it: eight groups of four hexadecimal digits.
+        type: ``IB/RoCE v1`` or ``RoCE v2``, None if unknown. InfiniBand's are of the first.
+    """
+
+    index: int
+    address: str
+    type: str | None = None
+
+
+@frozen
+class Port:
+    """A port of an RDMA device.
+
+    Attributes:
+        device: As under /sys/class/infiniband, e.g. ``mlx5_0``.
+        number: Of the port, from 1 on.
+        link_layer: One of `LINK_LAYERS`.
+        state: One of `STATES`.
+        rate_gbps: Signalling rate; only that of an ACTIVE port means anything.
+        gids: The entries that are not zero, by index.
+        pkeys: (index, partition key) of the entries that are not zero.
+        numa_node: Of the device; None if the kernel tells none.
+        pci_path: PCI root and functions down to the device's own, e.g. ``("pci0000:00",
+            "0000:00:01.0", "0000:01:00.0")``; empty for a device in software.
+        interface: The network interface of the port: IP over InfiniBand, or Ethernet.
+        has_uverbs: Whether the device file that programs need is exposed to us. None: not recorded.
+        driver: Kernel driver of the device, e.g. ``mlx5_core``, ``efa``.
+    """
+
+    device: str
+    number: int
+    link_layer: str | None = None
+    state: str | None = None
+    rate_gbps: float | None = None
+    gids: tuple[Gid, ...] = ()
+    pkeys: tuple[tuple[int, int], ...] = ()
+    numa_node: int | None = None
+    pci_path: tuple[str, ...] = ()
+    interface: str | None = None
+    has_uverbs: bool | None = None
+    driver: str | None = None
+
+
+def is_usable(port: Port) -> bool:
+    """Whether a port is InfiniBand with a subnet behind it.
+
+    Omni-Path states link layer InfiniBand too, but nothing written for InfiniBand's verbs runs well on it.
+    """
+    is_omni_path = any(name.startswith(OMNI_PATH) for name in (port.driver or "", port.device))
+    return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path
+
+
+def read_ports(host: Host) -> tuple[Port, ...]:
+    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10; see above for what is left out."""
+    exposed = host.verbs_devices()
+    verbs = _read_verbs(host) if exposed else {}
+    return tuple(
+        port
+        for device in sorted(host.list_folder(DEVICES), key=natural_order)
+        for port in _read_device(host, device, None if exposed is None else verbs.get(device) in exposed)
+    )
+
+
+def _read_verbs(host: Host) -> dict[str, str]:
+    """Return the device file's name of each device."""
+    pairs = [(read_line(host, f"{VERBS}/{name}/ibdev"), name) for name in host.list_folder(VERBS)]
+    return {device: name for device, name in pairs if device is not None}
+
+
+def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[Port]:
+    folder = f"{DEVICES}/{device}"
+    numbers = _numbers(host, f"{folder}/ports", digits=3)
+    driver = host.read_link(f"{folder}/device/driver") if numbers else None
+    for number in numbers:
+        place = f"{folder}/ports/{number}"
+        link_layer, state, rate = (
+            read_line(host, f"{place}/{name}") for name in ("link_layer", "state", "rate")
+        )
+        if link_layer is None and state is None and rate is None:
+            continue
+        gids = _read_gids(host, place)
+        yield Port(
+            device=device,
+            number=number,
+            link_layer=link_layer if link_layer in LINK_LAYERS else None,
+            state=parse_state(state or ""),
+            rate_gbps=parse_rate(rate or ""),
+            gids=gids,
+            pkeys=_read_pkeys(host, place),
+            numa_node=read_number(host, f"{folder}/device/numa_node"),
+            pci_path=parse_pci_path(host.read_link(folder) or ""),
+            interface=_read_interface(host, folder, number, gids if link_layer == "Ethernet" else ()),
+            has_uverbs=has_uverbs,
+            driver=driver.rpartition("/")[2] if driver else None,
+        )
+
+
+def _numbers(host: Host, folder: str, digits: int) -> list[int]:
+    """Return the numbers that name something in a folder."""
+    names = host.list_folder(folder)
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) <= digits)
+
+
+def parse_state(text: str) -> str | None:
+    """Return the name in e.g. ``4: ACTIVE``; None if number and name are no such pair."""
+    number, _, name = text.partition(": ")
+    return name if name in STATES and number == str(STATES.index(name)) else None
+
+
+def parse_rate(text: str) -> float | None:
+    """Return the Gb/s of e.g. ``400 Gb/sec (4X NDR)`` or ``2.5 Gb/sec (1X SDR)``; None if there are none."""
+    words = text.split()
+    whole, _, rest = (words or [""])[0].partition(".")
+    is_rate = whole.isdecimal() and len(whole) <= 6 and (rest or "0").isdecimal() and words[1:2] == ["Gb/sec"]
+    return float(words[0]) or None if is_rate else None
+
+
+def parse_pci_path(link: str) -> tuple[str, ...]:
+    """Return the PCI part of where a device's link points; see `Port.pci_path`."""
+    return tuple(name for name in link.split("/") if _is_pci_root(name) or parse_pci_address(name))
+
+
+def _is_pci_root(name: str) -> bool:
+    return name.startswith("pci") and parse_pci_address(f"{name[3:]}:0.0") is not None
+
+
+def _read_gids(host: Host, place: str) -> tuple[Gid, ...]:
+    found = [
+        (index, read_line(host, f"{place}/gids/{index}")) for index in _numbers(host, f"{place}/gids", 4)
+    ]
+    return tuple(
+        Gid(index, gid, read_line(host, f"{place}/gid_attrs/types/{index}"))
+        for index, gid in found
+        if gid is not None and _is_gid(gid)
+    )
+
+
+def _is_gid(text: str) -> bool:
+    """Whether a text is an identifier, and not the zero that stands for none."""
+    groups = text.split(":")
+    is_hex = all(len(group) == 4 and not group.strip("0123456789abcdef") for group in groups)
+    return len(groups) == 8 and is_hex and bool(text.strip("0:"))
+
+
+def _read_pkeys(host: Host, place: str) -> tuple[tuple[int, int], ...]:
+    found: list[tuple[int, int]] = []
+    empty_count = 0
+    for index in _numbers(host, f"{place}/pkeys", 5):
+        pkey = parse_pkey(read_line(host, f"{place}/pkeys/{index}") or "")
+        empty_count = 0 if pkey else empty_count + 1
+        if pkey:
+            found.append((index, pkey))
+        if empty_count == EMPTY_PKEYS_LIMIT:
+            break
+    return tuple(found)
+
+
+def parse_pkey(text: str) -> int | None:
+    """Return the number in e.g. ``0x8001``; None if it is none, or zero, which stands for no key."""
+    digits = text.removeprefix("0x")
+    is_pkey = len(digits) == 4 and not digits.strip("0123456789abcdef") and text != digits
+    return int(digits, 16) or None if is_pkey else None
+
+
+def _read_interface(host: Host, folder: str, number: int, gids: Sequence[Gid]) -> str | None:
+    """Return the interface that the port's first identifier belongs to, or else that of its device.
+
+    A device with two ports has an interface for each, which counts from 0 in ``dev_port``. One port can
+    have more (a partition's ``ib0.8001``); the first is the port's own.
+    """
+    place = f"{folder}/ports/{number}/gid_attrs/ndevs"
+    owners = [read_line(host, f"{place}/{gid.index}") for gid in gids[:1]]
+    if owners and owners[0]:
+        return owners[0]
+    for name in sorted(host.list_folder(f"{folder}/device/net"), key=natural_order):
+        if read_number(host, f"{folder}/device/net/{name}/dev_port") in (number - 1, None):
+            return name
+    return None

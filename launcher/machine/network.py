@@ -1,0 +1,203 @@
+"""The interfaces of this node, and which of them leads to the other nodes of the job.
+
+Addresses and masks come from the kernel's own answer (`Host.netmasks`), the rest from /sys/class/net.
+A sysfs that was mounted for another network namespace lists that one's interfaces: what it cannot
+tell of ours is None.
+
+Source: Linux Documentation/ABI/testing/sysfs-class-net (carrier, flags, speed, type, master),
+include/uapi/linux/if.h (flags), include/uapi/linux/if_arp.h (types).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.sysfs import natural_order, read_line, read_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+NET = "/sys/class/net"
+IFF_UP = 0x1
+IFF_LOOPBACK = 0x8
+SPEED_LIMIT_MBPS = 1 << 31
+"""Some kernels write their -1 for "unknown" as 4294967295."""
+KINDS_BY_ARP_TYPE = {1: "ethernet", 32: "infiniband", 772: "loopback"}
+DEVTYPES = ("bridge", "bond", "vlan", "wlan")
+"""Kinds that the kernel names in an interface's uevent file."""
+OF_THIS_MACHINE_ALONE = ("docker", "virbr", "podman", "cni", "lxcbr", "lxdbr")
+"""Beginnings of names that container engines and hypervisors give to bridges inside of one machine."""
+
+
+@frozen
+class Interface:
+    """A network interface.
+
+    Attributes:
+        name: As in ``ip addr``.
+        addresses: IPv4 and IPv6 addresses without zones, each with the length of its network's prefix;
+            None where that is not known.
+        is_up: Whether somebody switched it on. None: /sys does not know it.
+        has_carrier: Whether the cable (or the other end of a pair) is there. None: it is off, or unknown.
+        speed_mbps: None where the driver knows none; a pair of virtual ends claims 10,000.
+        is_loopback: Whether it only leads back to this machine.
+        kind: ``ethernet`` (hardware, or a hypervisor's), ``infiniband`` (IP over it), ``loopback``,
+            ``bridge``, ``bond``, ``vlan``, ``wlan``, ``virtual`` (a pair into a container, a tunnel,
+            a dummy), ``other``; None if /sys does not know it.
+        master: The bridge or bond that it is a member of; of the fast path of accelerated
+            networking, the interface that has the address.
+    """
+
+    name: str
+    addresses: tuple[tuple[str, int | None], ...] = ()
+    is_up: bool | None = None
+    has_carrier: bool | None = None
+    speed_mbps: int | None = None
+    is_loopback: bool = False
+    kind: str | None = None
+    master: str | None = None
+
+
+def read_interfaces(host: Host) -> tuple[Interface, ...]:
+    """Return all interfaces of this network namespace, eth2 before eth10."""
+    netmasks = host.netmasks()
+    return tuple(_read_interface(host, name, netmasks[name]) for name in sorted(netmasks, key=natural_order))
+
+
+def _read_interface(host: Host, name: str, netmasks: Iterable[tuple[str, str | None]]) -> Interface:
+    folder = f"{NET}/{name}"
+    addresses = tuple((address, prefix_length(netmask)) for address, netmask in netmasks)
+    flags = _read_flags(host, folder)
+    carrier = read_number(host, f"{folder}/carrier")
+    speed = read_number(host, f"{folder}/speed")
+    master = host.read_link(f"{folder}/master")
+    return Interface(
+        name=name,
+        addresses=addresses,
+        is_up=None if flags is None else bool(flags & IFF_UP),
+        has_carrier=None if carrier is None else bool(carrier),
+        speed_mbps=speed if speed and speed < SPEED_LIMIT_MBPS else None,
+        is_loopback=_only_loops(addresses) if flags is None else bool(flags & IFF_LOOPBACK),
+        kind=_read_kind(host, folder),
+        master=master.rpartition("/")[2] if master else None,
+    )
+
+
+def prefix_length(netmask: str | None) -> int | None:
+    """Return 24 for ``255.255.255.0``, 32 for ``ffff:ffff::``; None if that is no netmask."""
+    if netmask is None:
+        return None
+    try:
+        mask = ipaddress.ip_address(netmask)
+    except ValueError:
+        return None
+    length = f"{int(mask):b}".count("1")
+    filled = (1 << length) - 1 << mask.max_prefixlen - length
+    return length if int(mask) == filled else None
+
+
+def _read_flags(host: Host, folder: str) -> int | None:
+    try:
+        return int(read_line(host, f"{folder}/flags") or "", 16)
+    except ValueError:
+        return None
+
+
+def _only_loops(addresses: Iterable[tuple[str, int | None]]) -> bool:
+    parsed = [_parse(address) for address, _ in addresses]
+    return any(address is not None and address.is_loopback for address in parsed)
+
+
+def _read_kind(host: Host, folder: str) -> str | None:
+    number = read_number(host, f"{folder}/type")
+    if number is None:
+        return None
+    words = (host.read_text(f"{folder}/uevent") or "").split()
+    named = [kind for kind in DEVTYPES if f"DEVTYPE={kind}" in words]
+    if named:
+        return named[0]
+    kind = KINDS_BY_ARP_TYPE.get(number, "other")
+    is_virtual = "/virtual/" in (host.read_link(folder) or "")
+    return "virtual" if is_virtual and kind != "loopback" else kind
+
+
+def find_interface(interfaces: Iterable[Interface], address: str) -> Interface | None:
+    """Return the first interface that has an address, in whatever way it is written; None for a name."""
+    wanted = _parse(address)
+    if wanted is None:
+        return None
+    return next((found for found in interfaces if wanted in map(_parse, _texts(found))), None)
+
+
+def _texts(interface: Interface) -> list[str]:
+    return [address for address, _ in interface.addresses]
+
+
+def network_of(interface: Interface, address: str) -> str | None:
+    """Return the narrowest network of an interface that an address is in, e.g. ``10.77.0.0/24``.
+
+    Args:
+        interface: Where to look.
+        address: Its own address, or one that can be reached through it without a router.
+    """
+    wanted = _parse(address)
+    networks = [_network(own, length) for own, length in interface.addresses]
+    around = [network for network in networks if network and wanted is not None and wanted in network]
+    return str(max(around, key=lambda network: network.prefixlen)) if around else None
+
+
+def _network(address: str, length: int | None) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return None if length is None else ipaddress.ip_network(f"{address}/{length}", strict=False)
+    except ValueError:
+        return None
+
+
+def cluster_interface(
+    host: Host, interfaces: Sequence[Interface], own: str | None, peers: Iterable[str] = ()
+) -> Interface | None:
+    """Return the interface that leads to the other nodes of the job, None if that cannot be told.
+
+    It is the one that has our address of the host list; else the one that the kernel would send
+    through to reach a peer. A bridge of containers inside of this machine, or the loopback, it is
+    never: no other node could answer there.
+
+    Args:
+        host: Asked for routes, and so for names; a recorded one knows neither.
+        interfaces: All of this node's.
+        own: This node in the host list: an address, or a name; None if nobody says.
+        peers: Other nodes, addresses or names; asked in order until one tells.
+    """
+    for address in _own_addresses(host, own, peers):
+        found = find_interface(interfaces, address)
+        if found is not None and leads_out(found):
+            return found
+    return None
+
+
+def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterable[str]:
+    """Yield addresses of ours that others may see us by, the surest first; each may cost a look-up."""
+    if own is not None and _parse(own) is not None:
+        yield own
+    names = [own] if own is not None and _parse(own) is None else []
+    for target in (*names, *peers):
+        address = host.address_towards(target)
+        if address is not None:
+            yield address
+
+
+def leads_out(interface: Interface) -> bool:
+    """Whether other nodes can be behind it: no loopback, no bridge between containers of this machine."""
+    return not interface.is_loopback and not interface.name.startswith(OF_THIS_MACHINE_ALONE)
+
+
+def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return an address without its zone, as IPv4 where it is a mapped one; None if it is no address."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return None
+    return getattr(parsed, "ipv4_mapped", None) or parsed

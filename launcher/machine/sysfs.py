@@ -1,0 +1,29 @@
+"""Small facts out of /sys, where a file may be empty, refused, gone or filled with anything."""
+
+from __future__ import annotations
+
+import re
+
+from launcher.host import Host
+
+LINE_LIMIT = 256
+"""Longer than any line of a class in /sys that states one fact: more is no such fact."""
+
+
+def read_line(host: Host, path: str) -> str | None:
+    """Return a file's only line without spaces around it; None if it is empty, long, or not plain text."""
+    text = (host.read_text(path) or "").strip()
+    fits = 0 < len(text) <= LINE_LIMIT and text.isascii() and text.isprintable()
+    return text if fits else None
+
+
+def read_number(host: Host, path: str) -> int | None:
+    """Return the number that a file holds; None if it holds none, or -1, which /sys has for unknown."""
+    text = read_line(host, path) or ""
+    return int(text) if text.isdecimal() and len(text) <= 10 else None
+
+
+def natural_order(name: str) -> tuple[str | int, ...]:
+    """Return a sort key by which mlx5_2 comes before mlx5_10."""
+    parts = re.split(r"(\d+)", name, flags=re.ASCII)
+    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts))
