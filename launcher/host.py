@@ -110,6 +110,7 @@ class Host:
         except (OSError, UnicodeError):
             return frozenset()
         return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+
     def address_of(self, name: str) -> str:
         """Return the address of ours that a name of ours means; the name itself where none is known."""
         own = self.own_addresses()

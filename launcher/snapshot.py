@@ -247,6 +247,14 @@ class RecordedHost(Host):
         name = self._data.get("hostname")
         return name if isinstance(name, str) else "recorded"
 
+    def resolve(self, name: str) -> frozenset[str]:
+        """Return nothing: names mean what they mean here, not there."""
+        return frozenset()
+
+    def is_root(self) -> bool:
+        """Return whether the recorded user was root."""
+        return bool(self._data.get("root"))
+
     def address_towards(self, target: str) -> str | None:
         """A recorded machine has no routes."""
         return None

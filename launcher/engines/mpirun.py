@@ -16,6 +16,7 @@ from launcher.frameworks import starters
 from launcher.host import Host
 from launcher.model import Agent, Allocation, Fleet, Setting, Topology
 from launcher.options import Options
+from launcher.ssh.client import LIVENESS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def plan_agent(
     asked = options.words("forward")
     forward = choose_forwarded(environ, asked)
     fleet = Fleet(**{**vars(fleet), "forward": forward})
+    from launcher.machine.infiniband import is_usable
+
     interface, network = find_network(fleet, host)
     job = MpirunJob(
         mpi=mpi,
@@ -77,7 +80,7 @@ def plan_agent(
         forward=forward,
         network=network,
         interface=interface,
-        infiniband=host.has_infiniband(),
+        infiniband=tuple(f"{port.device}:{port.number}" for port in host.hca_ports() if is_usable(port)),
         extra=options.words("mpi_args"),
     )
     settings = tuple(
@@ -131,7 +134,10 @@ def plan_fleet(
 
 def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
     """Return the words that are ssh to the nodes of this job."""
-    return ("ssh", "-F", f"{FOLDER}/ssh_config")
+    if fleet.has_key:
+        return ("ssh", "-F", f"{FOLDER}/ssh_config")
+    port = ("-p", str(fleet.ssh_port)) if fleet.ssh_port else ()
+    return ("ssh", *port, *(word for item in LIVENESS.items() for word in ("-o", "=".join(item))))
 
 
 def plan_shim(options: Options, topology: Topology) -> tuple[str, ...]:

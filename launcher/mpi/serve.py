@@ -181,7 +181,7 @@ def serve(
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen(8)
-    argv = write_server(folder, keys, address, port, {**environ, SERVE_SOCKET: path})
+    argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
     child = Child(0, 0, argv, dict(environ), called="sshd")
     server = Server(child, argv[0], watch, environ, listener, timeout_s)
     server.say(f"serving on {address} port {port} until the head of the job says that it is over")

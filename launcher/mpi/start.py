@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-from launcher.engines.mpirun import FOLDER, JOB, KEY_VARIABLE, SERVE
+from launcher.engines.mpirun import FOLDER, JOB, KEY_VARIABLE, SERVE, plan_ssh
 from launcher.errors import NotReady, Problem
 from launcher.model import Agent, Fleet, Plan
 from launcher.mpi import session, wire
@@ -69,7 +69,8 @@ def _serve(plan: Plan, fleet: Fleet, environ: Mapping[str, str], folder: str) ->
 
 
 def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
-    ssh = write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port or None)
+    write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
+    ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
     name = os.urandom(8).hex()
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
     _write_files(agent, folder)

@@ -1,0 +1,127 @@
+"""Jobs that mpirun starts on simulated nodes, one ``launcher run`` per node or one on the head alone."""
+
+from __future__ import annotations
+
+import json
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.rehearse.cluster import Cluster, Node
+from tests.mpis import Mpi, mpis_folder
+from tests.process.starting import clean_environ
+
+DEADLINE_S = 90.0
+ALLREDUCE = """
+    import json, os, socket, sys
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    total = world.allreduce(world.rank + 1)
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    seen = {name: os.environ.get(name) for name in names}
+    line = json.dumps({**seen, "node": socket.gethostname(), "mpi_rank": world.rank, "sum": total})
+    sys.stdout.write(line + "\\n")
+"""
+
+
+class Done(NamedTuple):
+    """One launcher that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """What ranks have printed as JSON, one object per line."""
+        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+
+
+class Fleet:
+    """The nodes of one job, its MPI, and its key."""
+
+    def __init__(self, cluster: Cluster, mpi: Mpi, key: str, folder: Path) -> None:
+        self.cluster, self.mpi, self.key, self.folder = cluster, mpi, key, folder
+        self.hosts = ",".join(node.hostname for node in cluster.nodes)
+        self.launchers: list[subprocess.Popen[str]] = []
+
+    def script(self, text: str) -> str:
+        """Return the path of a script."""
+        path = self.folder / f"script{len(list(self.folder.iterdir()))}.py"
+        path.write_text(textwrap.dedent(text))
+        return str(path)
+
+    def start(
+        self, node: Node, *words: str, environ: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[str]:
+        """Start ``launcher run --engine mpirun WORDS`` on a node."""
+        line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", *words)
+        process = subprocess.Popen(
+            self.cluster.argv(node, line),
+            env=self.environ(**(environ or {})),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.launchers.append(process)
+        return process
+
+    def environ(self, **variables: str) -> dict[str, str]:
+        """Return what a launcher is started with."""
+        base = clean_environ()
+        mpi4py = f"{mpis_folder()}/mpi4py/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        return {
+            **base,
+            **self.mpi.environ,
+            "PYTHONPATH": f"{base['PYTHONPATH']}:{mpi4py}",
+            "LAUNCHER_HOSTS": self.hosts,
+            **({"LAUNCHER_SSH_KEY": self.key} if self.key else {}),
+            "LAUNCHER_ROLL_CALL_TIMEOUT": "20",
+            **variables,
+        }
+
+    def start_all(self, *words: str, environ: Mapping[str, str] | None = None) -> None:
+        """Start the same command on every node."""
+        for node in self.cluster.nodes:
+            self.start(node, *words, environ=environ)
+
+    def wait(self, timeout_s: float = DEADLINE_S) -> list[Done]:
+        """Wait for all launchers, in the order in which they were started."""
+        done = []
+        for process in self.launchers:
+            out, err = process.communicate(timeout=timeout_s)
+            done.append(Done(process.returncode, out, err))
+        return done
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        for process in self.launchers:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+    def processes(self, node: Node) -> list[str]:
+        """Return the command lines of what runs on a node, but its own first process and ps."""
+        done = subprocess.run(
+            self.cluster.argv(node, ["ps", "-e", "-o", "pid=,comm=,args="]),
+            env=clean_environ(),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        lines = [line.split(None, 2) for line in done.stdout.splitlines()]
+        return [args for pid, comm, args in lines if comm != "ps" and "node_agent" not in args and pid != "1"]
+
+
+def make_key(folder: Path) -> str:
+    """Make the keys of a job as its users do."""
+    path = folder / "job.key"
+    line = [sys.executable, "-m", "launcher", "keygen", str(path)]
+    subprocess.run(line, env=clean_environ(), check=True, capture_output=True)
+    return str(path)

@@ -1,0 +1,96 @@
+"""The nodes that a user lists, and the place of this one among them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import EnvironmentUntrusted, UsageError
+from launcher.host import Host
+from launcher.hosts import read_hostfile
+from launcher.options import read_options
+from launcher.plan import plan_job
+
+
+class Node(Host):
+    """A node with a name and addresses of its own: no machine of tests has these."""
+
+    def __init__(self, name: str, *addresses: str) -> None:
+        super().__init__()
+        self._name, self._addresses = name, addresses
+
+    def hostname(self) -> str:
+        return self._name
+
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        return {"eth0": self._addresses}
+
+    def resolve(self, name: str) -> frozenset[str]:
+        return frozenset({"b-alias": {"10.0.0.5"}}.get(name, ()))
+
+
+@pytest.mark.parametrize(
+    ("hosts", "node", "index"),
+    [
+        ("10.0.0.4,10.0.0.5", Node("x", "10.0.0.5"), 1),
+        ("a,b", Node("b", "10.0.0.5"), 1),
+        ("a,b", Node("b.cluster.local", "10.0.0.5"), 1),
+        ("a,b-alias", Node("x", "10.0.0.5"), 1),
+    ],
+)
+def test_the_place_in_the_list_is_the_node_rank(hosts: str, node: Node, index: int) -> None:
+    """By address, by name, by the short form of a long name, by what a name resolves to."""
+    plan = plan_job({}, node, read_options({"hosts": hosts}, {}), ["true"])
+    found = plan.allocation
+    assert (found.node_rank, found.node_count, found.master_addr) == (index, 2, hosts.split(",")[0])
+
+
+def test_who_is_not_in_the_list_must_say_who_it_is() -> None:
+    """Never node 0 by default; --node-rank settles it."""
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan_job({}, Node("x", "10.0.0.9"), read_options({"hosts": "a,b"}, {}), ["true"])
+    assert "--node-rank" in str(caught.value.problems[0].fix)
+    asked = read_options({"hosts": "a,b", "node_rank": "1"}, {})
+    assert plan_job({}, Node("x", "10.0.0.9"), asked, ["true"]).allocation.node_rank == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a\nb\n",
+        "# nodes\na slots=4\nb slots=4\n\n",
+        "a:4\nb:4\n",
+        "a 4\nb 4 # last\n",
+        "a  slots=4 max_slots=8\nb slots=4",
+    ],
+)
+def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:
+    """One host per line, with or without slots, comments and blank lines."""
+    (tmp_path / "hosts").write_text(text)
+    listed = read_hostfile(str(tmp_path / "hosts"), "--hostfile hosts", Host())
+    assert listed.hosts == ("a", "b")
+    assert listed.per_node == (4 if "4" in text else None)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a slots=2\nb slots=4\n", "a\na\n", "a;rm -rf\n", "a slots=x\nb\n-oProxy=x"]
+)
+def test_a_hostfile_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
+    """Empty, uneven, a host twice, what no host is called."""
+    (tmp_path / "hosts").write_text(text)
+    with pytest.raises(UsageError):
+        read_hostfile(str(tmp_path / "hosts"), "--hostfile hosts", Host())
+
+
+def test_two_lists_are_one_too_many(tmp_path: Path) -> None:
+    """--hosts and --hostfile exclude each other."""
+    with pytest.raises(UsageError, match="two-host-lists"):
+        plan_job({}, Host(), read_options({"hosts": "a", "hostfile": "/f"}, {}), ["true"])
+
+
+def test_a_key_in_a_variable_is_never_quoted() -> None:
+    """LAUNCHER_SSH_KEY may hold the key itself."""
+    options = read_options({}, {"LAUNCHER_SSH_KEY": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc"})
+    given = options.get("ssh_key")
+    assert given is not None and "BEGIN" not in given.origin
