@@ -28,6 +28,7 @@ VERBS = "/sys/class/infiniband_verbs"
 LINK_LAYERS = ("InfiniBand", "Ethernet", "Unknown", "Unspecified")
 STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
 """By the number that the kernel writes in front."""
+GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 OMNI_PATH = ("hfi", "opa")
 """Beginnings of its driver's name (hfi1) and of its devices' (hfi1_0; opap1s0 where udev names by place)."""
 EMPTY_PKEYS_LIMIT = 8
@@ -41,7 +42,7 @@ class Gid:
     Attributes:
         index: Its place in the table, which is what NCCL_IB_GID_INDEX counts.
         address: As the kernel writes it: eight groups of four hexadecimal digits.
-        type: ``IB/RoCE v1`` or ``RoCE v2``, None if unknown. InfiniBand's are of the first.
+        type: One of `GID_TYPES`; InfiniBand's are of the first.
     """
 
     index: int
@@ -131,7 +132,7 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
             pkeys=_read_pkeys(host, place),
             numa_node=read_number(host, f"{folder}/device/numa_node"),
             pci_path=parse_pci_path(host.read_link(folder) or ""),
-            interface=_read_interface(host, folder, number, gids if link_layer == "Ethernet" else ()),
+            interface=_read_interface(host, folder, number, gids),
             has_uverbs=has_uverbs,
             driver=driver.rpartition("/")[2] if driver else None,
         )
@@ -171,10 +172,15 @@ def _read_gids(host: Host, place: str) -> tuple[Gid, ...]:
         (index, read_line(host, f"{place}/gids/{index}")) for index in _numbers(host, f"{place}/gids", 4)
     ]
     return tuple(
-        Gid(index, gid, read_line(host, f"{place}/gid_attrs/types/{index}"))
+        Gid(index, gid, _read_gid_type(host, place, index))
         for index, gid in found
         if gid is not None and _is_gid(gid)
     )
+
+
+def _read_gid_type(host: Host, place: str, index: int) -> str | None:
+    text = read_line(host, f"{place}/gid_attrs/types/{index}")
+    return text if text in GID_TYPES else None
 
 
 def _is_gid(text: str) -> bool:
@@ -205,16 +211,21 @@ def parse_pkey(text: str) -> int | None:
 
 
 def _read_interface(host: Host, folder: str, number: int, gids: Sequence[Gid]) -> str | None:
-    """Return the interface that the port's first identifier belongs to, or else that of its device.
+    """Return the interface that the port's first identifier belongs to (over Ethernet), or else its device's.
 
     A device with two ports has an interface for each, which counts from 0 in ``dev_port``. One port can
     have more (a partition's ``ib0.8001``); the first is the port's own.
     """
-    place = f"{folder}/ports/{number}/gid_attrs/ndevs"
-    owners = [read_line(host, f"{place}/{gid.index}") for gid in gids[:1]]
-    if owners and owners[0]:
-        return owners[0]
+    if gids:
+        owner = read_line(host, f"{folder}/ports/{number}/gid_attrs/ndevs/{gids[0].index}")
+        if owner is not None and _is_interface_name(owner):
+            return owner
     for name in sorted(host.list_folder(f"{folder}/device/net"), key=natural_order):
         if read_number(host, f"{folder}/device/net/{name}/dev_port") in (number - 1, None):
             return name
     return None
+
+
+def _is_interface_name(text: str) -> bool:
+    """Whether the kernel would let an interface have that name (net/core/dev.c, dev_valid_name)."""
+    return len(text) < 16 and text not in (".", "..") and not set(text) & set(" \t/:")

@@ -132,6 +132,32 @@ def test_a_fact_in_another_form_is_none_and_the_others_stay(
     assert is_usable(port) == (fact == "rate")
 
 
+@pytest.mark.parametrize("garbage", [*GARBAGE, b"ib\x1b[31m", "ib\u00b2".encode()])
+def test_facts_around_a_port_are_none_in_another_form(garbage: bytes, tmp_path: Path) -> None:
+    """Its NUMA node, its identifiers, its keys, its interface; nothing unprintable comes out."""
+    write_fabric(tmp_path, ONE)
+    place = tmp_path / PORT
+    files = ("gids/1", "pkeys/1", "gid_attrs/types/0", "gid_attrs/ndevs/0")
+    for path in [place.parents[3] / "numa_node", *(place / name for name in files)]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(garbage)
+    (port,) = read_ports(Host(str(tmp_path)))
+    (gid,) = port.gids
+    assert (port.numa_node, port.pkeys, gid.index) == (None, ((0, 0x8001),), 0)
+    assert gid.type is None
+    assert port.interface in ("ib0", "-1", "0x")
+
+
+def test_a_snapshot_leaves_out_entries_that_are_empty(tmp_path: Path) -> None:
+    """Hundreds of zeros per port say nothing; numbers that are zero elsewhere do."""
+    write_fabric(tmp_path, {**ONE, "tables": {"gids": 256, "pkeys": 128}})
+    sysfs = take_snapshot(Host(str(tmp_path)), {})["sysfs"]
+    assert isinstance(sysfs, dict)
+    tables = [name for name in sysfs if "/gids/" in name or "/pkeys/" in name]
+    assert tables == [f"class/infiniband/mlx5_0/ports/1/{entry}" for entry in ("gids/0", "pkeys/0")]
+    assert sysfs["class/infiniband/mlx5_0/device/net/ib0/dev_port"] == "0"
+
+
 def test_a_port_is_left_out_if_nothing_of_it_can_be_read_or_its_name_is_no_number(tmp_path: Path) -> None:
     """A folder that went away while we looked, and one that is no port."""
     write_fabric(tmp_path, ONE)
