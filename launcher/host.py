@@ -1,8 +1,8 @@
 """The only reader of this machine: /proc, /sys, /dev, the hostname, addresses.
 
 `Host` takes a root, so that a folder can stand in for a machine; `launcher.snapshot.RecordedHost`
-answers the same questions from a snapshot file. No method raises: what cannot be read is None or
-empty, and the caller decides what that means.
+answers the same questions from a snapshot file. What cannot be read is None or empty, and the caller
+decides what that means; only `Host.find_mpi` raises.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.machine.infiniband import Port
+    from launcher.machine.mpi import Mpi
     from launcher.machine.network import Interface
     from launcher.model import Layout
 
@@ -171,6 +172,16 @@ class Host:
         from launcher.machine.pythons import find_torch
 
         return find_torch(python or sys.executable, environ)
+
+    def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
+        """Return the mpirun or mpiexec that a PATH has, None without one.
+
+        Raises:
+            Unavailable: The first that it has is of no family that we know.
+        """
+        from launcher.machine.mpi import find_mpi
+
+        return find_mpi(environ)
 
     def gpu_count(self) -> int | None:
         """Return how many NVIDIA GPUs are exposed to us, by their device files.

@@ -11,6 +11,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
      "torch": {"": "2.13.0", "python": "2.13.0", "python3": ""},
+     "mpirun": {"path": "/usr/bin/mpirun", "family": "Open MPI", "version": "4.1.4"},
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"},
      "verbs": ["uverbs0"]}
@@ -27,11 +28,12 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 from launcher import __version__
-from launcher.errors import NotReady, Problem, UsageError
+from launcher.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
 from launcher.machine.gpus import list_gpus
 from launcher.machine.infiniband import read_ports
+from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address, render_pci_address
 from launcher.machine.sysfs import natural_order
@@ -91,6 +93,8 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
         "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
+        "mpirun": _describe_mpi(host, environ),
+        "root": host.is_root(),
     }
 
 
@@ -111,6 +115,15 @@ def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dic
         {"index": index, "uuid": gpu.uuid, "pci_bus_id": gpu.address, "numa_node": gpu.node}
         for index, gpu in enumerate(layout.gpus)
     ]
+
+
+def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
+    """Return which mpirun there is, or what is wrong with it."""
+    try:
+        mpi = host.find_mpi(environ)
+    except Unavailable as error:
+        return {"problem": redact(error.problems[0].what)}
+    return {"path": mpi.path, "family": mpi.family, "version": mpi.version} if mpi else None
 
 
 def _describe_cpus(layout: Layout) -> dict[str, object]:
@@ -268,6 +281,14 @@ class RecordedHost(Host):
         name = "" if python in (None, sys.executable) else str(python)
         version = _mapping(self._data.get("torch")).get(name)
         return version if isinstance(version, str) else None
+
+    def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
+        """Return the mpirun that was recorded, or raise what was wrong with it."""
+        mpirun = _mapping(self._data.get("mpirun"))
+        if "problem" in mpirun:
+            raise Unavailable(unknown_mpirun(str(mpirun["problem"])))
+        path, family, version = (str(mpirun.get(name)) for name in ("path", "family", "version"))
+        return Mpi(path, family, version) if version.partition(".")[0].isdecimal() else None
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
         """Return the recorded addresses."""

@@ -25,8 +25,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from launcher.machine.mpi import Mpi
 from launcher.rehearse.cluster import Cluster
-from launcher.rehearse.mpirun import Mpirun, find_mpirun
+from launcher.rehearse.mpirun import find_mpirun
 
 TIMEOUT_S = 60
 SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
@@ -89,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="an MPI installation")
     options = parser.parse_args(argv)
     for prefix in options.prefixes:
-        mpirun = find_mpirun(f"{os.path.abspath(prefix)}/bin")
+        mpirun = find_mpirun({**os.environ, "PATH": f"{os.path.abspath(prefix)}/bin"})
         newest = f"{mpirun.family} {mpirun.major}"
         for case in CASES.get(newest, CASES[mpirun.family]):
             path = options.out / f"captured_{label(mpirun)}_{case.name}.json"
@@ -98,7 +99,7 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def record(mpirun: Mpirun, case: Case) -> dict[str, Any]:
+def record(mpirun: Mpi, case: Case) -> dict[str, Any]:
     """Run one case and return the recording."""
     with tempfile.TemporaryDirectory(prefix="record-") as scratch:
         (Path(scratch) / "dump.py").write_text(DUMP)
@@ -116,7 +117,7 @@ def record(mpirun: Mpirun, case: Case) -> dict[str, Any]:
     }
 
 
-def run(mpirun: Mpirun, case: Case, scratch: str) -> None:
+def run(mpirun: Mpi, case: Case, scratch: str) -> None:
     """Run the launcher on the first node of a cluster, in an environment of two variables."""
     environ = {"PATH": f"{os.path.dirname(mpirun.path)}:{SYSTEM_PATH}", "HOME": "/root"}
     command = ["/usr/bin/python3", "dump.py", "out"]
@@ -128,7 +129,7 @@ def run(mpirun: Mpirun, case: Case, scratch: str) -> None:
         subprocess.run(argv, env=environ, check=True, timeout=TIMEOUT_S)
 
 
-def agent_options(mpirun: Mpirun, agent: str) -> list[str]:
+def agent_options(mpirun: Mpi, agent: str) -> list[str]:
     """Return how a launcher is told of the stand-in for ssh (and that it may run as root)."""
     if mpirun.family == "MPICH":
         return ["-launcher", "ssh", "-launcher-exec", agent]
@@ -138,14 +139,14 @@ def agent_options(mpirun: Mpirun, agent: str) -> list[str]:
     return ["--allow-run-as-root", *option.split(), agent]
 
 
-def label(mpirun: Mpirun) -> str:
+def label(mpirun: Mpi) -> str:
     """Return family and version as they stand in file names; Debian's builds differ a little."""
     name = f"{PACKAGES[mpirun.family]}-{mpirun.version}"
     name += "-hydra" if mpirun.family == "MPICH" else ""
     return name + ("-debian" if mpirun.path.startswith("/usr/bin/") else "")
 
 
-def provenance(mpirun: Mpirun, case: Case) -> str:
+def provenance(mpirun: Mpi, case: Case) -> str:
     """Say when and how a recording was made."""
     today = datetime.date.today().isoformat()
     nodes = ", ".join(f"node{index}=10.77.0.{10 + index}" for index in range(case.node_count))

@@ -57,7 +57,7 @@ def run_rehearsal(
     """
     platform, chosen = find_platform(like, processes, scope)
     base = base_environ(os.environ)
-    mpirun = find_mpirun(base["PATH"]) if platform.uses == "mpirun" else None
+    mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))
     with Cluster(node_count, loopback=loopback) as cluster:
         nodes, agent = cluster.nodes, cluster.agent

@@ -12,8 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from launcher.errors import NotReady, Problem, UsageError
+from launcher.machine.mpi import Mpi
 from launcher.rehearse import azure, slurm
-from launcher.rehearse.mpirun import Mpirun, command_line
+from launcher.rehearse.mpirun import command_line
 from launcher.rehearse.nodes import Node
 
 MASTER_PORT = str(azure.MASTER_PORT)
@@ -42,7 +43,7 @@ class Job:
     command: tuple[str, ...]
     base: Mapping[str, str]
     extra: Mapping[str, str]
-    mpirun: Mpirun | None = None
+    mpirun: Mpi | None = None
 
     @property
     def per_node(self) -> int:

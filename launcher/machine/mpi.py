@@ -1,0 +1,147 @@
+"""Which mpirun this machine has: found on PATH, asked once what it is.
+
+Nothing of MPI is loaded: ``mpirun --version`` is a program that prints a line and ends. The first line of
+each family, as the real programs print it (Spectrum MPI and MVAPICH from their documentation)::
+
+    mpirun (Open MPI) 4.1.4
+    mpirun (Open MPI) 5.0.11
+    mpirun (IBM Spectrum MPI) 10.4.0.3
+    HYDRA build details:                         (MPICH, and MVAPICH, which names itself further down)
+    Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.errors import Problem, Unavailable
+from launcher.frozen import frozen
+from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+OPEN_MPI = "Open MPI"
+SPECTRUM = "Spectrum MPI"
+MPICH = "MPICH"
+MVAPICH = "MVAPICH"
+INTEL = "Intel MPI"
+PATTERNS = (
+    (OPEN_MPI, r"\((?:Open MPI|OpenRTE)\) ([0-9]+[0-9.]*)"),
+    (SPECTRUM, r"\(IBM Spectrum MPI\) ([0-9]+[0-9.]*)"),
+    (INTEL, r"Intel\(R\) MPI Library .*Version ([0-9]+[0-9.]*)"),
+    (MVAPICH, r"(?is)HYDRA build details:\s*Version:\s*([0-9]+[0-9.]*)(?=.*mvapich)"),
+    (MPICH, r"HYDRA build details:\s*Version:\s*([0-9]+[0-9.]*)"),
+)
+"""Family, and what its version follows; the first that matches counts."""
+
+KIN = {SPECTRUM: OPEN_MPI, MVAPICH: MPICH}
+"""Families that take the options of another: they are made from it."""
+
+NAMES = ("mpirun", "mpiexec")
+VERSION_TIMEOUT_S = 20.0
+NEEDED = ("PATH", "HOME", "LD_LIBRARY_PATH", "OPAL_PREFIX", "I_MPI_ROOT", "TMPDIR")
+"""All that a starter needs to say its version: where its own files are. Open MPI 5 wants a HOME, any."""
+QUOTED_LENGTH = 120
+
+
+@frozen
+class Mpi:
+    """An installed MPI starter.
+
+    Attributes:
+        path: Of mpirun or mpiexec, absolute; its daemons lie beside it.
+        family: One of the families of `PATTERNS`.
+        version: Numbers with dots, ``"4.1.4"``.
+    """
+
+    path: str
+    family: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.version} {os.path.basename(self.path)}"
+
+    @property
+    def major(self) -> int:
+        """First number of the version."""
+        return int(self.version.partition(".")[0])
+
+    @property
+    def dialect(self) -> str:
+        """Whose options it takes: those of Open MPI, MPICH or Intel MPI."""
+        return KIN.get(self.family, self.family)
+
+    @property
+    def uses_prrte(self) -> bool:
+        """Whether it is Open MPI 5: PRRTE starts its processes, and has other names for most options."""
+        return self.family == OPEN_MPI and self.major >= 5
+
+
+def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
+    """Return the first mpirun on PATH, or else the first mpiexec; None without either.
+
+    Runs it once, for its version, with no more of the environment than `NEEDED`.
+
+    Raises:
+        Unavailable: It does not say what it is, or is none of the families.
+    """
+    import shutil
+    import subprocess
+
+    found = (shutil.which(name, path=environ.get("PATH", os.defpath)) for name in NAMES)
+    path = next((name for name in found if name), None)
+    if path is None:
+        return None
+    path = _beside_its_daemons(os.path.abspath(path))
+    try:
+        done = subprocess.run(
+            [path, "--version"],
+            env={"HOME": "/"} | {name: environ[name] for name in NEEDED if name in environ},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(unknown_mpirun(f"{path} --version: {error}")) from error
+    return parse_version(path, done.stdout.decode(errors="replace"))
+
+
+def parse_version(path: str, text: str) -> Mpi:
+    """Return what the output of ``mpirun --version`` says.
+
+    Raises:
+        Unavailable: It is none of the families.
+    """
+    import re
+
+    for family, pattern in PATTERNS:
+        match = re.search(pattern, text)
+        if match:
+            return Mpi(path, family, match[1].strip("."))
+    first = printable(redact(text.strip().partition("\n")[0]))[:QUOTED_LENGTH]
+    raise Unavailable(unknown_mpirun(f"{path} is none of {_known()}: its first line is {first!r}"))
+
+
+def unknown_mpirun(what: str) -> Problem:
+    """Return the problem of a starter for which there is no command line."""
+    fix = f"put the mpirun of {_known()} first on PATH"
+    return Problem("unknown-mpirun", printable(what), "PATH", fix)
+
+
+def _known() -> str:
+    families = [family for family, _ in PATTERNS]
+    return f"{', '.join(families[:-1])} or {families[-1]}"
+
+
+def _beside_its_daemons(path: str) -> str:
+    """Return the path in the folder where a link leads, if the program has its name there too.
+
+    Named by path, Open MPI looks for its daemon in that folder on every node; beside a link in
+    /usr/local/bin there is none.
+    """
+    real = os.path.join(os.path.dirname(os.path.realpath(path)), os.path.basename(path))
+    return real if os.access(real, os.X_OK) else path
