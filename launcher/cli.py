@@ -27,6 +27,7 @@ DESCRIPTION = {
     "env": "print the variables that a process would get",
     "plan": "print every fact, where it came from, what lost and why, and the exact commands",
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
+    "keygen": "make the ssh keys by which the nodes of a job know each other",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
 STYLES = ("table", "sh", "json", "dotenv")
@@ -254,6 +255,13 @@ def _write(text: str) -> None:
         ) from error
 
 
+def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher keygen``: the keys of a job of several nodes."""
+    from launcher.ssh import command
+
+    return command.keygen(argv, environ, DESCRIPTION["keygen"])
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -266,5 +274,6 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "env": env,
     "plan": plan,
     "snapshot": snapshot,
+    "keygen": keygen,
     "rehearse": rehearse,
 }

@@ -10,9 +10,9 @@ import os
 import sys
 
 from launcher.engines.dialects import MpirunJob, plan_line, plan_variables, render_hostfile
-from launcher.engines.forward import choose_forwarded
+from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.errors import Problem, Unavailable, UsageError
-from launcher.frameworks import starters
+from launcher.flags import PREFIX
 from launcher.host import Host
 from launcher.model import Agent, Allocation, Fleet, Setting, Topology
 from launcher.options import Options
@@ -65,7 +65,8 @@ def plan_agent(
     if mpi is None:
         raise Unavailable(_no_mpirun(options))
     asked = options.words("forward")
-    forward = choose_forwarded(environ, asked)
+    inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
+    forward = choose_forwarded(inherited, asked)
     fleet = Fleet(**{**vars(fleet), "forward": forward})
     from launcher.machine.infiniband import is_usable
 
@@ -82,12 +83,12 @@ def plan_agent(
         interface=interface,
         infiniband=tuple(f"{port.device}:{port.number}" for port in host.hca_ports() if is_usable(port)),
         extra=options.words("mpi_args"),
+        user=tuple(environ),
     )
-    settings = tuple(
-        Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in plan_variables(job)
-    )
+    variables = plan_variables(job)
+    settings = tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables)
     shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology), "--", *argv) if argv else ()
-    dropped = {name for name in environ if name in starters.CONTRACT}
+    dropped = environ.keys() - plan_starter_environ(inherited, forward, variables).keys()
     return Agent(
         engine=MPIRUN,
         argv=(*plan_line(job), *shim),

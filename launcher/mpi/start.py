@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 from launcher.engines.mpirun import FOLDER, JOB, KEY_VARIABLE, SERVE, plan_ssh
 from launcher.errors import NotReady, Problem
-from launcher.model import Agent, Fleet, Plan
+from launcher.host import Host
+from launcher.model import Agent, Fleet, Plan, Setting
 from launcher.mpi import session, wire
 from launcher.mpi.crew import Line
 from launcher.mpi.head import Head, Job
@@ -58,7 +59,7 @@ def make_folder() -> str:
 def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
     if not fleet.has_key:
         return None
-    return read_keys(fleet.ssh_key or environ[KEY_VARIABLE])
+    return read_keys(fleet.ssh_key or environ[KEY_VARIABLE], host=Host())
 
 
 def _serve(plan: Plan, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
@@ -75,7 +76,8 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
     _write_files(agent, folder)
     argv = tuple(word.replace(FOLDER, folder).replace(JOB, name) for word in agent.argv)
-    environment = apply_settings(inherited, agent.unset, agent.settings)
+    told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
+    environment = apply_settings(inherited, agent.unset, told)
     environment[MARK] = mark_of(name, environ)
     job = Job(
         name=name,
