@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,10 +57,13 @@ class Fleet:
         return str(path)
 
     def start(
-        self, node: Node, *words: str, environ: Mapping[str, str] | None = None
+        self, node: Node, *words: str, environ: Mapping[str, str] | None = None, cover: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
-        """Start ``launcher run --engine mpirun WORDS`` on a node."""
+        """Start ``launcher run --engine mpirun WORDS`` on a node; ``cover``: a file, and what it hides there."""
         line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", *words)
+        if cover:
+            mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
+            line = ("unshare", "--mount", "sh", "-c", mounted, *cover, *line)
         process = subprocess.Popen(
             self.cluster.argv(node, line),
             env=self.environ(**(environ or {})),

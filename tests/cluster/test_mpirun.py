@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,6 +19,23 @@ from tests.mpis import FAMILIES, find_mpi
 pytestmark = [pytest.mark.root]
 
 MakeFleet = Callable[..., Fleet]
+StartSshd = Callable[[Cluster], str]
+SSHD = """\
+Port 22
+HostKey {home}/host
+AuthorizedKeysFile {home}/.ssh/id_ed25519.pub
+StrictModes no
+UsePAM no
+PidFile none
+"""
+SERVE = "mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e -f {home}/sshd_config"
+SSH = """\
+Host *
+  IdentityFile {home}/.ssh/id_ed25519
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
 
 
 @pytest.fixture
@@ -39,6 +57,30 @@ def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
         one.close()
     for cluster in clusters:
         cluster.close()
+
+
+@pytest.fixture
+def sshd_on_nodes(tmp_path: Path) -> Iterator[StartSshd]:
+    """Return a function that starts a plain sshd on all nodes, and returns a configuration of ssh that reaches it."""
+    servers: list[subprocess.Popen[bytes]] = []
+
+    def start(cluster: Cluster) -> str:
+        home = tmp_path / "home"
+        (home / ".ssh").mkdir(parents=True)
+        for name in ("host", ".ssh/id_ed25519"):
+            line = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)]
+            subprocess.run(line, check=True)
+        (home / "sshd_config").write_text(SSHD.format(home=home))
+        (home / "ssh").write_text(SSH.format(home=home))
+        for node in cluster.nodes:
+            line = cluster.argv(node, ["sh", "-c", SERVE.format(home=home)])
+            servers.append(subprocess.Popen(line))
+        return str(home / "ssh")
+
+    yield start
+    for server in servers:
+        server.kill()
+        server.wait()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -112,4 +154,221 @@ def test_sigterm_gives_every_rank_its_time(family: str, fleet: MakeFleet, tmp_pa
     head, other = two.wait()
     assert len(list(tmp_path.glob("saved*"))) == 4, head.err[-3000:]
     assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+SLEEP = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    open("{folder}/ready" + os.environ["RANK"], "w").close()
+    while True:
+        time.sleep(1)
+"""
+
+
+def await_ready(folder: Path, count: int) -> None:
+    """Wait until so many ranks have said that they run."""
+    deadline = time.monotonic() + 40
+    while len(list(folder.glob("ready*"))) < count:
+        assert time.monotonic() < deadline, "not all ranks have started"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("family", ["openmpi5", "mpich"])
+def test_the_head_alone_where_sshd_runs_already(
+    family: str, fleet: MakeFleet, sshd_on_nodes: StartSshd
+) -> None:
+    """No launcher is started on the other nodes: their own sshd is enough, and the user's own keys."""
+    two = fleet(family, 2, key=False)
+    config = sshd_on_nodes(two.cluster)
+    words = ("--nproc-per-node", "2", "--no-prefix", "--", "python", two.script(ALLREDUCE))
+    two.start(two.cluster.nodes[0], *words, cover=(config, "/etc/ssh/ssh_config"))
+    (head,) = two.wait()
+    assert head.status == 0, head.err[-3000:]
+    assert Counter(record["node"] for record in head.records) == {"node0": 2, "node1": 2}
+    assert {record["sum"] for record in head.records} == {10}
+
+
+def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet, tmp_path: Path) -> None:
+    """No such name, no such machine, another key, no sshd: each is named within the deadline, status 75."""
+    four = fleet("openmpi5", 4)
+    (tmp_path / "other").mkdir()
+    other_key = make_key(tmp_path / "other")
+    hosts = "node0,node1,node2,node3,10.77.0.99,no-such-node"
+    environ = {"LAUNCHER_HOSTS": hosts, "LAUNCHER_ROLL_CALL_TIMEOUT": "10"}
+    four.start(four.cluster.nodes[0], "--", "true", environ=environ)
+    four.start(four.cluster.nodes[1], "--", "true", environ=environ)
+    four.start(four.cluster.nodes[2], "--", "true", environ=environ | {"LAUNCHER_SSH_KEY": other_key})
+    four.start(four.cluster.nodes[3], "--", "true", environ=environ, cover=("/dev/null", "/usr/sbin/sshd"))
+    started = time.monotonic()
+    head, good, wrong, bare = four.wait(40)
+    assert time.monotonic() - started < 25
+    assert head.status == 75 and "[nodes-missing] 4 nodes did not answer within 10 s" in head.err
+    assert "no-such-node: its name cannot be resolved" in head.err
+    assert "10.77.0.99: no route to it" in head.err or "10.77.0.99: no answer" in head.err
+    assert "node2: it" in head.err and "started with another key" in head.err
+    assert "node3: nothing listens there" in head.err
+    assert bare.status == 75 and "[sshd-missing]" in bare.err and "openssh-server" in bare.err
+    assert good.status == 75, good.err
+    assert wrong.status == 75 and "[no-head]" in wrong.err
+    assert [four.processes(node) for node in four.cluster.nodes] == [[]] * 4
+
+
+@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
+def test_ranks_that_are_all_on_one_node_are_noticed(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """An mpirun that does not follow the hostfile would run all ranks on its own node, and exit with 0."""
+    two = fleet(family, 2)
+    script = two.script(SLEEP.format(folder=tmp_path))
+    ignored = "--mpi-args=--host node0:4 --map-by slot --oversubscribe"
+    two.start_all("--nproc-per-node", "2", ignored, "--", "python", script)
+    head, other = two.wait(40)
+    assert (head.status, other.status) == (78, 78), head.err[-3000:]
+    assert "asked for 4 ranks on 2 nodes, 2 on each; 4 started, all on node0" in head.err
+    assert "[rank-count]" in head.err
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("fault", ["crash", "disconnect"])
+def test_a_node_that_is_lost_ends_the_job_by_name(
+    fault: str, family: str, fleet: MakeFleet, tmp_path: Path
+) -> None:
+    """Killed, or silently cut off: the head ends in bounded time, and its verdict names the node."""
+    two = fleet(family, 2)
+    script = two.script(SLEEP.format(folder=tmp_path))
+    two.start_all("--nproc-per-node", "2", "--grace", "3", "--", "python", script)
+    await_ready(tmp_path, 4)
+    getattr(two.cluster, fault)(two.cluster.nodes[1])
+    started = time.monotonic()
+    out, err = two.launchers[0].communicate(timeout=60)
+    assert two.launchers[0].returncode == 75, err[-3000:]
+    assert time.monotonic() - started < 45
+    assert "node 1 failed first: it is lost" in err and "[node-lost] node 1 (node1) is lost" in err
+    assert two.processes(two.cluster.nodes[0]) == []
+    if fault == "disconnect":  # the node that was cut off ends what runs there by itself
+        _, said = two.launchers[1].communicate(timeout=60)
+        assert two.launchers[1].returncode == 75, said
+        assert two.processes(two.cluster.nodes[1]) == []
+
+
+VALUES = {
+    "V_SPACES": " two  words ",
+    "V_DOLLAR": "$HOME `id` $(id)",
+    "V_QUOTES": "'single' \"double\" \\back\\",
+    "V_EQUALS": "a=b=c",
+    "V_LINES": "one\ntwo\n",
+    "V_UTF8": "größe 漢字 🚀",
+    "V_LONG": "x" * 100_000,
+    "V_SEPARATORS": "a,b;c|d&e>f*?[!]~#",
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFleet) -> None:
+    """Variables of the head reach ranks of other nodes as they are; a secret only where it is asked for."""
+    two = fleet(family, 2)
+    script = two.script(
+        """
+        import json, os, sys
+        names = [name for name in os.environ if name.startswith(("V_", "MY_"))]
+        line = {"RANK": os.environ["RANK"], **{name: os.environ[name] for name in names}}
+        sys.stdout.write(json.dumps(line) + "\\n")
+        """
+    )
+    secrets = {"MY_TOKEN": "hush", "MY_PASSWORD": "hush"}
+    two.start(
+        two.cluster.nodes[0],
+        *("--no-prefix", "--forward", "MY_TOKEN", "--", "python", script),
+        environ=VALUES | secrets,
+    )
+    two.start(two.cluster.nodes[1], "--", "true")
+    head, other = two.wait()
+    assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    want = VALUES | {"MY_TOKEN": "hush"}
+    assert sorted(head.records, key=lambda one: one["RANK"]) == [
+        {"RANK": str(rank), **want} for rank in (0, 1)
+    ]
+
+
+def test_other_signals_and_the_map_reach_the_ranks(fleet: MakeFleet, tmp_path: Path) -> None:
+    """SIGUSR2 arrives as it is; SIGTERM arrives as SIGUSR1 where the script wants that, with its grace."""
+    two = fleet("openmpi5", 2)
+    script = two.script(
+        f"""
+        import os, signal, sys, time
+        rank = os.environ["RANK"]
+        def note(number, _):
+            open("{tmp_path}/" + signal.Signals(number).name + rank, "w").close()
+            if number == signal.SIGUSR1:
+                time.sleep(2)
+                sys.exit(0)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, note)
+        open("{tmp_path}/ready" + rank, "w").close()
+        while True:
+            time.sleep(0.1)
+        """
+    )
+    two.start_all("--signal-map", "TERM=USR1", "--", "python", script)
+    await_ready(tmp_path, 2)
+    two.cluster.kill(two.launchers[0].pid, signal.SIGUSR2)
+    deadline = time.monotonic() + 20
+    while len(list(tmp_path.glob("SIGUSR2*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    head, other = two.wait()
+    assert {path.name for path in tmp_path.glob("SIG*")} == {"SIGUSR10", "SIGUSR11", "SIGUSR20", "SIGUSR21"}
+    assert (head.status, other.status) == (0, 0), head.err[-2000:]
+
+
+def test_who_ignores_sigterm_is_killed_after_the_grace(fleet: MakeFleet, tmp_path: Path) -> None:
+    """On every node, and the status says how it ended."""
+    two = fleet("openmpi4", 2)
+    script = two.script(SLEEP.format(folder=tmp_path).replace("lambda *_: sys.exit(0)", "signal.SIG_IGN"))
+    two.start_all("--grace", "2", "--", "python", script)
+    await_ready(tmp_path, 2)
+    started = time.monotonic()
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    head, other = two.wait(30)
+    assert time.monotonic() - started < 12
+    assert (head.status, other.status) == (137, 137), head.err[-2000:]
+    assert "still run after 2 s: SIGKILL" in head.err
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+@pytest.mark.parametrize("family", ["openmpi5", "impi"])
+def test_nothing_survives_a_sigkill_of_the_head(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """Nobody is left to say anything: mpirun, its daemons and all ranks go, and the nodes know."""
+    two = fleet(family, 2)
+    script = two.script(SLEEP.format(folder=tmp_path))
+    two.start_all("--nproc-per-node", "2", "--grace", "2", "--", "python", script)
+    await_ready(tmp_path, 4)
+    two.cluster.kill(two.launchers[0].pid, signal.SIGKILL)
+    _, err = two.launchers[1].communicate(timeout=40)
+    assert two.launchers[1].returncode == 75 and "the head of the job is gone" in err
+    deadline = time.monotonic() + 15
+    while any(two.processes(node) for node in two.cluster.nodes) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path: Path) -> None:
+    """A platform that stops the container of one node means the job: all ranks may save their state."""
+    two = fleet("openmpi5", 2)
+    script = two.script(SLEEP.format(folder=tmp_path))
+    two.start_all("--nproc-per-node", "2", "--", "python", script)
+    await_ready(tmp_path, 4)
+    two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
+    head, other = two.wait(30)
+    assert (head.status, other.status) == (0, 0), head.err[-2000:]
+    assert "node 1 (node1) was told SIGTERM" in head.err
+
+
+def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
+    """An option that it does not know: its own words and status, nothing is left on any node."""
+    two = fleet("openmpi5", 2)
+    two.start_all("--mpi-args=--no-such-option", "--", "true")
+    head, other = two.wait(30)
+    assert head.status not in (0, 75) and other.status == head.status, head.err
+    assert "mpirun failed first" in head.err and "no-such-option" in head.err
     assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
