@@ -1,0 +1,88 @@
+"""The command line of ``launcher keygen``: the keys of a job, as one file or as a folder."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+
+from launcher.arguments import make_parser
+from launcher.errors import NotReady, Problem
+from launcher.ssh.files import cannot_write, write_private
+from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
+
+_ONE_FILE = """\
+{path}: the client key and the host key of a job. Whoever has this file can enter the job's nodes.
+Give it to every node, as one of
+  launcher run --ssh-key {path} ...     where the file is on every node
+  LAUNCHER_SSH_KEY={path}               the same, as a variable
+  LAUNCHER_SSH_KEY="$(cat {path})"      its text, from a secret store
+"""
+_FOLDER = """\
+{path}: the client key ({client}) and the host key ({host}) of a job. Whoever has the client key
+can enter the job's nodes. Give them to every node, e.g.
+  kubectl create secret generic launcher-ssh --from-file={path}     and mount it, mode 0400
+  LAUNCHER_SSH_KEY=/where/it/is/mounted
+"""
+
+
+def keygen(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """Run ``launcher keygen ARGV``; return the exit status."""
+    parser = make_parser("keygen", "[--folder] PATH", description)
+    parser.add_argument("path", metavar="PATH", help="the file to write; never one that exists")
+    parser.add_argument(
+        "--folder", action="store_true", help="make PATH a folder with a file for each key, as a secret"
+    )
+    words = parser.parse_args(argv)
+    path = os.path.abspath(words.path)
+    keys = make_keys(environ)
+    if words.folder:
+        _make_folder(path)
+        write_private(f"{path}/{CLIENT_FILES[0]}", keys.client, new=True)
+        write_private(f"{path}/{HOST_FILES[0]}", keys.host, new=True)
+    else:
+        write_private(path, keys.client + keys.host, new=True)
+    text = _FOLDER if words.folder else _ONE_FILE
+    print(text.format(path=path, client=CLIENT_FILES[0], host=HOST_FILES[0]), end="")
+    return 0
+
+
+def make_keys(environ: Mapping[str, str]) -> Keys:
+    """Return two new ed25519 keys.
+
+    Raises:
+        NotReady: ssh-keygen is missing, or fails.
+    """
+    with tempfile.TemporaryDirectory(prefix="launcher_") as folder:
+        names = [_make_key(f"{folder}/{name}", environ) for name in ("client", "host")]
+        client, host = (_read(name) for name in names)
+    return Keys(client, host)
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        raise cannot_write(f"{path}: {error.strerror}") from error
+
+
+def _make_key(path: str, environ: Mapping[str, str]) -> str:
+    line = [find_tool("ssh-keygen", environ), "-q", "-t", "ed25519", "-N", "", "-C", "launcher", "-f", path]
+    done = subprocess.run(
+        line,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=KEYGEN_TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        what = f"ssh-keygen: {done.stderr.strip() or 'failed without a word'}"
+        raise NotReady(Problem("ssh-missing", what, "this node", "look at what it says"))
+    return path
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
