@@ -112,8 +112,7 @@ def write_client(
 
     Raises:
         UsageError: A host that ssh could take for something else, or a key that cannot serve.
-        OSError: The folder cannot be written.
-        ValueError: The folder's path cannot be written into ssh's configuration.
+        NotReady: The folder cannot be written.
     """
     for name in (*hosts, *(addresses or {}).keys(), *(addresses or {}).values()):
         _check_host(name)

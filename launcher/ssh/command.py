@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.arguments import make_parser
 from launcher.errors import NotReady, Problem
-from launcher.ssh.files import write_private
+from launcher.ssh.files import cannot_write, write_private
 from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
 
 _ONE_FILE = """\
@@ -37,17 +37,12 @@ def keygen(argv: Sequence[str], environ: Mapping[str, str], description: str) ->
     words = parser.parse_args(argv)
     path = os.path.abspath(words.path)
     keys = make_keys(environ)
-    try:
-        if words.folder:
-            os.mkdir(path, 0o700)
-            write_private(f"{path}/{CLIENT_FILES[0]}", keys.client, new=True)
-            write_private(f"{path}/{HOST_FILES[0]}", keys.host, new=True)
-        else:
-            write_private(path, keys.client + keys.host, new=True)
-    except OSError as error:
-        fix = "name another place: an existing key is never overwritten"
-        what = f"{path}: {error.strerror}"
-        raise NotReady(Problem("cannot-write", what, "command line", fix)) from error
+    if words.folder:
+        _make_folder(path)
+        write_private(f"{path}/{CLIENT_FILES[0]}", keys.client, new=True)
+        write_private(f"{path}/{HOST_FILES[0]}", keys.host, new=True)
+    else:
+        write_private(path, keys.client + keys.host, new=True)
     text = _FOLDER if words.folder else _ONE_FILE
     print(text.format(path=path, client=CLIENT_FILES[0], host=HOST_FILES[0]), end="")
     return 0
@@ -63,6 +58,13 @@ def make_keys(environ: Mapping[str, str]) -> Keys:
         names = [_make_key(f"{folder}/{name}", environ) for name in ("client", "host")]
         client, host = (_read(name) for name in names)
     return Keys(client, host)
+
+
+def _make_folder(path: str) -> None:
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        raise cannot_write(f"{path}: {error.strerror}") from error
 
 
 def _make_key(path: str, environ: Mapping[str, str]) -> str:

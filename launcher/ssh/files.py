@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from launcher.errors import NotReady, Problem
+
 
 def write_private(path: str, content: str | bytes, *, new: bool = False) -> None:
     """Write a file of mode 0600; text may hold bytes that are not UTF-8, as variables do.
@@ -14,22 +16,34 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
         new: Refuse to write where a file is already.
 
     Raises:
-        OSError: It cannot be written, or is there already.
+        NotReady: It cannot be written, or is there already.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     kind = os.O_EXCL if new else os.O_TRUNC
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | kind
-    with open(os.open(path, flags, 0o600), "wb") as file:
-        os.fchmod(file.fileno(), 0o600)  # one that was there, too
-        file.write(data)
+    try:
+        with open(os.open(path, flags, 0o600), "wb") as file:
+            os.fchmod(file.fileno(), 0o600)  # one that was there, too
+            file.write(data)
+    except OSError as error:
+        raise cannot_write(f"{path}: {error.strerror}") from error
+
+
+def cannot_write(what: str) -> NotReady:
+    """Return that a file or folder for ssh cannot be made."""
+    fix = "name another place, or free the disk; keys that exist are never overwritten"
+    return NotReady(Problem("cannot-write", what, "files for ssh", fix))
 
 
 def quote_path(path: str) -> str:
-    """Return a path as an argument in sshd_config or ssh_config, where ``%`` begins a token.
+    """Return a path as an argument in sshd_config or ssh_config.
 
     Raises:
-        ValueError: A character that some version of OpenSSH cannot be told, or expands.
+        NotReady: A character that some version or some option of OpenSSH cannot be told, or expands.
     """
-    if not path.isprintable() or not {'"', "\\", "$"}.isdisjoint(path):
-        raise ValueError(f"{path!r}: a path without quotes, backslashes, dollars and control characters")
-    return '"' + path.replace("%", "%%") + '"'
+    if not path.isprintable() or not {'"', "\\", "$", "%"}.isdisjoint(path):
+        what = (
+            f"{path!r}: OpenSSH needs a path without quotes, backslashes, dollars, percent signs and newlines"
+        )
+        raise cannot_write(what)
+    return f'"{path}"'

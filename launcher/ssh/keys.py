@@ -32,8 +32,6 @@ HOST_FILES = ("ssh_host_ed25519_key", "ssh_host_ecdsa_key", "ssh_host_rsa_key")
 KEYGEN_TIMEOUT_S = 20.0
 
 _SIZE_LIMIT = 1 << 16
-_PATH_LIMIT = 200
-"""No private key fits into so many characters, so a value of this length may be shown."""
 _WIDTH = 70
 _BEGIN = "-----BEGIN "
 _BEGIN_BASE64 = base64.b64encode(_BEGIN.encode()).decode()[:-2]
@@ -73,9 +71,10 @@ def read_keys(value: str, *, host: Host) -> Keys:
         return parse_keys(text, "its text")
     if text.startswith(_BEGIN_BASE64):
         return parse_keys(_decode(text), "its text, in base64")
-    if not text or len(text) > _PATH_LIMIT or not text.isprintable():
-        raise _bad(f"{len(text)} characters that are neither a path nor a private key")
     path = os.path.abspath(os.path.expanduser(text))
+    if not text or not text.isprintable() or not (text[0] in "/.~" or os.path.exists(host.path(path))):
+        # Not shown: it may be a key whose first line got lost.
+        raise _bad(f"{len(text)} characters that are neither a private key nor the path of one")
     if os.path.isdir(host.path(path)):
         return _read_folder(path, host)
     return parse_keys(_read(path, host), path)

@@ -152,10 +152,8 @@ def write_server(
         ``(sshd, "-D", "-e", "-f", CONFIG)``: in the foreground, its words on standard error.
 
     Raises:
-        NotReady: sshd is missing, or would not serve this user here.
+        NotReady: sshd is missing, or would not serve this user here; the folder cannot be written.
         UsageError: A key that cannot serve.
-        OSError: The folder cannot be written.
-        ValueError: The folder's path cannot be written into sshd's configuration.
     """
     sshd = find_sshd(environ)
     account = read_account()
@@ -166,7 +164,7 @@ def write_server(
     client = public_key(keys.client, environ)
     write_private(f"{folder}/host_key", keys.host)
     write_private(f"{folder}/authorized_keys", f"restrict {client}\n")
-    write_private(f"{folder}/environment", render_environ(variables))
+    write_private(f"{folder}/environment", encode_environ(variables))
     config = render_config(
         folder, account, address, port, (client, public_key(keys.host, environ)), variables
     )
@@ -191,7 +189,7 @@ def session_environ(environ: Mapping[str, str], extra: Mapping[str, str]) -> dic
     return {name: value for name, value in (ours | dict(extra)).items() if name != KEY_VARIABLE}
 
 
-def render_environ(variables: Mapping[str, str]) -> bytes:
+def encode_environ(variables: Mapping[str, str]) -> bytes:
     """Return variables as /proc/PID/environ has them, which holds every value."""
     return "".join(f"{name}={value}\0" for name, value in variables.items()).encode(
         "utf-8", "surrogateescape"
@@ -305,16 +303,14 @@ def _write_accepted(argv: tuple[str, ...], config: str) -> None:
     """
     path = argv[-1]
     write_private(path, config)
-    made = ""
     while (words := _try(argv)) is not None:
         unknown = next((line for line in _NEWER if f"option: {line.split()[0]}" in words), "")
         missing = _after(words, "Missing privilege separation directory: ")
         if unknown and unknown in config:
             config = config.replace(unknown, "")
             write_private(path, config)
-        elif missing is not None and missing != made:
+        elif missing is not None and not os.path.isdir(missing):
             _make_folder(missing)
-            made = missing
         else:
             raise NotReady(_explain(argv[0], words))
 
@@ -338,7 +334,7 @@ def _after(text: str, mark: str) -> str | None:
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, mode=0o755, exist_ok=True)
+        os.makedirs(path, mode=0o755)
     except OSError as error:
         what = f"sshd needs the empty folder {path}, which cannot be made: {error.strerror}"
         raise NotReady(_cannot_serve(what, f"mkdir -p -m 755 {path}, in the image")) from error

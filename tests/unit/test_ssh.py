@@ -1,0 +1,348 @@
+"""Keys in all the forms that people give them, the two configurations, and the words for what went wrong."""
+
+from __future__ import annotations
+
+import base64
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import NotReady, UsageError
+from launcher.host import Host
+from launcher.ssh.client import explain, write_client
+from launcher.ssh.files import quote_path, write_private
+from launcher.ssh.keys import Keys, parse_keys, public_key, read_keys
+from launcher.ssh.server import (
+    Account,
+    encode_environ,
+    find_problems,
+    find_sshd,
+    is_routine,
+    render_config,
+    session_environ,
+)
+
+ALL_CAPABILITIES = (1 << 41) - 1
+ROOT = Account(0, "root", "/bin/sh", True, False, ALL_CAPABILITIES)
+
+
+def string(data: bytes) -> bytes:
+    """Return a string of the SSH protocol."""
+    return len(data).to_bytes(4, "big") + data
+
+
+def make_key(seed: bytes, kind: bytes = b"ssh-ed25519", cipher: bytes = b"none") -> str:
+    """Return a text of the form that ssh-keygen writes; what is secret in it is only ``seed``."""
+    public = string(kind) + string(seed * 32)
+    parts = b"".join((string(cipher), string(b"none"), string(b""), (1).to_bytes(4, "big")))
+    code = base64.b64encode(b"openssh-key-v1\0" + parts + string(public) + string(seed * 136)).decode()
+    lines = re.findall(".{1,70}", code)
+    return "\n".join(("-----BEGIN OPENSSH PRIVATE KEY-----", *lines, "-----END OPENSSH PRIVATE KEY-----", ""))
+
+
+CLIENT, HOST = make_key(b"c"), make_key(b"h")
+BOTH = Keys(CLIENT, HOST)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        CLIENT + HOST,
+        "\n\n" + CLIENT + HOST + "\n\n",
+        (CLIENT + HOST).replace("\n", "\\n"),
+        (CLIENT + HOST).replace("\n", "\r\n"),
+        (CLIENT + HOST).replace("\n", " "),
+        base64.b64encode((CLIENT + HOST).encode()).decode(),
+        re.sub("(.{76})", r"\1\n", base64.b64encode((CLIENT + HOST).encode()).decode()),
+    ],
+    ids=["plain", "blank lines", "literal newlines", "windows", "one line", "base64", "folded base64"],
+)
+def test_the_text_of_keys(value: str) -> None:
+    """The client's first, the host's second, whatever a secret store made of the line ends."""
+    assert read_keys(value, host=Host()) == BOTH
+
+
+def test_a_single_key_serves_as_both() -> None:
+    """Not as good, and allowed."""
+    assert read_keys(HOST, host=Host()) == Keys(HOST, HOST)
+
+
+def test_a_file_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its absolute or relative path, or below the home folder; words around the keys do not count."""
+    (tmp_path / "keys").write_text(f"# of job 7\n{CLIENT}\nand the host's:\n{HOST}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for value in (str(tmp_path / "keys"), "./keys", "keys", "~/keys", f" {tmp_path}/keys\n"):
+        assert read_keys(value, host=Host()) == BOTH
+
+
+@pytest.mark.parametrize("name", ["id_ed25519", "ssh-privatekey", "id_rsa"])
+def test_a_folder_of_keys(tmp_path: Path, name: str) -> None:
+    """As ssh-keygen and Kubernetes name them; without a host key the client's serves as both."""
+    (tmp_path / name).write_text(CLIENT)
+    assert read_keys(str(tmp_path), host=Host()) == Keys(CLIENT, CLIENT)
+    (tmp_path / "ssh_host_ed25519_key").write_text(HOST)
+    assert read_keys(str(tmp_path), host=Host()) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds nothing"),
+        (" \n", "holds nothing"),
+        ("hello", "holds no private key"),
+        ("ssh-ed25519 AAAAC3Nz me@here", "holds a public key, expected the private one"),
+        ("---- BEGIN SSH2 PUBLIC KEY ----\nAAAA", "holds a public key"),
+        ("-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----", "holds a PUBLIC KEY"),
+        ("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----", "holds a CERTIFICATE"),
+        (make_key(b"s", cipher=b"aes256-ctr"), "with a passphrase"),
+        ("-----BEGIN ENCRYPTED PRIVATE KEY-----\nAA\n-----END ENCRYPTED PRIVATE KEY-----", "passphrase"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\nAA\n-----END RSA PRIVATE KEY-----",
+            "passphrase",
+        ),
+        ("-----BEGIN DSA PRIVATE KEY-----\nAA\n-----END DSA PRIVATE KEY-----", "DSA PRIVATE KEY"),
+        (make_key(b"s", kind=b"ssh-dss"), "a key of type ssh-dss"),
+        (make_key(b"s", kind=b"sk-ssh-ed25519@openssh.com"), "a key of type sk-ssh-ed25519"),
+        (CLIENT[:200], "damaged or cut off: BEGIN without END"),
+        (CLIENT[:120] + "\n-----END OPENSSH PRIVATE KEY-----", "damaged or cut off"),
+        (CLIENT.replace("b3BlbnNzaC", "!!!!nNzaC"), "damaged or cut off"),
+        (CLIENT + HOST + CLIENT, "3 private keys, expected one or two"),
+        ("x" * 100_000, "larger than any key"),
+    ],
+)
+def test_what_is_no_key(tmp_path: Path, text: str, words: str) -> None:
+    """Each mistake is named, with its file, and nothing of what the file holds is shown."""
+    (tmp_path / "keys").write_text(text)
+    with pytest.raises(UsageError, match=r"\[bad-ssh-key\]") as error:
+        read_keys(str(tmp_path / "keys"), host=Host())
+    message = str(error.value)
+    assert f"{tmp_path}/keys" in message and words in message
+    assert "launcher keygen" in message
+    assert not any(line in message for line in text.split() if len(line) > 30)
+
+
+def test_where_there_is_no_key(tmp_path: Path) -> None:
+    """No such file, none in the folder, an empty value."""
+    for value, words in (
+        (f"{tmp_path}/none", "none: No such file"),
+        (str(tmp_path), "holds none of id_ed25519"),
+        ("", "0 characters"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            read_keys(value, host=Host())
+
+
+def test_a_key_without_its_first_line_is_not_shown() -> None:
+    """What is no path may be a secret."""
+    body = CLIENT.splitlines()[1]
+    for value in (body, "".join(CLIENT.splitlines()[1:-1]), "\n".join(CLIENT.splitlines()[1:])):
+        with pytest.raises(UsageError, match="neither a private key nor the path of one") as error:
+            read_keys(value, host=Host())
+        assert body[:30] not in str(error.value)
+
+
+def test_keys_are_not_in_a_repr() -> None:
+    """So neither in a traceback nor in a log."""
+    assert repr(BOTH) == "Keys()"
+
+
+def test_the_public_half_stands_in_the_private_key() -> None:
+    """Nobody is asked for it."""
+    blob = string(b"ssh-ed25519") + string(b"c" * 32)
+    assert public_key(CLIENT, {"PATH": ""}) == f"ssh-ed25519 {base64.b64encode(blob).decode()}"
+
+
+def test_a_missing_ssh_keygen_is_named() -> None:
+    """With its package."""
+    pem = "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n"
+    with pytest.raises(NotReady, match=r"\[ssh-missing\] ssh-keygen[\s\S]*openssh-client"):
+        public_key(parse_keys(pem, "it").client, {"PATH": "/nowhere"})
+
+
+def test_files_are_ours_alone(tmp_path: Path) -> None:
+    """Mode 0600 whatever the umask, also one that was there; no link is followed; new means new."""
+    path = tmp_path / "file"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_private(str(path), "new")
+    assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("new", 0o600)
+    (tmp_path / "link").symlink_to(path)
+    for name, new in (("link", False), ("file", True)):
+        with pytest.raises(NotReady, match=r"\[cannot-write\]"):
+            write_private(str(tmp_path / name), "other", new=new)
+    assert path.read_text() == "new"
+
+
+def test_paths_in_configurations() -> None:
+    """Blanks are quoted; what cannot be written, or would be expanded, is refused."""
+    assert quote_path("/a b/c") == '"/a b/c"'
+    for path in ('/a"b', "/a\\b", "/a$b", "/a%h", "/a\nb"):
+        with pytest.raises(NotReady, match="a path without"):
+            quote_path(path)
+
+
+def test_sessions_see_what_our_process_sees() -> None:
+    """Secrets too; not the job's key, and nothing that describes a login or a terminal."""
+    kept = {"PATH": "/bin", "HOME": "/data", "HF_TOKEN": "s", "NVIDIA_X": "1", "LAUNCHER_NODE_RANK": "1"}
+    dropped = {"LAUNCHER_SSH_KEY": CLIENT, "SSH_AUTH_SOCK": "/x", "TERM": "xterm", "PWD": "/", "USER": "me"}
+    assert session_environ(kept | dropped, {"PATH": "/mpi", "MORE": "2"}) == {
+        **kept,
+        "PATH": "/mpi",
+        "MORE": "2",
+    }
+    assert "LAUNCHER_SSH_KEY" not in session_environ({}, {"LAUNCHER_SSH_KEY": CLIENT})
+
+
+def test_variables_are_written_as_bytes() -> None:
+    """Newlines and bytes that are no UTF-8 included."""
+    assert encode_environ({"A": "1\n2", "B": "\udcff"}) == b"A=1\n2\0B=\xff\0"
+
+
+def config(
+    address: str = "10.0.0.4", account: Account = ROOT, variables: dict[str, str] | None = None
+) -> dict[str, str]:
+    """Return the lines of an sshd_config, by their first word."""
+    public = ("ssh-rsa AAAA", "ssh-ed25519 AAAA")
+    text = render_config("/dev/shm/f", account, address, 2222, public, variables or {})
+    lines = [line.split(maxsplit=1) for line in text.splitlines() if line and not line.startswith("#")]
+    assert len({line[0] for line in lines}) == len(lines), "sshd takes the first of two"
+    return dict(lines)
+
+
+def test_the_server_serves_one_user_with_one_key_at_one_address() -> None:
+    """What makes it that is written out, whatever the defaults of this version are."""
+    found = config()
+    assert (found["ListenAddress"], found["Port"]) == ("10.0.0.4", "2222")
+    assert config("fd00::1%eth0")["ListenAddress"] == "[fd00::1%eth0]:2222"
+    assert (found["AllowUsers"], found["PermitRootLogin"]) == ("root", "prohibit-password")
+    assert found["PubkeyAcceptedKeyTypes"] == "rsa-sha2-512,rsa-sha2-256"
+    assert found["HostKeyAlgorithms"] == "ssh-ed25519"
+    assert config(account=Account(7, "u", "/bin/sh", True, False, 0))["PermitRootLogin"] == "no"
+    off = ("AllowTcpForwarding", "AllowAgentForwarding", "X11Forwarding", "PermitTunnel", "PermitTTY")
+    assert {found[name] for name in (*off, "PasswordAuthentication", "UsePAM", "PermitUserRC")} == {"no"}
+
+
+def test_what_a_python_needs_to_start_is_told_to_sshd() -> None:
+    """The library path, where sshd's configuration can hold it."""
+    assert config()["SetEnv"] == "SHLVL=1"
+    found = config(variables={"LD_LIBRARY_PATH": "/opt/a b", "OTHER": "x"})
+    assert found["SetEnv"] == 'SHLVL=1 "LD_LIBRARY_PATH=/opt/a b"'
+    assert config(variables={"LD_LIBRARY_PATH": 'a"b'})["SetEnv"] == "SHLVL=1"
+
+
+def test_a_user_that_can_be_served_has_no_problems() -> None:
+    """Root with its capabilities, and others without any."""
+    assert find_problems(ROOT) == ()
+    assert find_problems(Account(1000, "train.er_1-x", "/bin/bash", True, False, 0)) == ()
+
+
+@pytest.mark.parametrize(
+    ("account", "words"),
+    [
+        (Account(1000, None, "", False, False, 0), "user id 1000 has no entry"),
+        (Account(1000, "u", "/sbin/nologin", False, False, 0), "its shell /sbin/nologin runs no commands"),
+        (Account(0, "root", "/bin/sh", True, True, ALL_CAPABILITIES), "is locked"),
+        (Account(0, "root", "/bin/sh", True, False, 0), "lacks the capabilities SETGID, SETUID, SYS_CHROOT"),
+        (Account(1000, "a*", "/bin/sh", True, False, 0), "takes characters of this name for a pattern"),
+    ],
+)
+def test_a_user_that_cannot_be_served(account: Account, words: str) -> None:
+    """One problem, with a fix."""
+    (problem,) = find_problems(account)
+    assert problem.code == "sshd-refuses" and words in problem.what and problem.fix
+
+
+def test_a_missing_sshd_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its package."""
+    monkeypatch.setattr("launcher.ssh.server.FOLDERS", ("/nowhere",))
+    with pytest.raises(NotReady, match=r"\[sshd-missing\][\s\S]*apt-get install openssh-server"):
+        find_sshd({"PATH": "/nowhere"})
+
+
+def test_the_client_trusts_only_the_jobs_host_key(tmp_path: Path) -> None:
+    """One line of known_hosts for whatever a node is called, and nothing of the user's."""
+    line = write_client(str(tmp_path), BOTH, ("node1", "fd00::1"), 2222, {"node1": "fe80::1%eth0"})
+    assert line == ("ssh", "-F", f"{tmp_path}/ssh_config")
+    assert (tmp_path / "known_hosts").read_text() == f"launcher-job {public_key(HOST)}\n"
+    assert (tmp_path / "identity").read_text() == CLIENT
+    words = (tmp_path / "ssh_config").read_text().split("\n")
+    assert words[1:3] == ["Host node1", "    HostName fe80::1%%eth0"]
+    assert {"    Port 2222", "    StrictHostKeyChecking yes", "    BatchMode yes"} <= set(words)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o600}
+
+
+def test_without_keys_the_users_own_configuration_counts(tmp_path: Path) -> None:
+    """With our limits of time on top, and no file."""
+    line = write_client(str(tmp_path), None, ("node1",), 2222)
+    assert line[0] == "ssh" and "-F" not in line and "BatchMode=yes" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["-oProxyCommand=x", "", "a b", "a;b", "user@host", "$(id)", "[::1]"])
+def test_no_host_is_an_option(tmp_path: Path, name: str) -> None:
+    """Nor anything else than a host."""
+    for keys in (BOTH, None):
+        with pytest.raises(UsageError, match="expected a host name or an IP address"):
+            write_client(str(tmp_path), keys, ("node1", name), 2222)
+        with pytest.raises(UsageError, match="expected a host name or an IP address"):
+            write_client(str(tmp_path), keys, ("node1",), 2222, {"node1": name})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("ssh: Could not resolve hostname a: Name or service not known", "its name cannot be resolved"),
+        (
+            "ssh: Could not resolve hostname a: Temporary failure in name resolution",
+            "its name cannot be resolved now: no name server answers",
+        ),
+        ("ssh: connect to host a port 2222: No route to host", "no route to it"),
+        ("ssh: connect to host a port 2222: Network is unreachable", "its network cannot be reached"),
+        ("ssh: connect to host a port 2222: Connection timed out", "no answer"),
+        ("Connection timed out during banner exchange", "it takes connections, but no sshd answers"),
+        ("ssh: connect to host a port 2222: Connection refused", "nothing listens there"),
+        ("u@a: Permission denied (publickey).", "it refuses our key"),
+        (
+            "No ED25519 host key is known for x\nHost key verification failed.",
+            "its host key is not the job's",
+        ),
+        ("kex_exchange_identification: Connection closed by remote host", "what listens there closes"),
+        ("kex_exchange_identification: read: Connection reset by peer", "what listens there closes"),
+        ("Connection closed by 10.0.0.5 port 2222", "its sshd closed the connection before it was up"),
+        ("Timeout, server a not responding.", "the connection was there, and fell silent"),
+        ("client_loop: send disconnect: Broken pipe", "the connection broke"),
+        ("Connection to a closed by remote host.", "the connection was closed"),
+        ("No user exists for uid 5555", "the user of the head has no entry in its /etc/passwd"),
+        ("", "ssh ended without a word"),
+        ("first\nlast \x1b[31mline\n\n", "ssh says: last \\x1b[31mline"),
+    ],
+)
+def test_reasons(said: str, words: str) -> None:
+    """What ssh says, and what a table of nodes says instead."""
+    assert explain(said).startswith(words)
+
+
+def test_a_long_complaint_is_shortened() -> None:
+    """And stays one line."""
+    assert len(explain("x" * 1000)) < 250
+
+
+@pytest.mark.parametrize(
+    ("line", "routine"),
+    [
+        ("Server listening on 10.0.0.4 port 2222.", True),
+        ("Accepted publickey for root from 10.0.0.4 port 5 ssh2: ED25519 SHA256:x", True),
+        ("Disconnected from user root 10.0.0.4 port 5", True),
+        ("Connection closed by 10.0.0.9 port 5 [preauth]", True),
+        ("Connection closed by authenticating user root 10.0.0.9 port 5 [preauth]", False),
+        ("Invalid user bob from 10.0.0.9 port 5", False),
+        ("Timeout, client not responding from user root 10.0.0.4 port 5", False),
+        ("error: Bind to port 2222 on 10.0.0.4 failed: Address already in use.", False),
+    ],
+)
+def test_routine_lines_of_the_log(line: str, routine: bool) -> None:
+    """A look whether the port is open is routine; a key that was refused is not."""
+    assert is_routine(line) is routine
