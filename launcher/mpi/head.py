@@ -319,9 +319,9 @@ class Head(Supervisor):
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()
 
-    def begin_end(self, event: Event, what: str) -> None:
-        """Something has failed: the others would wait for it forever."""
-        self.events.append(event)
+    def begin_end(self, event: Event, what: str, *, is_why: bool = False) -> None:
+        """Something has failed: the others would wait for it forever. It may be why others failed before."""
+        self.events.insert(0 if is_why else len(self.events), event)
         if not self.ending.begun:
             others = self.ranks_running()
             self.say(f"{what}; stopping the other {others}" if others else what)
@@ -339,8 +339,8 @@ class Head(Supervisor):
         mpirun = self.processes[0]
         if mpirun.status and not self.events:
             self.wait_for_reason()
-        if not self.events and not mpirun.status and self.relay.told is None:
-            self.counting.check_all()
+        if self.relay.told is None:
+            self.counting.check_all(succeeded=not self.events and not mpirun.status)
         event = self.find_first()
         if event is None and mpirun.status and self.relay.told is None:
             self.crew.close(mpirun.status, CLOSE_S)
@@ -440,7 +440,7 @@ class Counting:
         self.due: float | None = None
         self._head = head
         self._sizes: set[int] = set()
-        self._is_wrong = False
+        self._is_wrong = self._has_said = False
 
     def note(self, message: Mapping[str, object]) -> None:
         """A rank has started."""
@@ -459,13 +459,14 @@ class Counting:
     def fire(self, now: float) -> None:
         """Ranks are wrong, or late."""
         self.due = None
-        if not self._head.ending.begun:
+        if self._is_wrong or not self._head.ending.begun:
             late = "" if self._is_wrong else f" within {COUNT_S:g} s"
             self._complain(late)
 
-    def check_all(self) -> None:
-        """mpirun says that all is well: is it?"""
-        if sum(len(node.started) for node in self._head.crew.nodes) != self._head.job.world_size:
+    def check_all(self, *, succeeded: bool) -> None:
+        """The job has ended: ranks that were wrong are why, and an mpirun that says all is well may err."""
+        count = sum(len(node.started) for node in self._head.crew.nodes)
+        if not self._has_said and (self._is_wrong or (succeeded and count != self._head.job.world_size)):
             self._complain("")
 
     def _complain(self, late: str) -> None:
@@ -474,9 +475,10 @@ class Counting:
             f"asked for {job.world_size} ranks on {len(nodes)} nodes, {job.per_node} on each; "
             f"{describe_places(nodes)}{late}"
         )
+        self._has_said = True
         fix = "look at how mpirun is told its hosts (launcher plan), and at its own configuration files"
         event = Event(None, time.time_ns(), MISCOUNTED, cause=Cause("rank-count", what, fix, retryable=False))
-        self._head.begin_end(event, what)
+        self._head.begin_end(event, what, is_why=True)
 
 
 def describe_places(nodes: Sequence[Node]) -> str:

@@ -37,6 +37,12 @@ FACTS = {
     "master_port": "LAUNCHER_MASTER_PORT",
 }
 """What the session knows, and the variable that tells it to a launcher."""
+PLACE = {
+    "rank": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"),
+    "size": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+}
+"""What mpirun says of a rank, and in which variables."""
 
 
 class Channel:
@@ -87,6 +93,14 @@ class Channel:
         except OSError:
             self.released = True
 
+    def refuse(self, error: LauncherError, facts: Mapping[str, object]) -> None:
+        """Tell that there is no process to start, and wait: the head may know better why."""
+        status = error.exit_status
+        self.say({"is": "ended", **facts, "status": status, "code": status, "why": str(error)})
+        self.socket.settimeout(None)
+        while not self.released and self.hear():
+            pass
+
     def hear(self) -> bool:
         """Take in what the session says; False once it is gone."""
         try:
@@ -123,12 +137,6 @@ class RankSupervisor(Supervisor):
     def make_relay(self) -> Relay:
         """What one of a thousand ranks is told is for the head to say."""
         return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
-
-    def start_all(self) -> None:
-        """Start the process, and tell the head who it is."""
-        super().start_all()
-        if self.refused is None:
-            self.channel.say({"is": "started", **self.facts})
 
     def on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
@@ -177,14 +185,36 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     Raises:
         LauncherError: There is no session, no sense in the environment, or the command cannot run.
     """
+    channel = Channel(job)
+    welcome = channel.greet()
+    facts = read_place(environ)
+    channel.say({"is": "started", **facts})
+    try:
+        supervisor = prepare(words, environ, welcome, channel, facts)
+    except LauncherError as error:
+        channel.refuse(error, facts)
+        raise
+    return supervisor.run()
+
+
+def prepare(
+    words: Sequence[str],
+    environ: Mapping[str, str],
+    welcome: Mapping[str, object],
+    channel: Channel,
+    facts: Mapping[str, object],
+) -> RankSupervisor:
+    """Plan, as any launcher does that was started once per process, and return the rank's parent.
+
+    Raises:
+        LauncherError: There is no sense in the environment, or the command cannot run.
+    """
     from launcher.cli import read_run
     from launcher.host import Host
     from launcher.options import read_options
     from launcher.plan import plan_job, render_environ
-    from launcher.run.execute import find_program
+    from launcher.run.execute import CPU_LIMIT, find_program
 
-    channel = Channel(job)
-    welcome = channel.greet()
     inherited = apply_welcome(environ, welcome)
     told = inherited | {
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
@@ -203,18 +233,22 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     )
     topology = plan.topology
     node = Node(topology.node_rank, topology.world_size)
-    facts = {
-        "rank": process.rank,
-        "local_rank": process.local_rank,
-        "size": topology.world_size,
-        "local_size": topology.local_size,
-    }
     path = find_program(child.argv[0], environment)
     if plan.widen_cpus:
-        from launcher.run.execute import CPU_LIMIT
-
         os.sched_setaffinity(0, range(CPU_LIMIT))
-    return RankSupervisor(child, path, plan.supervision, node, told, channel, facts).run()
+    return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)
+
+
+def read_place(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return where mpirun has put us, by what it says: the head compares that with what it asked for.
+
+    Before anything is made of it: a plan would refuse a place that cannot be.
+    """
+    place: dict[str, object] = {}
+    for key, names in PLACE.items():
+        text = next((environ[name] for name in names if environ.get(name)), "")
+        place[key] = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+    return place
 
 
 def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> dict[str, str]:

@@ -303,14 +303,16 @@ def _write_accepted(argv: tuple[str, ...], config: str) -> None:
     """
     path = argv[-1]
     write_private(path, config)
+    made = ""
     while (words := _try(argv)) is not None:
         unknown = next((line for line in _NEWER if f"option: {line.split()[0]}" in words), "")
         missing = _after(words, "Missing privilege separation directory: ")
         if unknown and unknown in config:
             config = config.replace(unknown, "")
             write_private(path, config)
-        elif missing is not None and not os.path.isdir(missing):
+        elif missing is not None and missing != made:  # another sshd may have made it meanwhile
             _make_folder(missing)
+            made = missing
         else:
             raise NotReady(_explain(argv[0], words))
 
@@ -334,7 +336,7 @@ def _after(text: str, mark: str) -> str | None:
 
 def _make_folder(path: str) -> None:
     try:
-        os.makedirs(path, mode=0o755)
+        os.makedirs(path, mode=0o755, exist_ok=True)
     except OSError as error:
         what = f"sshd needs the empty folder {path}, which cannot be made: {error.strerror}"
         raise NotReady(_cannot_serve(what, f"mkdir -p -m 755 {path}, in the image")) from error

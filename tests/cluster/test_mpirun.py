@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import signal
 import subprocess
 import time
@@ -258,6 +260,7 @@ VALUES = {
     "V_EQUALS": "a=b=c",
     "V_LINES": "one\ntwo\n",
     "V_UTF8": "größe 漢字 🚀",
+    "V_BYTES": "\udcff\udcfe",
     "V_LONG": "x" * 100_000,
     "V_SEPARATORS": "a,b;c|d&e>f*?[!]~#",
 }
@@ -269,10 +272,10 @@ def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFlee
     two = fleet(family, 2)
     script = two.script(
         """
-        import json, os, sys
-        names = [name for name in os.environ if name.startswith(("V_", "MY_"))]
-        line = {"RANK": os.environ["RANK"], **{name: os.environ[name] for name in names}}
-        sys.stdout.write(json.dumps(line) + "\\n")
+        import hashlib, json, os, sys
+        found = {name: value for name, value in os.environb.items() if name.startswith((b"V_", b"MY_"))}
+        digests = {name.decode(): hashlib.sha256(value).hexdigest() for name, value in found.items()}
+        sys.stdout.write(json.dumps({"RANK": os.environ["RANK"], **digests}) + "\\n")
         """
     )
     secrets = {"MY_TOKEN": "hush", "MY_PASSWORD": "hush"}
@@ -284,7 +287,8 @@ def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFlee
     two.start(two.cluster.nodes[1], "--", "true")
     head, other = two.wait()
     assert (head.status, other.status) == (0, 0), head.err[-3000:]
-    want = VALUES | {"MY_TOKEN": "hush"}
+    sent = VALUES | {"MY_TOKEN": "hush"}
+    want = {name: hashlib.sha256(os.fsencode(value)).hexdigest() for name, value in sent.items()}
     assert sorted(head.records, key=lambda one: one["RANK"]) == [
         {"RANK": str(rank), **want} for rank in (0, 1)
     ]
