@@ -151,6 +151,11 @@ def is_public_name(name: str) -> bool:
     return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES)
 
 
+def is_secret(name: str, value: str) -> bool:
+    """Return whether a variable's name sounds like a secret's, or a secret hides in its value."""
+    return _sounds_secret(name.upper()) or redact(value) != value
+
+
 def redact(text: str) -> str:
     """Return a value with the secrets in it replaced by ``<redacted>``.
 

@@ -1,0 +1,148 @@
+"""Which variables go along from the head to ranks on all nodes.
+
+All that somebody may have set for the job, and nothing that belongs to this node, to a login, or to what
+started us. Secrets only where they are asked for by name: a value travels in the clear, and ends in the
+environment of every process. Everything here is pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from launcher.frameworks import starters
+from launcher.redact import is_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+OF_A_LOGIN = frozenset(
+    (
+        *("HOME", "HOST", "HOSTNAME", "HOSTTYPE", "LOGNAME", "MACHTYPE", "MAIL", "OSTYPE", "SHELL", "USER"),
+        *("OLDPWD", "PWD", "SHLVL", "_", "TEMP", "TMP", "TMPDIR", "USERNAME", "KRB5CCNAME"),
+        *("COLORTERM", "COLUMNS", "LINES", "STY", "TERM", "TERMCAP", "TERMINFO", "TMUX", "TMUX_PANE"),
+        *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "WINDOWID", "XAUTHORITY"),
+        *("HISTCONTROL", "HISTFILE", "HISTSIZE", "LESSCLOSE", "LESSOPEN", "LS_COLORS", "PS1", "PS2"),
+        *("GPG_AGENT_INFO", "GPG_TTY", "INVOCATION_ID", "JOURNAL_STREAM", "MAINPID", "NOTIFY_SOCKET"),
+        *("LISTEN_FDNAMES", "LISTEN_FDS", "LISTEN_PID", "PROMPT_COMMAND", "SYSTEMD_EXEC_PID"),
+    )
+)
+OF_A_LOGIN_PREFIXES = ("SSH_", "SUDO_", "TERM_", "VSCODE_", "VTE_", "XDG_")
+OF_A_NODE = frozenset(
+    (
+        *starters.CONTRACT,
+        *starters.COUNTED,
+        *starters.PRIVATE,
+        *("AZ_BATCH_CERTIFICATES_DIR", "AZ_BATCH_IS_CURRENT_NODE_MASTER", "AZ_BATCH_TASK_DIR"),
+        *("AZ_BATCH_TASK_WORKING_DIR", "AZ_BATCHAI_TASK_INDEX", "AZUREML_CR_NODE_RANK"),
+        *("DLTS_ROLE_INDEX", "FC_TASK_INDEX", "GPU_DEVICE_ORDINAL", "JOB_COMPLETION_INDEX"),
+        *("NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"),
+        *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "TF_CONFIG"),
+        *("SKYPILOT_NODE_RANK", "VC_TASK_INDEX", "VK_TASK_INDEX"),
+        *("LAUNCHER_ENGINE", "LAUNCHER_LAUNCHED", "LAUNCHER_NODE_RANK"),
+        "OMPI_MCA_mca_base_env_list",  # Open MPI 4 refuses it together with -x
+    )
+)
+OF_A_NODE_PREFIXES = (
+    *("AZ_BATCH_NODE_", "KUBERNETES_", "POD_"),
+    *("FLUX_", "JSM_", "LSB_", "PALS_", "PBS_", "SLURM_", "SLURMD_", "SRUN_"),
+    *("HYDI_", "HYDRA_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMIX_", "PMI_", "PRTE_"),
+    *("OMPI_COMM_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_plm", "OMPI_MCA_ras"),
+    *("OMPI_MCA_initial_wdir", "OMPI_MCA_rmaps", "OMPI_MCA_schizo"),
+    *("I_MPI_HYDRA_", starters.ELASTIC_PREFIX, starters.AGENT_PREFIX),
+)
+OF_THE_JOB = frozenset(("AZ_BATCH_NODE_LIST",))
+"""In spite of their prefix."""
+
+IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
+_SERVICE = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT_[0-9]+_(TCP|UDP)(_.*)?)", re.ASCII)
+"""What a pod has for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 besides."""
+
+STARTER_SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_", "MV2_")
+STARTER_NEEDS = (
+    *("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "SSH_AUTH_SOCK"),
+    *("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX", "I_MPI_ROOT"),
+)
+
+
+def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the variables that ranks get from this environment, sorted.
+
+    Args:
+        environ: The environment of the head.
+        asked: Names that go along whatever they are, ``"WANDB_API_KEY"``; and patterns, ``"SLURM_*"``, for
+            what would stay here as this node's own, but is no secret.
+    """
+    return tuple(
+        sorted(
+            name
+            for name, value in environ.items()
+            if name in asked or (_is_wanted(environ, name, asked) and not is_secret(name, value))
+        )
+    )
+
+
+def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of variables that would go along if they were no secrets, sorted."""
+    return tuple(
+        sorted(
+            name
+            for name, value in environ.items()
+            if name not in asked and _is_wanted(environ, name, asked) and is_secret(name, value)
+        )
+    )
+
+
+def plan_starter_environ(
+    environ: Mapping[str, str],
+    forwarded: Collection[str],
+    variables: Sequence[tuple[str, str]],
+) -> dict[str, str]:
+    """Return the environment that mpirun itself is started with: what it needs, and what ranks get.
+
+    Not all of the head's: its own ranks inherit all that mpirun has, in all four families, so that they
+    would see what the others do not. MPICH sends all of it to every node, whatever the list of names
+    says. And a mpirun that sees SLURM_JOBID takes its hosts from there.
+
+    Args:
+        environ: The environment of the head.
+        forwarded: From `choose_forwarded`.
+        variables: From `launcher.engines.dialects.plan_variables`; they win.
+    """
+    return {
+        **{
+            name: value
+            for name, value in environ.items()
+            if name in forwarded or name in STARTER_NEEDS or _configures_starter(name, value)
+        },
+        **dict(variables),
+    }
+
+
+def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> bool:
+    value = environ[name]
+    if any(pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in asked):
+        return True
+    if _belongs_to_login(name) or _belongs_to_node(name, value):
+        return False
+    return not (IN_KUBERNETES in environ and _is_service(name, value))
+
+
+def _belongs_to_login(name: str) -> bool:
+    return name in OF_A_LOGIN or name.startswith(OF_A_LOGIN_PREFIXES)
+
+
+def _belongs_to_node(name: str, value: str) -> bool:
+    if name == "CUDA_VISIBLE_DEVICES":
+        return any(item.strip().startswith(("GPU-", "MIG-")) for item in value.split(","))
+    return name not in OF_THE_JOB and (name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES))
+
+
+def _is_service(name: str, value: str) -> bool:
+    links = name.endswith("_PORT") and value.startswith(("tcp://", "udp://"))
+    return links or _SERVICE.fullmatch(name) is not None
+
+
+def _configures_starter(name: str, value: str) -> bool:
+    state = name.startswith(("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix")) or name in OF_A_NODE
+    return name.startswith(STARTER_SETTINGS) and not state and not is_secret(name, value)
