@@ -258,6 +258,9 @@ def _plan_intel(job: MpirunJob) -> Iterator[_Choice]:
     yield _Choice((), (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "I_MPI_HYDRA_IFACE")
+    # By default it starts 16 daemons itself, and they the others, through ssh and without our keys.
+    width, variable = str(len(job.hosts)), "I_MPI_HYDRA_BRANCH_COUNT"
+    yield _Choice(("-branch-count", width), ((variable, width),), ("branch-count",))
     # -bind-to is taken and ignored; and the variable alone would not reach ranks on other nodes.
     yield _set_for_ranks("I_MPI_PIN", "0")
     yield from _plan_hydra_ranks(job)

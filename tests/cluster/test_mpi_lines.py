@@ -18,6 +18,7 @@ from launcher.machine.mpi import Mpi, find_mpi
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.node_init import ENVIRON as SSH_ENVIRON
 from tests import mpis
+from tests.cluster.conftest import need_namespaces
 
 pytestmark = [pytest.mark.mpi, pytest.mark.root]
 
@@ -78,6 +79,7 @@ class Head:
     """Node 0 of a cluster, with one mpirun and what a job needs of files."""
 
     def __init__(self, cluster: Cluster, family: str, folder: Path) -> None:
+        """Take the mpirun of this family, as a PATH with it in front finds it."""
         self.cluster = cluster
         self.folder = folder
         self.environ = self.own_environ(family)
@@ -220,7 +222,7 @@ def log_ssh(head: Head, *options: str) -> tuple[tuple[str, ...], Callable[[], li
         f'printf "%s\\0" "$(hostname)" "$@" $\'\\n\' >>{log}\n'
         'words=("$@")\n'
         'for i in "${!words[@]}"; do\n'
-        "  [[ ${words[i]} =~ ^(node[0-9])\\.job$ ]] && words[i]=${BASH_REMATCH[1]} && break\n"
+        "  [[ ${words[i]} =~ ^(node[0-9]+)\\.job$ ]] && words[i]=${BASH_REMATCH[1]} && break\n"
         "done\n"
         f'exec {head.cluster.agent} "${{words[@]}}"\n'
     )
@@ -252,23 +254,36 @@ def test_ssh_gets_all_its_words_and_the_hosts_as_they_are(head: Head) -> None:
     assert hosts - own == {"node1.job"}
 
 
-@pytest.mark.parametrize("family", ["openmpi4", "openmpi5"], indirect=True)
-def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
-    """The keys are there: daemons must not start daemons, as they do on more than 64 nodes by default.
+NARROW = {
+    "openmpi4": (("--mca", "routed_radix", "1"), ("--mca", "plm_rsh_no_tree_spawn", "0")),
+    "openmpi5": (("--prtemca", "rml_base_radix", "1"), ("--prtemca", "plm_ssh_no_tree_spawn", "0")),
+    "impi": ((), ("-branch-count", "1")),
+    "mpich": ((), ()),
+}
+"""What makes a tree of daemons narrow, so that three nodes show it, and what makes it a tree again."""
 
-    With a tree of radix 1 three nodes are enough to show it.
-    """
+
+def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
+    """The keys are there, and daemons must not start daemons: Open MPI lets them from 64 nodes on."""
+    narrow, tree = NARROW[family]
+    need_namespaces()
     with Cluster(3) as three:
         head = Head(three, family, tmp_path)
         ssh, calls = log_ssh(head)
-        narrow = ("--mca", "routed_radix", "1")
-        if head.mpi.uses_prrte:
-            narrow = ("--prtemca", "rml_base_radix", "1")
         assert len(head.ranks(head.job(1, ssh=ssh, extra=narrow))) == 3
         assert [call[0] for call in calls()] == ["node0", "node0"]
-        parameter = "plm_ssh_no_tree_spawn" if head.mpi.uses_prrte else "plm_rsh_no_tree_spawn"
-        assert len(head.ranks(head.job(1, ssh=ssh, extra=(*narrow, "--mca", parameter, "0")))) == 3
-        assert [call[0] for call in calls()] == ["node0", "node1"]
+        assert len(head.ranks(head.job(1, ssh=ssh, extra=(*narrow, *tree)))) == 3
+        assert [call[0] for call in calls()] == ["node0", "node0" if family == "mpich" else "node1"]
+
+
+def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
+    """Its tree begins at the 17th node."""
+    need_namespaces()
+    with Cluster(18) as many:
+        head = Head(many, "impi", tmp_path)
+        ssh, calls = log_ssh(head)
+        assert len(head.ranks(head.job(1, ssh=ssh))) == 18
+        assert [call[0] for call in calls()] == ["node0"] * 17
 
 
 def test_the_network_that_is_named_is_the_one_that_is_used(head: Head) -> None:

@@ -91,13 +91,13 @@ def test_mpich() -> None:
 def test_intel_mpi() -> None:
     """Its own words for ssh; pinning is a variable, and set for all ranks."""
     assert line(INTEL) == (
-        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -genv I_MPI_PIN 0 "
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -branch-count 3 -genv I_MPI_PIN 0 "
         "-f /run/x/hosts -ppn 2 -genvnone -n 6"
     )
     assert line(INTEL, **FULL) == (
-        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -iface eth0 -genv I_MPI_PIN 0 "
-        "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist HELLO,PATH -n 6 "
-        "--tag-output"
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -iface eth0 -branch-count 3 "
+        "-genv I_MPI_PIN 0 -f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 "
+        "-genvlist HELLO,PATH -n 6 --tag-output"
     )
 
 
@@ -156,6 +156,7 @@ def test_the_words_for_ssh_reach_hydra_as_a_variable() -> None:
         "I_MPI_HYDRA_BOOTSTRAP": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC": "ssh",
         "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-F /run/x/config",
+        "I_MPI_HYDRA_BRANCH_COUNT": "3",
         "I_MPI_HYDRA_IFACE": "eth0",
         "I_MPI_PIN": "0",
     }
