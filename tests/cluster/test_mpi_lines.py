@@ -264,7 +264,7 @@ NARROW = {
 
 
 def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
-    """The keys are there, and daemons must not start daemons: Open MPI lets them from 64 nodes on."""
+    """The keys are there, and daemons must not start daemons: Open MPI lets them beyond 65 nodes."""
     narrow, tree = NARROW[family]
     need_namespaces()
     with Cluster(3) as three:
@@ -277,7 +277,7 @@ def test_the_head_alone_calls_ssh(family: str, tmp_path: Path) -> None:
 
 
 def test_intel_mpi_has_no_tree_where_it_would_grow_one(tmp_path: Path) -> None:
-    """Its tree begins at the 17th node."""
+    """Its tree begins beyond the 17th node."""
     need_namespaces()
     with Cluster(18) as many:
         head = Head(many, "impi", tmp_path)

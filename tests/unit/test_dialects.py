@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from pathlib import Path
+
 import pytest
 
 from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
@@ -15,6 +19,7 @@ SPECTRUM = Mpi("/opt/ibm/spectrum_mpi/bin/mpirun", "Spectrum MPI", "10.4.0.3")
 MPICH = Mpi("/opt/mpich/bin/mpiexec", "MPICH", "5.0.2")
 MVAPICH = Mpi("/opt/mvapich/bin/mpiexec", "MVAPICH", "3.2.1")
 INTEL = Mpi("/opt/impi/bin/mpirun", "Intel MPI", "2021.18.1")
+DOCS = Path(__file__).parents[2] / "docs" / "mpi.md"
 ALL = (OPEN_MPI_3, OPEN_MPI_4, OPEN_MPI_5, SPECTRUM, MPICH, MVAPICH, INTEL)
 RAS = "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"
 HOSTS = ("10.0.0.4", "10.0.0.5", "10.0.0.6")
@@ -263,3 +268,12 @@ def test_names_that_do_not_arrive_are_known() -> None:
 def test_what_arrives_changed_is_known() -> None:
     """Open MPI that is named by path puts its own folders in front."""
     assert [changed(mpi) for mpi in (OPEN_MPI_4, MPICH, INTEL)] == [("PATH", "LD_LIBRARY_PATH"), (), ()]
+
+
+def test_the_lines_in_the_documentation_are_those_that_are_planned() -> None:
+    """One block per dialect, in this order."""
+    blocks = re.findall(r"^```text\n(.*?)^```$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    given = {**FULL, "infiniband": False, "extra": ()}
+    for block, mpi in zip(blocks, (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL), strict=True):
+        mpirun = Mpi("/opt/mpi/bin/mpirun", mpi.family, mpi.version)
+        assert tuple(shlex.split(block)) == plan_line(job(mpirun, **given)), mpi
