@@ -213,12 +213,17 @@ def test_inside_of_a_slurm_allocation_it_is_ssh_that_starts_the_daemons(head: He
 
 
 def log_ssh(head: Head, *options: str) -> tuple[tuple[str, ...], Callable[[], list[list[str]]]]:
-    """Return words that stand in for ssh and write down who called, and a function that reads it."""
-    log = head.folder / "ssh.log"
+    """Return words that stand in for ssh and write down who called, and a function that reads it.
+
+    One file for each call, since many call at once; the calls come back sorted, the caller's node first.
+    A host's name loses its domain on the way to the stand-in, which knows none.
+    """
+    log = head.folder / "calls"
+    log.mkdir()
     script = head.folder / "ssh"
     script.write_text(
         "#!/bin/bash\n"
-        f'printf "%s\\0" "$(hostname)" "$@" $\'\\n\' >>{log}\n'
+        f'printf "%s\\0" "$(hostname)" "$@" >"$(mktemp {log}/XXXXXXXX)"\n'
         'words=("$@")\n'
         'for i in "${!words[@]}"; do\n'
         "  [[ ${words[i]} =~ ^(node[0-9]+)\\.job$ ]] && words[i]=${BASH_REMATCH[1]} && break\n"
@@ -226,12 +231,13 @@ def log_ssh(head: Head, *options: str) -> tuple[tuple[str, ...], Callable[[], li
         f'exec {head.cluster.agent} "${{words[@]}}"\n'
     )
     script.chmod(0o755)
-    log.touch()
 
     def calls() -> list[list[str]]:
-        found = [call.split("\0")[:-1] for call in log.read_text().split("\n\0") if call]
-        log.write_text("")
-        return found
+        found = []
+        for path in log.iterdir():
+            found.append(path.read_text().split("\0")[:-1])
+            path.unlink()
+        return sorted(found)
 
     return (str(script), *options), calls
 
