@@ -29,7 +29,6 @@ DESCRIPTION = {
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
-    "keygen": "make the ssh keys by which the nodes of a job know each other",
 }
 STYLES = ("table", "sh", "json", "dotenv")
 
@@ -270,13 +269,6 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.rehearse(argv, environ, DESCRIPTION["rehearse"])
 
 
-def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher keygen``: the keys of a job of several nodes."""
-    from launcher.ssh import command
-
-    return command.keygen(argv, environ, DESCRIPTION["keygen"])
-
-
 COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "run": run,
     "env": env,
@@ -284,5 +276,4 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "snapshot": snapshot,
     "keygen": keygen,
     "rehearse": rehearse,
-    "keygen": keygen,
 }

@@ -330,6 +330,7 @@ class Fleet:
         has_key: Whether there are keys of the job.
         timeout_s: How long they may take to answer.
         forward: Names of the variables that the ranks get of the head's.
+        restored: Names of those that mpirun changes on the way, and that ranks get as the head has them.
     """
 
     hosts: tuple[str, ...]
@@ -340,6 +341,7 @@ class Fleet:
     has_key: bool = False
     timeout_s: float = 900.0
     forward: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()
 
 
 @frozen

@@ -110,10 +110,13 @@ def carries(mpi: Mpi, name: str) -> bool:
     Values arrive bit for bit from all four, on all nodes: tried with blanks, quotes, backslashes, dollars,
     line ends, control characters, bytes that are no UTF-8, an empty value, 128 KiB in one value and 900 KB
     in 3,000 of them. Names do not: Open MPI takes a name that begins with a dash for an option, 5 takes an
-    asterisk for a pattern, and a comma ends a name in the lists of the other two.
+    asterisk for a pattern, a comma ends a name in MPICH's list, and Intel's mpirun is a shell script, which
+    drops names that are none for a shell (``com.nvidia.cuda.version``).
     """
     if mpi.dialect == OPEN_MPI:
         return not name.startswith("-") and "*" not in name
+    if mpi.dialect == INTEL:
+        return name.isascii() and name.isidentifier()
     return "," not in name and not name.startswith("'")
 
 
@@ -255,6 +258,9 @@ def _plan_intel(job: MpirunJob) -> Iterator[_Choice]:
     yield _Choice((), (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "I_MPI_HYDRA_IFACE")
+    # By default it starts 16 daemons itself, and they the others, through ssh and without our keys.
+    width, variable = str(len(job.hosts)), "I_MPI_HYDRA_BRANCH_COUNT"
+    yield _Choice(("-branch-count", width), ((variable, width),), ("branch-count",))
     # -bind-to is taken and ignored; and the variable alone would not reach ranks on other nodes.
     yield _set_for_ranks("I_MPI_PIN", "0")
     yield from _plan_hydra_ranks(job)

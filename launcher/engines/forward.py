@@ -7,6 +7,8 @@ environment of every process. Everything here is pure.
 
 from __future__ import annotations
 
+import re
+
 from launcher.frameworks import starters
 from launcher.redact import is_secret
 
@@ -42,7 +44,7 @@ OF_A_NODE = frozenset(
     )
 )
 OF_A_NODE_PREFIXES = (
-    *("AZ_BATCH_NODE_", "KUBERNETES_", "POD_", "SM_CHANNEL_"),
+    *("AZ_BATCH_NODE_", "KUBERNETES_", "POD_"),
     *("FLUX_", "JSM_", "LSB_", "PALS_", "PBS_", "SLURM_", "SLURMD_", "SRUN_"),
     *("HYDI_", "HYDRA_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMIX_", "PMI_", "PRTE_"),
     *("OMPI_COMM_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_plm", "OMPI_MCA_ras"),
@@ -51,6 +53,10 @@ OF_A_NODE_PREFIXES = (
 )
 OF_THE_JOB = frozenset(("AZ_BATCH_NODE_LIST",))
 """In spite of their prefix."""
+
+IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
+_SERVICE = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT_[0-9]+_(TCP|UDP)(_.*)?)", re.ASCII)
+"""What a pod has for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 besides."""
 
 STARTER_SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_", "MV2_")
 STARTER_NEEDS = (
@@ -71,7 +77,7 @@ def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> t
         sorted(
             name
             for name, value in environ.items()
-            if name in asked or (_is_wanted(name, value, asked) and not is_secret(name, value))
+            if name in asked or (_is_wanted(environ, name, asked) and not is_secret(name, value))
         )
     )
 
@@ -82,7 +88,7 @@ def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tupl
         sorted(
             name
             for name, value in environ.items()
-            if name not in asked and _is_wanted(name, value, asked) and is_secret(name, value)
+            if name not in asked and _is_wanted(environ, name, asked) and is_secret(name, value)
         )
     )
 
@@ -113,10 +119,13 @@ def plan_starter_environ(
     }
 
 
-def _is_wanted(name: str, value: str, asked: Sequence[str]) -> bool:
+def _is_wanted(environ: Mapping[str, str], name: str, asked: Sequence[str]) -> bool:
+    value = environ[name]
     if any(pattern.endswith("*") and name.startswith(pattern[:-1]) for pattern in asked):
         return True
-    return not (_belongs_to_login(name) or _belongs_to_node(name, value) or _is_service(name, value))
+    if _belongs_to_login(name) or _belongs_to_node(name, value):
+        return False
+    return not (IN_KUBERNETES in environ and _is_service(name, value))
 
 
 def _belongs_to_login(name: str) -> bool:
@@ -125,15 +134,13 @@ def _belongs_to_login(name: str) -> bool:
 
 def _belongs_to_node(name: str, value: str) -> bool:
     if name == "CUDA_VISIBLE_DEVICES":
-        return "-" in value.replace("-1", "")  # GPU-5a1f... and MIG-..., which no other node has
+        return any(item.strip().startswith(("GPU-", "MIG-")) for item in value.split(","))
     return name not in OF_THE_JOB and (name in OF_A_NODE or name.startswith(OF_A_NODE_PREFIXES))
 
 
 def _is_service(name: str, value: str) -> bool:
-    """Whether Kubernetes (or Docker's links) says with it where a service listens: REDIS_SERVICE_HOST, ..."""
-    if name.endswith("_SERVICE_HOST") or "_SERVICE_PORT" in name:
-        return True
-    return "_PORT" in name and (value.startswith(("tcp://", "udp://")) or "_TCP" in name or "_UDP" in name)
+    links = name.endswith("_PORT") and value.startswith(("tcp://", "udp://"))
+    return links or _SERVICE.fullmatch(name) is not None
 
 
 def _configures_starter(name: str, value: str) -> bool:

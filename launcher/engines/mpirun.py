@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.dialects import MpirunJob, plan_line, plan_variables, render_hostfile
+from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
@@ -66,8 +66,8 @@ def plan_agent(
         raise Unavailable(_no_mpirun(options))
     asked = options.words("forward")
     inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
-    forward = choose_forwarded(inherited, asked)
-    fleet = Fleet(**{**vars(fleet), "forward": forward})
+    forward = tuple(name for name in choose_forwarded(inherited, asked) if carries(mpi, name))
+    fleet = Fleet(**{**vars(fleet), "forward": forward, "restored": changed(mpi)})
     from launcher.machine.infiniband import is_usable
 
     interface, network = find_network(fleet, host)

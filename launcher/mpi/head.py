@@ -17,7 +17,7 @@ from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.crew import Crew, Line, Node, describe_nodes, not_ready
 from launcher.mpi.verdicts import parse_record
-from launcher.redact import printable
+from launcher.redact import printable, redact
 from launcher.run.causes import Cause
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
@@ -32,6 +32,8 @@ LOST = 75
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""
 KILL_WAIT_S = 2.0
+SETTLE_S = 1.0
+"""Between the first ranks and the last that mpirun starts."""
 MPI_END_S = 5.0
 """How long mpirun may take to notice that all of its ranks have ended."""
 MPI_GRACE_S = 4.0
@@ -55,7 +57,7 @@ class Job:
         per_node: Ranks on each.
         master_addr: Where rank 0 listens.
         master_port: The port.
-        variables: What the ranks get of our environment.
+        variables: What the ranks get of our environment; None for what they are not to have.
         timeout_s: How long nodes may take to answer.
     """
 
@@ -64,7 +66,7 @@ class Job:
     per_node: int
     master_addr: str
     master_port: int
-    variables: Mapping[str, str]
+    variables: Mapping[str, str | None]
     timeout_s: float
 
     @property
@@ -107,6 +109,7 @@ class Ending:
     def __init__(self, head: Head) -> None:
         self.due: float | None = None
         self.begun = self.killed = self.released = False
+        self._is_settled = False
         self._head = head
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
@@ -125,16 +128,23 @@ class Ending:
         self.check()
 
     def check(self) -> None:
-        """Once no rank runs any more, mpirun may notice that they have ended."""
-        if self.begun and not self.released and not self._head.ranks_running():
+        """Once no rank runs any more, mpirun may notice that they have ended.
+
+        Unless some have yet to say that they start: what they would say is lost if mpirun kills them.
+        """
+        if not self.begun or self.released or self._head.ranks_running():
+            return
+        if self._head.ranks_started() >= self._head.job.world_size or self._is_settled:
             self._release()
+        else:
+            self._is_settled, self.due = True, time.monotonic() + SETTLE_S
 
     def fire(self, now: float) -> None:
         """The next step is due."""
         if self.released:
             self.due = None
             self._head.end_mpirun()
-        elif self.killed:
+        elif self.killed or (self._is_settled and not self._head.ranks_running()):
             self._release()
         else:
             count = self._head.ranks_running()
@@ -223,6 +233,10 @@ class Head(Supervisor):
     def ranks_running(self) -> int:
         """Return how many ranks run, as far as they have said so."""
         return sum(node.running for node in self.crew.nodes)
+
+    def ranks_started(self) -> int:
+        """Return how many ranks have said that they start."""
+        return sum(len(node.started) for node in self.crew.nodes)
 
     # --- before mpirun
 
@@ -399,7 +413,7 @@ class Head(Supervisor):
             ended_ns=event.at_ns,
             called=called,
         )
-        causes = [event.cause] if event.cause else [_shim_killed()]
+        causes = [event.cause or _why(message)]
         verdict = make_verdict(
             death,
             [],
@@ -446,7 +460,7 @@ class Counting:
         """A rank has started."""
         job, nodes = self._head.job, self._head.crew.nodes
         self._sizes.add(wire.number(message, "size"))
-        count = sum(len(node.started) for node in nodes)
+        count = self._head.ranks_started()
         too_many = any(len(node.started) > job.per_node for node in nodes)
         if (too_many or self._sizes != {job.world_size}) and not self._is_wrong:
             self._is_wrong = True
@@ -465,7 +479,7 @@ class Counting:
 
     def check_all(self, *, succeeded: bool) -> None:
         """The job has ended: ranks that were wrong are why, and an mpirun that says all is well may err."""
-        count = sum(len(node.started) for node in self._head.crew.nodes)
+        count = self._head.ranks_started()
         if not self._has_said and (self._is_wrong or (succeeded and count != self._head.job.world_size)):
             self._complain("")
 
@@ -501,7 +515,10 @@ def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
     return End(numbers[0], numbers[1], numbers[2], code, printable(words), event.at_ns - zero_ns)
 
 
-def _shim_killed() -> Cause:
+def _why(message: Mapping[str, object]) -> Cause:
+    refused = printable(redact(wire.text(message, "why")))
+    if refused:
+        return Cause("rank-refused", refused, "its own error message has the fix", retryable=False)
     return Cause(
         "rank-killed",
         "its launcher ended without a word, as SIGKILL does it",

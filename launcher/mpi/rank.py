@@ -254,12 +254,12 @@ def read_place(environ: Mapping[str, str]) -> dict[str, object]:
 def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> dict[str, str]:
     """Return the environment with the head's variables as the head has them, byte for byte.
 
-    mpirun has carried them, too, but not every one of them can carry every value, and Open MPI puts a
-    folder of its own in front of PATH.
+    mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way.
     """
     variables = welcome.get("variables")
     given = variables if isinstance(variables, dict) else {}
-    return {**environ, **{name: value for name, value in given.items() if isinstance(value, str)}}
+    merged = {**environ, **given}
+    return {name: value for name, value in merged.items() if isinstance(value, str)}
 
 
 def _no_session(job: str) -> Problem:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shlex
 import shutil
 import sys
@@ -23,6 +24,8 @@ from launcher.run.guardian import MARK, mark_of
 from launcher.run.spawn import Child
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
+
+FILES, FILES_PER_NODE = 256, 8
 
 
 def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]) -> int:
@@ -87,13 +90,28 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
         master_port=plan.topology.master_port,
         variables={
             **{key: inherited[key] for key in fleet.forward if key in inherited},
+            **{key: inherited.get(key) for key in fleet.restored},
             MARK: environment[MARK],
         },
         timeout_s=fleet.timeout_s,
     )
+    environment.setdefault("HOME", "/")  # Open MPI does not start without one
+    raise_limit(len(fleet.hosts))
     child = Child(0, 0, argv, environment, called=agent.engine)
     path = find_program(argv[0], environment)
     return Head(child, path, plan.supervision, job, inherited).run()
+
+
+def raise_limit(node_count: int) -> None:
+    """Raise the number of files that we, and mpirun, may have open: three for each session, four for each daemon.
+
+    The processes of the job have what the nodes have; only what runs here is concerned.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES + FILES_PER_NODE * node_count
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 def _write_files(agent: Agent, folder: str) -> None:

@@ -1,0 +1,279 @@
+"""The line for each mpirun, whole; and that the user's words and variables win."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
+from launcher.errors import UsageError
+from launcher.machine.mpi import Mpi
+
+OPEN_MPI_3 = Mpi("/opt/ompi/bin/mpirun", "Open MPI", "3.1.6")
+OPEN_MPI_4 = Mpi("/usr/bin/mpirun", "Open MPI", "4.1.4")
+OPEN_MPI_5 = Mpi("/opt/ompi/bin/mpirun", "Open MPI", "5.0.11")
+SPECTRUM = Mpi("/opt/ibm/spectrum_mpi/bin/mpirun", "Spectrum MPI", "10.4.0.3")
+MPICH = Mpi("/opt/mpich/bin/mpiexec", "MPICH", "5.0.2")
+MVAPICH = Mpi("/opt/mvapich/bin/mpiexec", "MVAPICH", "3.2.1")
+INTEL = Mpi("/opt/impi/bin/mpirun", "Intel MPI", "2021.18.1")
+DOCS = Path(__file__).parents[2] / "docs" / "mpi.md"
+ALL = (OPEN_MPI_3, OPEN_MPI_4, OPEN_MPI_5, SPECTRUM, MPICH, MVAPICH, INTEL)
+RAS = "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"
+HOSTS = ("10.0.0.4", "10.0.0.5", "10.0.0.6")
+SSH = ("ssh", "-F", "/run/x/config")
+
+
+def job(mpi: Mpi, **given: object) -> MpirunJob:
+    """Return three nodes with two ranks each, unless something else is given."""
+    usual = {"hosts": HOSTS, "per_node": 2, "hostfile": "/run/x/hosts", "ssh": SSH}
+    return MpirunJob(mpi, **{**usual, **given})  # type: ignore[arg-type]
+
+
+def line(mpi: Mpi, **given: object) -> str:
+    return " ".join(plan_line(job(mpi, **given)))
+
+
+FULL = {
+    "as_root": True,
+    "forward": ("HELLO", "PATH"),
+    "network": "10.0.0.0/24",
+    "interface": "eth0",
+    "infiniband": ("mlx5_0:1", "mlx5_1:1"),
+    "extra": ("--tag-output",),
+}
+UCX = "UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1"
+
+
+def test_open_mpi_4() -> None:
+    """The least, and everything."""
+    assert line(OPEN_MPI_4) == (
+        f"/usr/bin/mpirun --mca plm rsh --mca ras {RAS} --mca plm_rsh_agent ssh -F /run/x/config "
+        "--mca plm_rsh_no_tree_spawn 1 --mca orte_keep_fqdn_hostnames 1 --hostfile /run/x/hosts "
+        "--np 6 --map-by ppr:2:node --bind-to none"
+    )
+    assert line(OPEN_MPI_4, **FULL) == (
+        f"/usr/bin/mpirun --allow-run-as-root --mca plm rsh --mca ras {RAS} "
+        "--mca plm_rsh_agent ssh -F /run/x/config --mca plm_rsh_no_tree_spawn 1 "
+        "--mca orte_keep_fqdn_hostnames 1 --hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
+        "--mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 "
+        f"--mca pml ucx --mca btl ^openib -x {UCX} -x HELLO -x PATH --tag-output"
+    )
+    assert "ssh -F /run/x/config" in plan_line(job(OPEN_MPI_4))
+
+
+def test_open_mpi_5() -> None:
+    """PRRTE's names for what starts daemons; no option that makes it a stranger to its own node."""
+    assert line(OPEN_MPI_5) == (
+        f"/opt/ompi/bin/mpirun --prtemca plm ssh --prtemca ras {RAS} "
+        "--prtemca plm_ssh_agent ssh -F /run/x/config --prtemca plm_ssh_no_tree_spawn 1 "
+        "--hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none"
+    )
+    assert line(OPEN_MPI_5, **FULL) == (
+        f"/opt/ompi/bin/mpirun --allow-run-as-root --prtemca plm ssh --prtemca ras {RAS} "
+        "--prtemca plm_ssh_agent ssh -F /run/x/config --prtemca plm_ssh_no_tree_spawn 1 "
+        "--hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
+        "--mca btl_tcp_if_include 10.0.0.0/24 --prtemca prte_if_include 10.0.0.0/24 "
+        f"--mca pml ucx -x {UCX} -x HELLO -x PATH --tag-output"
+    )
+
+
+def test_mpich() -> None:
+    """Nothing is forwarded but what is named; without a name, nothing."""
+    assert line(MPICH) == (
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -bind-to none "
+        "-f /run/x/hosts -ppn 2 -genvnone -n 6"
+    )
+    assert line(MPICH, **FULL) == (
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -iface eth0 -bind-to none "
+        "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist HELLO,PATH -n 6 "
+        "--tag-output"
+    )
+
+
+def test_intel_mpi() -> None:
+    """Its own words for ssh; pinning is a variable, and set for all ranks."""
+    assert line(INTEL) == (
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -branch-count 3 -genv I_MPI_PIN 0 "
+        "-f /run/x/hosts -ppn 2 -genvnone -n 6"
+    )
+    assert line(INTEL, **FULL) == (
+        "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -iface eth0 -branch-count 3 "
+        "-genv I_MPI_PIN 0 -f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 "
+        "-genvlist HELLO,PATH -n 6 --tag-output"
+    )
+
+
+def test_the_made_over_families_speak_as_the_original() -> None:
+    """Open MPI 3 and Spectrum MPI as 4; MVAPICH as MPICH, and it has a binding of its own to turn off."""
+    assert plan_line(job(OPEN_MPI_3, **FULL))[1:] == plan_line(job(OPEN_MPI_4, **FULL))[1:]
+    assert plan_line(job(SPECTRUM, **FULL))[1:] == plan_line(job(OPEN_MPI_4, **FULL))[1:]
+    extra = set(plan_line(job(MVAPICH))) - set(plan_line(job(MPICH)))
+    assert extra == {MVAPICH.path, "-genv", "MV2_ENABLE_AFFINITY", "0"}
+
+
+@pytest.mark.parametrize("mpi", ALL, ids=str)
+def test_hosts_stand_in_the_hostfile_in_order(mpi: Mpi) -> None:
+    """With as many slots as ranks, which is never too few, whatever the number of cores."""
+    form = "{} slots=2\n" if mpi.dialect == "Open MPI" else "{}:2\n"
+    assert render_hostfile(mpi, HOSTS, 2) == "".join(form.format(host) for host in HOSTS)
+
+
+def test_variables_say_the_same_to_both_generations_of_open_mpi() -> None:
+    """So that a line that somebody changes by hand works; the same from 4 as from 5, but for names in 4."""
+    both = {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/24",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "OMPI_MCA_oob_tcp_if_include": "10.0.0.0/24",
+        "OMPI_MCA_plm": "rsh",
+        "OMPI_MCA_plm_rsh_agent": "ssh -F /run/x/config",
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "OMPI_MCA_pml": "ucx",
+        "OMPI_MCA_ras": RAS,
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
+        "PRTE_MCA_plm": "ssh",
+        "PRTE_MCA_plm_ssh_agent": "ssh -F /run/x/config",
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "PRTE_MCA_prte_if_include": "10.0.0.0/24",
+        "PRTE_MCA_ras": RAS,
+    }
+    only_4 = {"OMPI_MCA_orte_keep_fqdn_hostnames": "1", "OMPI_MCA_btl": "^openib"}
+    assert dict(plan_variables(job(OPEN_MPI_5, **FULL))) == both
+    assert dict(plan_variables(job(OPEN_MPI_4, **FULL))) == {**both, **only_4}
+
+
+def test_the_words_for_ssh_reach_hydra_as_a_variable() -> None:
+    """Always, if only to undo the one that Slurm sets."""
+    variables = dict(plan_variables(job(MPICH, **FULL)))
+    assert variables == {
+        "HYDRA_IFACE": "eth0",
+        "HYDRA_LAUNCHER": "ssh",
+        "HYDRA_LAUNCHER_EXEC": "ssh",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": "-F /run/x/config",
+        "UCX_NET_DEVICES": "mlx5_0:1,mlx5_1:1",
+    }
+    assert dict(plan_variables(job(MPICH, ssh=("ssh",))))["HYDRA_LAUNCHER_EXTRA_ARGS"] == ""
+    assert dict(plan_variables(job(INTEL, interface="eth0"))) == {
+        "I_MPI_HYDRA_BOOTSTRAP": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC": "ssh",
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": "-F /run/x/config",
+        "I_MPI_HYDRA_BRANCH_COUNT": "3",
+        "I_MPI_HYDRA_IFACE": "eth0",
+        "I_MPI_PIN": "0",
+    }
+
+
+OVERRIDDEN = [
+    (OPEN_MPI_4, "--bind-to core", "--bind-to none", "binding_policy"),
+    (OPEN_MPI_5, "--bind-to core:overload-allowed", "--bind-to none", "binding_policy"),
+    (OPEN_MPI_4, "-bind-to-core", "--bind-to none", "binding_policy"),
+    (OPEN_MPI_5, "-np 2", "--np 6", ""),
+    (OPEN_MPI_4, "-N 1", "--map-by ppr:2:node", ""),
+    (OPEN_MPI_4, "--hostfile /mine", "--hostfile /run/x/hosts", ""),
+    (OPEN_MPI_4, "-mca plm_rsh_agent rsh", "--mca plm_rsh_agent ssh -F /run/x/config", "plm_rsh_agent"),
+    (OPEN_MPI_5, "--mca plm_rsh_agent rsh", "--prtemca plm_ssh_agent ssh -F /run/x/config", "plm_ssh_agent"),
+    (OPEN_MPI_5, "--mca btl_tcp_if_exclude lo", "--mca btl_tcp_if_include 10.0.0.0/24", "btl_tcp_if"),
+    (OPEN_MPI_5, "--prtemca oob_tcp_if_include eth1", "--prtemca prte_if_include 10.0.0.0/24", "prte_if"),
+    (OPEN_MPI_4, "--mca pml ob1", "--mca pml ucx", "MCA_pml"),
+    (OPEN_MPI_4, "-x UCX_TLS=tcp", f"-x {UCX}", "UCX"),
+    (OPEN_MPI_4, "-x HELLO=mine", "-x HELLO", ""),
+    (MPICH, "-bind-to core", "-bind-to none", "BIND"),
+    (MPICH, "--ppn 1", "-ppn 2", ""),
+    (MPICH, "-hosts a,b", "-f /run/x/hosts", ""),
+    (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec ssh", "HYDRA_LAUNCHER_EXEC"),
+    (MPICH, "-genvall", "-genvlist HELLO,PATH", ""),
+    (INTEL, "-genv I_MPI_PIN 1", "-genv I_MPI_PIN 0", "I_MPI_PIN"),
+    (INTEL, "-iface ib0", "-iface eth0", "IFACE"),
+]
+
+
+@pytest.mark.parametrize(("mpi", "extra", "ours", "variable"), OVERRIDDEN, ids=lambda value: str(value)[:40])
+def test_what_the_user_says_on_the_line_is_not_said_before(
+    mpi: Mpi, extra: str, ours: str, variable: str
+) -> None:
+    """No mpirun does well with an option that comes twice; and no variable says otherwise."""
+    given = {**FULL, "extra": tuple(extra.split())}
+    planned = line(mpi, **given)
+    assert f" {ours} " in line(mpi, **FULL)
+    assert f" {ours} " not in planned and planned.endswith(extra)
+    assert not variable or not [name for name, _ in plan_variables(job(mpi, **given)) if variable in name]
+
+
+def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
+    """And if it was the only one, there is no list."""
+    words = plan_line(job(MPICH, **{**FULL, "extra": ("-genv", "HELLO", "mine")}))
+    assert words[words.index("-genvlist") + 1] == "PATH"
+    assert "-genvnone" in plan_line(job(MPICH, forward=("HELLO",), extra=("-genv", "HELLO=mine")))
+
+
+@pytest.mark.parametrize(
+    ("mpi", "user", "ours"),
+    [
+        (OPEN_MPI_4, "OMPI_MCA_btl_tcp_if_include", "btl_tcp_if_include"),
+        (OPEN_MPI_5, "OMPI_MCA_btl_tcp_if_exclude", "btl_tcp_if_include"),
+        (OPEN_MPI_5, "PRTE_MCA_prte_if_exclude", "prte_if_include"),
+        (OPEN_MPI_4, "OMPI_MCA_hwloc_base_binding_policy", "--bind-to"),
+        (OPEN_MPI_4, "OMPI_MCA_pml", "ucx"),
+        (OPEN_MPI_4, "OMPI_MCA_btl", "^openib"),
+        (OPEN_MPI_4, "UCX_TLS", "ucx"),
+        (OPEN_MPI_5, "UCX_NET_DEVICES", UCX),
+        (MPICH, "UCX_NET_DEVICES", "UCX_NET_DEVICES"),
+        (MPICH, "HYDRA_IFACE", "-iface"),
+        (INTEL, "I_MPI_PIN", "I_MPI_PIN"),
+        (INTEL, "I_MPI_HYDRA_IFACE", "-iface"),
+    ],
+)
+def test_what_the_user_has_set_is_left_alone(mpi: Mpi, user: str, ours: str) -> None:
+    """Both on the line and in mpirun's environment; but ssh and the hosts are not the user's to set there."""
+    given = {**FULL, "user": (user, "OMPI_MCA_plm_rsh_agent", "HYDRA_LAUNCHER")}
+    assert ours in plan_line(job(mpi, **FULL))
+    assert ours not in plan_line(job(mpi, **given))
+    assert user not in dict(plan_variables(job(mpi, **given)))
+    assert "ssh" in line(mpi, **given)
+
+
+def test_infiniband_without_named_ports_names_none() -> None:
+    """UCX then takes what it finds."""
+    assert "UCX" not in line(OPEN_MPI_5, infiniband=True).replace("--mca pml ucx", "")
+    assert "--mca pml ucx" in line(OPEN_MPI_5, infiniband=True)
+    assert "UCX" not in line(MPICH, infiniband=True)
+
+
+@pytest.mark.parametrize("mpi", ALL, ids=str)
+def test_what_mpirun_cannot_be_told_is_an_error(mpi: Mpi) -> None:
+    """All of it at once: blanks in the words for ssh, an IPv6 address."""
+    with pytest.raises(UsageError) as refused:
+        job(mpi, ssh=("ssh", "-F", "/my files/x"), hosts=("fd00::1", "node1"))
+    assert [problem.code for problem in refused.value.problems] == ["mpirun-line"] * 2
+    with pytest.raises(UsageError, match="blanks"):
+        job(mpi, ssh=("ssh", ""))
+    with pytest.raises(ValueError, match="node1"):
+        job(mpi, hosts=("node1", "node1"))
+
+
+def test_names_that_do_not_arrive_are_known() -> None:
+    """Values always do; a job that would lose a variable is not made."""
+    odd = ("com.nvidia.cuda.version", "BASH_FUNC_x%%", "a b", "-dash", "a,b", "A*", "'q")
+    assert [name for name in odd if not carries(OPEN_MPI_5, name)] == ["-dash", "A*"]
+    assert [name for name in odd if not carries(MPICH, name)] == ["a,b", "'q"]
+    assert [name for name in (*odd, "ü", "1a", "_A9") if carries(INTEL, name)] == ["_A9"]
+    with pytest.raises(ValueError, match="a,b"):
+        job(INTEL, forward=("PATH", "a,b"))
+
+
+def test_what_arrives_changed_is_known() -> None:
+    """Open MPI that is named by path puts its own folders in front."""
+    assert [changed(mpi) for mpi in (OPEN_MPI_4, MPICH, INTEL)] == [("PATH", "LD_LIBRARY_PATH"), (), ()]
+
+
+def test_the_lines_in_the_documentation_are_those_that_are_planned() -> None:
+    """One block per dialect, in this order."""
+    blocks = re.findall(r"^```text\n(.*?)^```$", DOCS.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    given = {**FULL, "infiniband": False, "extra": ()}
+    for block, mpi in zip(blocks, (OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL), strict=True):
+        mpirun = Mpi("/opt/mpi/bin/mpirun", mpi.family, mpi.version)
+        assert tuple(shlex.split(block)) == plan_line(job(mpirun, **given)), mpi
