@@ -6,6 +6,7 @@ itself; the end of its output is the end of the node.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -248,10 +249,8 @@ class Crew:
 
     def _kill(self, node: Node) -> None:
         if node.pid is not None:
-            try:
+            with contextlib.suppress(OSError):
                 os.kill(node.pid, 9)
-            except OSError:
-                pass
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:

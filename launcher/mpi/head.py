@@ -109,7 +109,7 @@ class Ending:
     def __init__(self, head: Head) -> None:
         self.due: float | None = None
         self.begun = self.killed = self.released = False
-        self._is_settled = False
+        self._settles = False
         self._head = head
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
@@ -134,17 +134,17 @@ class Ending:
         """
         if not self.begun or self.released or self._head.ranks_running():
             return
-        if self._head.ranks_started() >= self._head.job.world_size or self._is_settled:
+        if self._head.ranks_started() >= self._head.job.world_size:
             self._release()
-        else:
-            self._is_settled, self.due = True, time.monotonic() + SETTLE_S
+        elif not self._settles:
+            self._settles, self.due = True, time.monotonic() + SETTLE_S
 
     def fire(self, now: float) -> None:
         """The next step is due."""
         if self.released:
             self.due = None
             self._head.end_mpirun()
-        elif self.killed or (self._is_settled and not self._head.ranks_running()):
+        elif self.killed or (self._settles and not self._head.ranks_running()):
             self._release()
         else:
             count = self._head.ranks_running()

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from launcher.errors import LauncherError, NotReady, Problem
 from launcher.mpi import wire
 from launcher.run.relay import Relay
+from launcher.run.signals import hold
 from launcher.run.spawn import Child
 from launcher.run.supervise import Node, Supervisor
 from launcher.run.verdict import Verdict
@@ -265,7 +266,7 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
 def _no_session(job: str) -> Problem:
     return Problem(
         "no-session",
-        f"mpirun has started a rank on {os.uname().nodename}, where the head of job {job[:64]} has no session",
+        f"mpirun has started a rank on {os.uname().nodename}, where job {job[:64]} has no session",
         "this node",
         "the hostfile was not followed, or the nodes do not have a /dev/shm or /tmp each of their own",
     )
@@ -284,6 +285,7 @@ def main(argv: list[str]) -> int:
     """Be the parent of a rank; what is wrong is said as ``launcher run`` says it."""
     from launcher.__main__ import print_problems
 
+    hold()  # from when the session knows us, a signal is to be passed on, not to end us
     try:
         return run_rank(argv[0], argv[1:], dict(os.environ))
     except LauncherError as error:

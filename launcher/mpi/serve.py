@@ -193,5 +193,5 @@ def _no_head(timeout_s: float) -> Problem:
         "no-head",
         f"the head of the job has not come within {timeout_s:g} s",
         "this node",
-        "start the same command on node 0, with the same key and host list, or wait longer: --roll-call-timeout S",
+        "start the same command on node 0, with the same key, or wait longer: --roll-call-timeout S",
     )

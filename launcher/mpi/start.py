@@ -103,9 +103,9 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
 
 
 def raise_limit(node_count: int) -> None:
-    """Raise the number of files that we, and mpirun, may have open: three for each session, four for each daemon.
+    """Raise how many files we, and mpirun, may have open: three for each session, four for each daemon.
 
-    The processes of the job have what the nodes have; only what runs here is concerned.
+    The ranks have what their nodes give; only what runs here is concerned.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = FILES + FILES_PER_NODE * node_count

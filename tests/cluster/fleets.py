@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-
 import subprocess
 import sys
 import textwrap
@@ -22,7 +21,7 @@ ALLREDUCE = """
 
     world = MPI.COMM_WORLD
     total = world.allreduce(world.rank + 1)
-    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
     seen = {name: os.environ.get(name) for name in names}
     line = json.dumps({**seen, "node": socket.gethostname(), "mpi_rank": world.rank, "sum": total})
     sys.stdout.write(line + "\\n")
@@ -59,7 +58,7 @@ class Fleet:
     def start(
         self, node: Node, *words: str, environ: Mapping[str, str] | None = None, cover: Sequence[str] = ()
     ) -> subprocess.Popen[str]:
-        """Start ``launcher run --engine mpirun WORDS`` on a node; ``cover``: a file, and what it hides there."""
+        """Start ``launcher run --engine mpirun WORDS`` on a node; ``cover``: a file, and what it hides."""
         line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", *words)
         if cover:
             mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
@@ -78,7 +77,8 @@ class Fleet:
     def environ(self, **variables: str) -> dict[str, str]:
         """Return what a launcher is started with."""
         base = clean_environ()
-        mpi4py = f"{mpis_folder()}/mpi4py/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+        python = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        mpi4py = f"{mpis_folder()}/mpi4py/lib/{python}/site-packages"
         return {
             **base,
             **self.mpi.environ,

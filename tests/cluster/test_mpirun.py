@@ -63,7 +63,7 @@ def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
 
 @pytest.fixture
 def sshd_on_nodes(tmp_path: Path) -> Iterator[StartSshd]:
-    """Return a function that starts a plain sshd on all nodes, and returns a configuration of ssh that reaches it."""
+    """Return a function that starts a plain sshd on all nodes, and returns ssh's configuration for it."""
     servers: list[subprocess.Popen[bytes]] = []
 
     def start(cluster: Cluster) -> str:
@@ -242,7 +242,7 @@ def test_a_node_that_is_lost_ends_the_job_by_name(
     await_ready(tmp_path, 4)
     getattr(two.cluster, fault)(two.cluster.nodes[1])
     started = time.monotonic()
-    out, err = two.launchers[0].communicate(timeout=60)
+    _, err = two.launchers[0].communicate(timeout=60)
     assert two.launchers[0].returncode == 75, err[-3000:]
     assert time.monotonic() - started < 45
     assert "node 1 failed first: it is lost" in err and "[node-lost] node 1 (node1) is lost" in err
