@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from launcher.errors import Problem, UsageError
 from launcher.flags import FLAGS, Flag
@@ -48,9 +48,11 @@ def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
     )
 
 
-def add_flags(parser: Parser) -> None:
-    """Add the flags of ``launcher run``, from their table."""
+def add_flags(parser: Parser, only: Collection[str] | None = None) -> None:
+    """Add the flags of ``launcher run``, from their table; ``only`` some of them, by ``dest``."""
     for flag in FLAGS:
+        if only is not None and flag.dest not in only:
+            continue
         names = [*([flag.short] if flag.short else []), flag.name]
         text = f"{flag.help} [{flag.variable}]"
         _add(parser, flag, names, text)

@@ -27,6 +27,7 @@ DESCRIPTION = {
     "env": "print the variables that a process would get",
     "plan": "print every fact, where it came from, what lost and why, and the exact commands",
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
+    "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
@@ -255,6 +256,17 @@ def _write(text: str) -> None:
         ) from error
 
 
+def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher serve``: what ``launcher run --engine mpirun`` does on a node that is not the first."""
+    from launcher.arguments import add_flags, make_parser
+    from launcher.mpi.start import SERVE_FLAGS, serve_here
+
+    parser = make_parser("serve", "[options]", DESCRIPTION["serve"])
+    add_flags(parser, SERVE_FLAGS)
+    words = parser.parse_args(argv)
+    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ), environ)
+
+
 def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher keygen``: the keys of a job of several nodes."""
     from launcher.ssh import command
@@ -274,6 +286,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "env": env,
     "plan": plan,
     "snapshot": snapshot,
+    "serve": serve,
     "keygen": keygen,
     "rehearse": rehearse,
 }

@@ -116,9 +116,7 @@ def plan_fleet(
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
         raise UsageError(_no_hosts(count))
-    given, typed = environ.get(KEY_VARIABLE), options.get("ssh_key")
-    has_key = typed is not None or bool(given)
-    path = str(typed.value) if typed is not None and typed.origin.startswith("--") else ""
+    has_key = options.get("ssh_key") is not None
     port = int(options.number("ssh_port", SSH_PORT if has_key else 0))
     hosts = hosts or (host.hostname(),)
     own = hosts[allocation.node_rank or 0]
@@ -127,10 +125,16 @@ def plan_fleet(
         per_node=topology.local_size or 1,
         address=host.address_of(own) if count > 1 else "",
         ssh_port=port,
-        ssh_key=path,
+        ssh_key=typed_path(options),
         has_key=has_key,
         timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
     )
+
+
+def typed_path(options: Options) -> str:
+    """Return the path of the job's keys as typed; what the variable holds stays in the environment."""
+    given = options.get("ssh_key")
+    return str(given.value) if given is not None and given.origin.startswith("--") else ""
 
 
 def plan_ssh(fleet: Fleet) -> tuple[str, ...]:

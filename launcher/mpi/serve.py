@@ -13,13 +13,18 @@ from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.head import Wake
 from launcher.mpi.session import SERVE_SOCKET
+from launcher.redact import printable
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
 from launcher.run.signals import name_signal
-from launcher.run.spawn import Child
+from launcher.run.spawn import Child, Inherited, Streams
 from launcher.run.supervise import Node, Supervisor
 from launcher.ssh.keys import Keys
-from launcher.ssh.server import write_server
+from launcher.ssh.server import is_routine, write_server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.spawn import Changes
 
 GONE = 75
 """Our status where the head has gone without a word."""
@@ -67,6 +72,8 @@ class Server(Supervisor):
         self.status: int | None = None
         self.wake = Wake(time.monotonic() + timeout_s)
         self.is_late = False
+        self.words = b""
+        self.writing = -1
         super().__init__([child], [path], watch, Node(), environ)
         listener.setblocking(False)
         self.loop.add(listener.fileno(), self.on_connect)
@@ -79,6 +86,29 @@ class Server(Supervisor):
         """Start sshd."""
         self.loop.timers.append(Timer(self.wake, self.on_late))
         super().start_all()
+        os.close(self.writing)
+
+    def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
+        """Return sshd as it is to be started: what it says is for us to read."""
+        child, streams, changes = super().prepare(index, inherited)
+        reading, self.writing = os.pipe()
+        os.set_blocking(reading, False)
+        self.loop.add(reading, lambda: self.on_sshd(reading))
+        return child, Streams(streams.stdin, self.writing, self.writing), changes
+
+    def on_sshd(self, fd: int) -> None:
+        """sshd tells of every connection; who was refused is worth a word."""
+        try:
+            data = os.read(fd, wire.READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self.loop.remove(fd)
+            os.close(fd)
+        *lines, self.words = (self.words + data).split(b"\n")
+        for line in (line.decode("utf-8", "replace").strip() for line in lines):
+            if line and not is_routine(line):
+                self.say(f"sshd: {printable(line)}")
 
     def on_connect(self) -> None:
         """A session has been started on this node: the head has come."""

@@ -10,22 +10,38 @@ import sys
 import tempfile
 from collections.abc import Mapping
 
-from launcher.engines.mpirun import FOLDER, JOB, KEY_VARIABLE, SERVE, plan_ssh
-from launcher.errors import NotReady, Problem
+from launcher.engines.mpirun import (
+    FOLDER,
+    JOB,
+    KEY_VARIABLE,
+    ROLL_CALL_TIMEOUT_S,
+    SERVE,
+    SSH_PORT,
+    plan_ssh,
+    typed_path,
+)
+from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
-from launcher.model import Agent, Fleet, Plan, Setting
+from launcher.model import Agent, Fleet, Plan, Setting, Supervision
 from launcher.mpi import session, wire
 from launcher.mpi.crew import Line
 from launcher.mpi.head import Head, Job
 from launcher.mpi.serve import serve
-from launcher.plan import apply_settings
+from launcher.options import Options
+from launcher.plan import apply_settings, plan_job
 from launcher.run.execute import find_program
 from launcher.run.guardian import MARK, mark_of
 from launcher.run.spawn import Child
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
+from launcher.supervision import DEFAULT_GRACE_S
 
 FILES, FILES_PER_NODE = 256, 8
+SERVE_FLAGS = (
+    *("local_addr", "hosts", "hostfile", "node_rank", "nnodes", "ssh_key", "ssh_port"),
+    *("roll_call_timeout", "grace", "source"),
+)
+"""Flags of ``launcher serve``."""
 
 
 def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]) -> int:
@@ -37,10 +53,61 @@ def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]
     folder = make_folder()
     try:
         if agent.engine == SERVE:
-            return _serve(plan, fleet, environ, folder)
+            return _serve(plan.supervision, fleet, environ, folder)
         return _lead(plan, agent, fleet, environ, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def serve_here(options: Options, environ: Mapping[str, str]) -> int:
+    """Serve, at an address that is given, or that follows from a list of hosts or from the platform.
+
+    Raises:
+        LauncherError: No address or key, or no sshd; see `serve`.
+    """
+    own = options.get("local_addr")
+    if own is not None:
+        key = options.get("ssh_key")
+        fleet = Fleet(
+            hosts=(),
+            per_node=0,
+            address=Host().address_of(str(own.value)),
+            ssh_port=int(options.number("ssh_port", SSH_PORT)),
+            ssh_key=typed_path(options),
+            has_key=key is not None,
+            timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
+        )
+        watch = Supervision(grace_s=options.number("grace", DEFAULT_GRACE_S))
+    else:
+        plan = plan_job(environ, Host(), options, ())
+        if plan.agent is None or plan.agent.fleet is None or not plan.agent.fleet.address:
+            raise UsageError(_no_address())
+        fleet, watch = plan.agent.fleet, plan.supervision
+    if not fleet.has_key:
+        raise UsageError(_no_key())
+    folder = make_folder()
+    try:
+        return _serve(watch, fleet, environ, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _no_address() -> Problem:
+    return Problem(
+        "no-address",
+        "nothing tells at which address of this node the other nodes are: sshd listens there alone",
+        "command line and environment",
+        "pass --local-addr HOST, or --hosts HOST,... with this node in it",
+    )
+
+
+def _no_key() -> Problem:
+    return Problem(
+        "no-key",
+        "there is no key of the job, and without one nobody may come in",
+        "command line and environment",
+        f"launcher keygen FILE, and --ssh-key FILE (or {KEY_VARIABLE}) on every node",
+    )
 
 
 def make_folder() -> str:
@@ -65,11 +132,11 @@ def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
     return read_keys(fleet.ssh_key or environ[KEY_VARIABLE], host=Host())
 
 
-def _serve(plan: Plan, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
+def _serve(watch: Supervision, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
     keys = _read_keys(fleet, environ)
     assert keys is not None  # noqa: S101 - the plan has none without
     inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
-    return serve(keys, fleet.address, fleet.ssh_port, folder, plan.supervision, inherited, fleet.timeout_s)
+    return serve(keys, fleet.address, fleet.ssh_port, folder, watch, inherited, fleet.timeout_s)
 
 
 def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:

@@ -56,10 +56,15 @@ class Fleet:
         return str(path)
 
     def start(
-        self, node: Node, *words: str, environ: Mapping[str, str] | None = None, cover: Sequence[str] = ()
+        self,
+        node: Node,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        cover: Sequence[str] = (),
+        command: str = "run --engine mpirun",
     ) -> subprocess.Popen[str]:
         """Start ``launcher run --engine mpirun WORDS`` on a node; ``cover``: a file, and what it hides."""
-        line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", *words)
+        line: tuple[str, ...] = (sys.executable, "-m", "launcher", *command.split(), *words)
         if cover:
             mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
             line = ("unshare", "--mount", "sh", "-c", mounted, *cover, *line)

@@ -376,3 +376,18 @@ def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
     assert head.status not in (0, 75) and other.status == head.status, head.err
     assert "mpirun failed first" in head.err and "no-such-option" in head.err
     assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
+    """A node need not know the command: launcher serve, at an address, with the key in a file."""
+    two = fleet("mpich", 2)
+    words = ("--local-addr", "10.77.0.11", "--ssh-port", "2022", "--ssh-key", two.key)
+    two.start(
+        two.cluster.nodes[1], *words, command="serve", environ={"LAUNCHER_SSH_KEY": "", "LAUNCHER_HOSTS": ""}
+    )
+    run = ("--ssh-port", "2022", "--no-prefix", "--", "python", two.script(ALLREDUCE))
+    two.start(two.cluster.nodes[0], *run)
+    other, head = two.wait()
+    assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
+    assert {record["sum"] for record in head.records} == {3}
+    assert "sshd:" not in other.err
