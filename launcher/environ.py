@@ -155,11 +155,17 @@ def is_loopback(host: str) -> bool:
 
 
 class Reader:
-    """What one source reads, claims and complains about."""
+    """What one source reads, claims and complains about.
 
-    def __init__(self, source: str, environ: Mapping[str, str], host: Host) -> None:
+    ``starts_job``: we start the processes of all nodes, so that nodes count on which nothing was started.
+    """
+
+    def __init__(
+        self, source: str, environ: Mapping[str, str], host: Host, *, starts_job: bool = False
+    ) -> None:
         self.source = source
         self.host = host
+        self.starts_job = starts_job
         self.names: set[str] = set()
         self._environ = environ
         self._claims: list[Claim] = []

@@ -86,7 +86,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     settings = (
         *plan_settings(topology, machine, role, origins, forks, binding),
-        *python.plan_unbuffered(topology, environ),
+        *python.plan_unbuffered(_count_writers(topology, agent), environ),
     )
     notes = (*ledger.notes, *request.notes, *binding.notes, f"engine {choice.engine}: {choice.why}")
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
@@ -121,14 +121,21 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
 def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathered:
     source = options.get("source")
     typed = source is not None and source.origin.startswith("--")
-    found = gather(environ, host, options.text("source") or None, typed=typed)
-    if options.get("hosts") or options.get("hostfile") or options.text("engine") == MPIRUN:
+    starts_job = options.text("engine") == MPIRUN
+    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=starts_job)
+    if options.get("hosts") or options.get("hostfile") or starts_job:
         from launcher.hosts import read_listed
 
         listed = read_listed(options, host, found.evidence)
         if listed is not None:
             return Gathered((listed, *found.evidence), found.reads)
     return found
+
+
+def _count_writers(topology: Topology, agent: Agent | None) -> int:
+    """Return how many processes write through us: those of all nodes, where mpirun starts them."""
+    fleet = agent and agent.fleet
+    return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
 def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:

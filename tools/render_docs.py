@@ -72,7 +72,8 @@ def render_command(name: str) -> str:
     shared = {flag.dest for flag in FLAGS} if _takes_flags(name) else set()
     rows = []
     for action in find_parser(name)._actions:
-        if not action.option_strings or action.dest in {*shared, "help"}:
+        hidden = action.help == argparse.SUPPRESS  # the spelling with underscores
+        if not action.option_strings or hidden or action.dest in {*shared, "help"}:
             continue
         text = action.help or ""
         variable = _VARIABLE.search(text)

@@ -129,7 +129,9 @@ def plan_engine(
     if choice.engine == MPIRUN:
         from launcher.engines import mpirun
 
-        return choice, mpirun.plan_agent(request.argv, allocation, topology, request.options, environ, host)
+        return choice, mpirun.plan_agent(
+            request.argv, allocation, topology, request.options, environ, host, binding.mode
+        )
     if choice.engine != TORCHRUN:
         return choice, None
     from launcher.engines import torchrun

@@ -49,13 +49,18 @@ def plan_agent(
     options: Options,
     environ: Mapping[str, str],
     host: Host,
+    bind: str = "none",
 ) -> Agent:
     """Return mpirun's line for node 0, or what another node is to do.
 
+    ``bind``: how the ranks of this node keep to CPUs of their own.
+
     Raises:
-        UsageError: The hosts are not known, or nodes that are to serve have no key.
+        UsageError: The hosts are not known, nodes that are to serve have no key, or restarts were asked for.
         Unavailable: No mpirun on PATH.
     """
+    if options.number("restarts", 0):
+        raise UsageError(_no_restarts(options))
     fleet = plan_fleet(allocation, topology, options, environ, host)
     if allocation.node_rank != 0:
         if not fleet.has_key:
@@ -87,7 +92,7 @@ def plan_agent(
     )
     variables = plan_variables(job)
     settings = tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables)
-    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology), "--", *argv) if argv else ()
+    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology, bind), "--", *argv) if argv else ()
     dropped = environ.keys() - plan_starter_environ(inherited, forward, variables).keys()
     return Agent(
         engine=MPIRUN,
@@ -145,14 +150,20 @@ def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
     return ("ssh", *port, *(word for item in LIVENESS.items() for word in ("-o", "=".join(item))))
 
 
-def plan_shim(options: Options, topology: Topology) -> tuple[str, ...]:
-    """Return the options of ``launcher run`` for each rank."""
+def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
+    """Return the options of ``launcher run`` for each rank.
+
+    A process that somebody else has started is bound only where it is told so: what we would do for
+    processes of our own is said.
+    """
     words = ["--scope=process", "--engine=process", "--init", "--no-progress"]
     words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
     for dest in PASSED:
         text = options.given_text(dest)
         if text:
             words.append(f"--{dest.replace('_', '-')}={text}")
+    if bind != "none" and not options.given_text("bind"):
+        words.append(f"--bind={bind}")
     return tuple(words)
 
 
@@ -184,6 +195,16 @@ def _no_key(allocation: Allocation) -> Problem:
         "command line and environment",
         "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
         "runs on the nodes already, start the launcher on node 0 alone",
+    )
+
+
+def _no_restarts(options: Options) -> Problem:
+    asked = options.origins("engine", "restarts")
+    return Problem(
+        "engine-conflict",
+        f"{', '.join(asked)}: mpirun starts its processes once",
+        "command line and environment",
+        "leave out --restarts, and let the platform start the job again",
     )
 
 

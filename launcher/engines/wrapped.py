@@ -196,8 +196,8 @@ def _once_per_node(job: Job) -> Problem:
         f"{name} starts the processes of all nodes, but the launcher was started on each of {job.nodes} "
         f"nodes: there would be {job.nodes} such jobs",
         "command line and environment",
-        f"leave {name} out: launcher run -- COMMAND starts the processes of this node (or --nnodes 1 for a "
-        "job of its own on each node)",
+        f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
+        "mpirun -- COMMAND those of all nodes by mpirun (or --nnodes 1 for a job of its own on each node)",
     )
 
 

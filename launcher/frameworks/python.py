@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model import Setting, Topology
+from launcher.model import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -11,15 +11,19 @@ if TYPE_CHECKING:
 UNBUFFERED = "PYTHONUNBUFFERED"
 
 
-def plan_unbuffered(topology: Topology, environ: Mapping[str, str]) -> list[Setting]:
+def plan_unbuffered(count: int, environ: Mapping[str, str]) -> list[Setting]:
     """Return the variable that makes lines appear when they are printed, where we put a pipe in between.
 
     Python keeps what goes to a pipe until it has 8 KiB, and loses it when it is killed: the last lines
     before a death are the ones that matter. Set, even to nothing, it is the user's.
 
+    Args:
+        count: How many processes there are whose lines come together.
+        environ: What they inherit.
+
     Source:
         docs.python.org, "Command line and environment", PYTHONUNBUFFERED.
     """
-    if len(topology.places) < 2 or UNBUFFERED in environ:
+    if count < 2 or UNBUFFERED in environ:
         return []
     return [Setting(UNBUFFERED, "1", "several processes write through the launcher's pipes")]

@@ -21,6 +21,7 @@ from launcher.engines.mpirun import (
     typed_path,
 )
 from launcher.errors import NotReady, Problem, UsageError
+from launcher.frameworks.python import UNBUFFERED
 from launcher.host import Host
 from launcher.model import Agent, Fleet, Plan, Setting, Supervision
 from launcher.mpi import session, wire
@@ -158,6 +159,7 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
         variables={
             **{key: inherited[key] for key in fleet.forward if key in inherited},
             **{key: inherited.get(key) for key in fleet.restored},
+            **{item.name: item.value for item in plan.settings if item.name == UNBUFFERED},
             MARK: environment[MARK],
         },
         timeout_s=fleet.timeout_s,

@@ -90,7 +90,12 @@ class Gathered:
 
 
 def gather(
-    environ: Mapping[str, str], host: Host, only: str | None = None, *, typed: bool = False
+    environ: Mapping[str, str],
+    host: Host,
+    only: str | None = None,
+    *,
+    typed: bool = False,
+    starts_job: bool = False,
 ) -> Gathered:
     """Ask every source that can know something, from the inside out, up to one that seals.
 
@@ -99,6 +104,7 @@ def gather(
         host: The machine, for the few sources that must compare addresses with it.
         only: Name of the one source to ask, or ``module:function`` of somebody else's.
         typed: ``only`` was typed by the user: a variable of an image must not name code to import.
+        starts_job: We start the processes of all nodes.
 
     Raises:
         UsageError: ``only`` names no source, or one that cannot be imported.
@@ -106,7 +112,7 @@ def gather(
     evidence: list[Evidence] = []
     reads: set[str] = set()
     for name, module in _chosen(environ, only, typed):
-        reader = Reader(name, environ, host)
+        reader = Reader(name, environ, host, starts_job=starts_job)
         module(reader)
         evidence.append(reader.evidence())
         reads |= reader.names

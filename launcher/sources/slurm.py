@@ -21,6 +21,7 @@ STEP_NODELIST = "SLURM_STEP_NODELIST"
 JOB_NODELIST = "SLURM_JOB_NODELIST"
 JOB_NODE_COUNT = "SLURM_JOB_NUM_NODES"
 TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
+ASKED_PER_NODE = "SLURM_NTASKS_PER_NODE"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
@@ -32,7 +33,7 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(reader: Reader) -> None:
-    """A task's own numbers; under mpirun only the node list; in a batch script nothing."""
+    """A task's own numbers; under mpirun only the node list; in a batch script nothing, or its nodes."""
     if any(reader.has(name) for name in MPI_STARTERS):
         _read_under_mpirun(reader)
         return
@@ -82,11 +83,24 @@ def _read_batch_script(reader: Reader) -> None:
     if count is not None and count > 1:
         fix = "a batch script or a shell of salloc runs once: srun launcher run -- COMMAND"
         reader.sign(JOB_NODE_COUNT, fix)
+        if reader.starts_job:
+            _claim_nodes(reader)
     elif count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
     else:
         _read_remains(reader)
+
+
+def _claim_nodes(reader: Reader) -> None:
+    """Claim what an mpirun may use that we start from here: the nodes of the job, whatever runs there."""
+    hosts = _read_hosts(reader, JOB_NODELIST)
+    if hosts:
+        reader.claim_hosts(hosts, JOB_NODELIST)
+        reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
+    # --ntasks-per-node=1 stands in every script that starts launchers: it says nothing about ranks
+    if (reader.integer(ASKED_PER_NODE) or 1) > 1:
+        reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
 
 
 def _read_remains(reader: Reader) -> None:

@@ -16,8 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from launcher import __version__
+from launcher.engines.forward import list_withheld
+from launcher.engines.mpirun import FOLDER, JOB
+from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Agent, Finding, Mode, Plan, Policy, Process, Setting
+from launcher.model import Agent, Finding, Fleet, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 from launcher.run.signals import name_signal
 
@@ -67,6 +70,21 @@ def _agent(agent: Agent, environ: Mapping[str, str]) -> dict[str, object]:
         "settings": [_setting(setting, environ) for setting in agent.settings],
         "unset": list(agent.unset),
         "files": {word: redact(text) for word, text in agent.files},
+        "fleet": None if agent.fleet is None else _fleet(agent.fleet),
+    }
+
+
+def _fleet(fleet: Fleet) -> dict[str, object]:
+    """Return how the nodes are reached; of a key only that there is one."""
+    return {
+        "hosts": list(fleet.hosts),
+        "per_node": fleet.per_node,
+        "address": fleet.address,
+        "ssh_port": fleet.ssh_port,
+        "has_key": fleet.has_key,
+        "timeout_s": fleet.timeout_s,
+        "forward": list(fleet.forward),
+        "restored": list(fleet.restored),
     }
 
 
@@ -157,7 +175,7 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
     console.print(_settings_table(plan, environ))
     if plan.unset:
         console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
-    for line in [*_commands(plan), *_watch(plan), *_notes(plan)]:
+    for line in [*_commands(plan), *_nodes(plan, environ), *_watch(plan), *_notes(plan)]:
         console.print(line, soft_wrap=True)
     assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
     return console.file.getvalue()
@@ -230,10 +248,36 @@ def _show(value: object) -> str:
 
 def _commands(plan: Plan) -> list[str]:
     verb = "become" if plan.mode is Mode.EXEC else "start"
+    fleet = None if plan.agent is None else plan.agent.fleet
+    if fleet is not None and plan.topology.node_rank:
+        where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
+        return [f"serve: sshd at {where}, with the keys of the job, until node 0 says how it ended"]
     lines = [(f"rank {p.rank}{_where(p)}", p.argv) for p in plan.processes if p.argv]
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
+
+
+def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
+    """Return how mpirun's nodes are reached and what their ranks get, on the node that runs it."""
+    agent = plan.agent
+    if agent is None or agent.fleet is None or plan.topology.node_rank:
+        return []
+    fleet, count = agent.fleet, len(agent.fleet.hosts)
+    nodes = f"nodes: {_show(fleet.hosts)}; {fleet.per_node} rank{'s' if fleet.per_node > 1 else ''} on each"
+    if count > 1:
+        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "the port that ssh takes"
+        keys = "the keys of the job" if fleet.has_key else "your own keys"
+        nodes += f"; by ssh at {port} with {keys}, all within {fleet.timeout_s:g} s"
+    lines = [nodes, f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
+    withheld = list_withheld(
+        {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
+    )
+    if withheld:
+        lines.append(f"secrets stay here, unless named by --forward: {', '.join(withheld)}")
+    lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
+    lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")
+    return [printable(redact(line)) for line in lines]
 
 
 def _watch(plan: Plan) -> list[str]:

@@ -45,6 +45,13 @@ SAMPLE = {
     "local_ranks_filter": ("0", "0,1,2"),
     "stall_timeout": ("60", "0"),
     "engine": ("process", "torchrun"),
+    "hosts": ("node0,node1", "10.0.0.4,10.0.0.5"),
+    "hostfile": ("hosts", "/etc/hosts.mpi"),
+    "ssh_key": ("job.key", "/run/secrets/job"),
+    "ssh_port": ("2022", "22"),
+    "mpi_args": ("--mca pml 'ob1'", "-iface eth0"),
+    "forward": ("HF_TOKEN", "HF_*,DATA_DIR"),
+    "roll_call_timeout": ("60", "900"),
     "max_restarts": ("3", "100000"),
     "rdzv_backend": ("c10d", "etcd-v2"),
     "rdzv_endpoint": ("node0:29400", "localhost:0"),
@@ -80,7 +87,12 @@ MALFORMED = {
     "local_ranks_filter": ["0,", "-1", "all"],
     "stall_timeout": ["-1", "soon"],
     "on_stall": ["kill"],
-    "engine": ["Process", "mpirun"],
+    "engine": ["Process", "mpi"],
+    "hosts": ["", "a,", "a,a", "a b", "-oProxyCommand=x", "a;b"],
+    "ssh_port": ["0", "65536", "ssh"],
+    "mpi_args": ["--mca pml 'ob1"],
+    "forward": ["", "A,", "A B", "A=b", "*A", "$(id)"],
+    "roll_call_timeout": ["-1", "soon", "86401"],
     "max_restarts": ["-1", "many"],
     "rdzv_backend": ["", "c10d;", "-x", "a b"],
     "rdzv_endpoint": ["", "node0:65536", "node0:", "a b:1", "http://node0:1"],
@@ -109,7 +121,7 @@ def test_a_flag_beats_its_variable(flag: Flag) -> None:
     given = read_options({flag.dest: typed}, {flag.variable: exported}).get(flag.dest)
     assert given is not None and flag.parse is not None
     assert given.value == flag.parse(typed)
-    assert given.origin == f"{flag.name} {typed}"
+    assert given.origin == f"{flag.name} {'...' if flag.secret else typed}"
 
 
 @pytest.mark.parametrize("flag", VALUED, ids=lambda flag: flag.dest)
@@ -119,7 +131,7 @@ def test_a_variable_gives_what_its_flag_gives(flag: Flag) -> None:
     given = read_options({}, {flag.variable: text}).get(flag.dest)
     assert given is not None and flag.parse is not None
     assert given.value == flag.parse(text)
-    assert given.origin == f"{flag.variable}={text!r}"
+    assert given.origin == f"{flag.variable}={'...' if flag.secret else text!r}"
     assert read_options({}, {flag.variable: ""}).get(flag.dest) is None
 
 

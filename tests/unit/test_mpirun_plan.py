@@ -1,0 +1,448 @@
+"""What is planned where mpirun starts the job: its line on node 0, an sshd on the others.
+
+The machines are recorded ones: a snapshot says which mpirun they have.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.cli import read_run
+from launcher.engines.mpirun import FOLDER, JOB, SHIM
+from launcher.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
+from launcher.frameworks.python import UNBUFFERED
+from launcher.model import Agent, Fleet, Plan
+from launcher.options import read_options
+from launcher.plan import plan_job
+from launcher.snapshot import RecordedHost
+from launcher.views.plan import render_json, render_text
+from tests.golden.jobs import read_case, snapshots
+
+FAMILIES = {
+    "openmpi4": ("Open MPI", "4.1.4"),
+    "openmpi5": ("Open MPI", "5.0.11"),
+    "mpich": ("MPICH", "5.0.2"),
+    "impi": ("Intel MPI", "2021.18.1"),
+}
+PEM = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaC1rZXkt\n-----END OPENSSH PRIVATE KEY-----\n"
+SECRETS = {"HF_TOKEN": "hush-hush-token", "WANDB_API_KEY": "hush-hush-key", "LAUNCHER_SSH_KEY": PEM}
+ENVIRON = {
+    **SECRETS,
+    "PATH": "/usr/bin",
+    "HOME": "/root",
+    "NCCL_DEBUG": "INFO",
+    "DATA_DIR": "/mnt/data",
+    "AZ_BATCH_POOL_ID": "pool",
+    "AZ_BATCH_NODE_ID": "tvmps_own",
+    "AZ_BATCH_TASK_WORKING_DIR": "/mnt/task",
+    "RANK": "0",
+    "SSH_CONNECTION": "a b c d",
+}
+PLAIN = {name: value for name, value in ENVIRON.items() if name not in (*SECRETS, "RANK")}
+"""Nothing of a key or of ranks."""
+HOSTS = ("10.0.0.4", "10.0.0.5")
+CPUS = {
+    "granted": 16,
+    "bound": 16,
+    "affinity": "0-15",
+    "cpuset": "0-15",
+    "cores": {"0": "0 1 2 3 4 5 6 7", "1": "8 9 10 11 12 13 14 15"},
+}
+GPUS = [
+    {"index": index, "uuid": f"GPU-{index}", "pci_bus_id": f"0000:0{index}:00.0", "numa_node": index // 2}
+    for index in range(4)
+]
+
+
+def node(index: int = 0, family: str = "openmpi5", **fields: object) -> RecordedHost:
+    """Return a node of the job: its address is the one of `HOSTS`, its network 10.0.0.0/24."""
+    address = f"10.0.0.{4 + index}"
+    interface = {"name": "eth0", "addresses": [f"{address}/24"], "is_up": True, "kind": "ethernet"}
+    named, version = FAMILIES[family]
+    return RecordedHost(
+        {
+            "hostname": f"node{index}",
+            "addresses": {"eth0": [address]},
+            "interfaces": [interface],
+            "environ": ENVIRON,
+            "gpus": 0,
+            "mpirun": {"path": "/opt/mpi/bin/mpirun", "family": named, "version": version},
+            **fields,
+        }
+    )
+
+
+def plan(host: RecordedHost, *command: str, **flags: str) -> Plan:
+    """Return the plan of a node for ``launcher run --engine mpirun`` with more flags."""
+    typed = {"engine": "mpirun", **flags}
+    return plan_job(host.environ, host, read_options(typed, host.environ), command or ("python", "train.py"))
+
+
+def agent_of(found: Plan) -> tuple[Agent, Fleet]:
+    """Return who starts the processes, and the nodes."""
+    assert found.agent is not None and found.agent.fleet is not None
+    return found.agent, found.agent.fleet
+
+
+def refusal(host: RecordedHost, *command: str, **flags: str) -> tuple[str, str, str]:
+    """Return (code, what, fix) of the one thing that is wrong."""
+    with pytest.raises(LauncherError) as caught:
+        plan(host, *command, **flags)
+    (problem,) = caught.value.problems
+    return problem.code, problem.what, problem.fix
+
+
+def pairs(words: tuple[str, ...]) -> set[tuple[str, str]]:
+    """Return each word with the one behind it."""
+    return set(pairwise(words))
+
+
+# --- the plan of each node
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_node_0_runs_mpirun(family: str) -> None:
+    """Its whole line: mpirun by its path, hosts in a file, the shim, the command at the end."""
+    agent, fleet = agent_of(plan(node(0, family), hosts=",".join(HOSTS), nproc_per_node="2"))
+    assert (agent.engine, agent.stays, agent.argv[0]) == ("mpirun", True, "/opt/mpi/bin/mpirun")
+    assert agent.argv[-3:] == ("--", "python", "train.py")
+    assert (SHIM, JOB) in pairs(agent.argv)
+    form = "{} slots=2\n" if family.startswith("openmpi") else "{}:2\n"
+    assert agent.files == ((f"{FOLDER}/hostfile", "".join(map(form.format, HOSTS))),)
+    assert f"{FOLDER}/hostfile" in agent.argv
+    assert (fleet.hosts, fleet.per_node, fleet.address) == (HOSTS, 2, "10.0.0.4")
+    told = {setting.name: setting.value for setting in agent.settings}
+    assert f"-F {FOLDER}/ssh_config" in " ".join((*agent.argv, *told.values()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_node_1_serves(family: str) -> None:
+    """Whatever its mpirun is, or if it has none: sshd at its own address, for the keys of the job."""
+    for host in (node(1, family), node(1, mpirun=None)):
+        agent, fleet = agent_of(plan(host, hosts=",".join(HOSTS)))
+        assert (agent.engine, agent.files, agent.settings) == ("serve", (), ())
+        assert (fleet.address, fleet.ssh_port, fleet.has_key) == ("10.0.0.5", 2222, True)
+        assert fleet.timeout_s == 900
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_all_nodes_agree_on_the_job(family: str) -> None:
+    """The shape, the master, and the ranks of each in blocks."""
+    flags = {"hosts": ",".join(HOSTS), "nproc_per_node": "2"}
+    first, second = (plan(node(index, family), **flags) for index in (0, 1))
+    assert {one.topology.world_size for one in (first, second)} == {4}
+    assert {one.topology.master_addr for one in (first, second)} == {"10.0.0.4"}
+    assert [[p.rank for p in one.processes] for one in (first, second)] == [[0, 1], [2, 3]]
+    assert agent_of(first)[1].hosts == agent_of(second)[1].hosts
+
+
+STARTED_BY_OPEN_MPI = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+LOCALITY = {"gpus": GPUS, "cpus": CPUS}
+
+
+@pytest.mark.parametrize("flags", [{}, {"bind": "none"}, {"bind": "core"}, {"gpus_per_process": "1"}])
+def test_ranks_get_what_the_plan_of_their_node_shows(flags: dict[str, str]) -> None:
+    """The shim of a rank, as mpirun starts it, comes to the same variables, CPUs and command."""
+    host = node(0, "openmpi4", **LOCALITY)
+    job = plan(host, hosts=",".join(HOSTS), **flags)
+    agent, fleet = agent_of(job)
+    words = agent.argv[agent.argv.index(JOB) + 1 :]
+    handed = {item.name: item.value for item in job.settings if item.name == UNBUFFERED}
+    for wanted in job.processes:
+        numbers = (wanted.rank, 8, wanted.local_rank, 4)
+        told = {
+            **{name: value for name, value in host.environ.items() if name in fleet.forward},
+            **handed,  # by the session, see launcher.mpi.start
+            **{f"OMPI_COMM_WORLD_{n}": str(v) for n, v in zip(STARTED_BY_OPEN_MPI, numbers, strict=True)},
+            "LAUNCHER_NODE_RANK": "0",
+            "LAUNCHER_NNODES": "2",
+            "LAUNCHER_MASTER_ADDR": job.topology.master_addr,
+            "LAUNCHER_MASTER_PORT": str(job.topology.master_port),
+        }
+        typed, command, _ = read_run(words, told)
+        shim = plan_job(told, host, read_options(typed, told), command)
+        (process,) = shim.processes
+        variables = {item.name: item.value for item in (*shim.settings, *process.settings)}
+        assert {**handed, **variables} == {
+            item.name: item.value for item in (*job.settings, *wanted.settings)
+        }
+        assert (process.argv, process.cpus) == (wanted.argv, wanted.cpus)
+    assert (job.processes[0].cpus == (0, 1, 2, 3)) == ("bind" not in flags or flags["bind"] == "core")
+
+
+def test_what_is_about_ranks_is_handed_to_their_shims() -> None:
+    """Logs, signals and the role are carried out where the rank runs; the grace and the record are ours."""
+    flags = {"signal_to": "group", "tee": "3", "log_dir": "/logs", "role": "trainer", "grace": "5"}
+    agent, _ = agent_of(plan(node(), hosts=",".join(HOSTS), failure_file="/f", **flags))
+    shim = agent.argv[agent.argv.index(JOB) :]
+    assert {"--signal-to=group", "--tee=3", "--log-dir=/logs", "--role=trainer"} < set(shim)
+    assert not any("grace" in word or "failure" in word for word in shim)
+
+
+# --- where the hosts come from
+
+
+def test_hosts_of_a_hostfile_with_their_slots(tmp_path: Path) -> None:
+    """In the dialect of any mpirun; the slots are the ranks on each node, unless a flag says otherwise."""
+    file = tmp_path / "hosts"
+    file.write_text("10.0.0.4 slots=3\n10.0.0.5:3\n")
+    host = OnDisk(node())
+    _, fleet = agent_of(plan(host, hostfile=str(file)))
+    assert (fleet.hosts, fleet.per_node) == (HOSTS, 3)
+    _, fleet = agent_of(plan(host, hostfile=str(file), nproc_per_node="1"))
+    assert fleet.per_node == 1
+    file.write_text("10.0.0.4 slots=3\n10.0.0.5 slots=2\n")
+    code, what, _ = refusal(host, hostfile=str(file))
+    assert code == "malformed-hostfile" and "[2, 3] processes" in what
+
+
+class OnDisk(RecordedHost):
+    """A recorded machine on which files can be read."""
+
+    def __init__(self, host: RecordedHost) -> None:
+        super().__init__(host._data)
+
+    def read_text(self, path: str) -> str | None:
+        return super().read_text(path) if path.startswith(("/sys", "/proc")) else Path(path).read_text()
+
+
+@pytest.mark.parametrize(("index", "engine", "rank"), [(1, "mpirun", 0), (0, "serve", 1)])
+def test_hosts_of_azure_batch_with_the_master_first(index: int, engine: str, rank: int) -> None:
+    """The master need not stand first in the list, and its port is Batch's, not sshd's."""
+    batch = {"AZ_BATCH_HOST_LIST": ",".join(HOSTS), "AZ_BATCH_MASTER_NODE": "10.0.0.5:6000"}
+    found = plan(node(index, environ={**ENVIRON, **batch}))
+    agent, fleet = agent_of(found)
+    assert (agent.engine, found.topology.node_rank) == (engine, rank)
+    assert (fleet.hosts, fleet.ssh_port) == (("10.0.0.5", "10.0.0.4"), 2222)
+    assert fleet.address == HOSTS[index]
+
+
+def slurm(case: str) -> Iterator[RecordedHost]:
+    """Yield the nodes of a recorded job of Slurm, with an mpirun."""
+    for snapshot in snapshots(read_case(case)):
+        mpirun = {"path": "/usr/bin/mpirun", "family": "MPICH", "version": "4.0.2"}
+        yield RecordedHost({**snapshot, "mpirun": mpirun})
+
+
+@pytest.mark.parametrize("case", ["slurm_22.05_batch_script", "slurm_22.05_salloc_shell"])
+def test_hosts_of_a_batch_script(case: str) -> None:
+    """The script runs once, on the first node: that is where mpirun belongs."""
+    (host,) = slurm(case)
+    found = plan(host)
+    agent, fleet = agent_of(found)
+    assert (agent.engine, found.topology.node_rank) == ("mpirun", 0)
+    assert (fleet.hosts, fleet.per_node, fleet.has_key, fleet.ssh_port) == (("node0", "node1"), 2, False, 0)
+    assert not any(name.startswith("SLURM") for name in fleet.forward)
+    assert "SLURM_JOB_ID" in agent.unset, "mpirun would ask Slurm for its hosts"
+    with pytest.raises(EnvironmentUntrusted, match="no-identity"):
+        plan_job(host.environ, host, read_options({}, {}), ("python", "train.py"))
+
+
+def test_a_batch_script_outside_of_its_nodes_is_told_so() -> None:
+    """A shell of salloc on a login node: nothing there is node 0."""
+    (host,) = slurm("slurm_22.05_salloc_shell")
+    elsewhere = RecordedHost({**host._data, "hostname": "login", "addresses": {"eth0": ["10.9.9.9"]}})
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(elsewhere)
+    assert any("SLURM_JOB_NODELIST" in p.what and "--node-rank" in p.fix for p in caught.value.problems)
+
+
+def test_hosts_of_one_task_per_node() -> None:
+    """Under srun --ntasks-per-node=1 every node is started: the first runs mpirun, the others serve."""
+    found = [plan(host, ssh_key="/k") for host in slurm("slurm_22.05_one_per_node_gpus4")]
+    assert [agent_of(one)[0].engine for one in found] == ["mpirun", "serve"]
+    assert {agent_of(one)[1].hosts for one in found} == {("nodeA", "nodeB")}
+    assert {agent_of(one)[1].per_node for one in found} == {4}
+
+
+def test_a_single_node_needs_no_ssh() -> None:
+    """No list, no key: mpirun on this node alone, whatever it is called."""
+    found = plan(node(environ=PLAIN), nproc_per_node="4")
+    agent, fleet = agent_of(found)
+    assert (agent.engine, fleet.hosts, fleet.has_key, fleet.ssh_port) == ("mpirun", ("node0",), False, 0)
+    assert found.topology.master_addr == "127.0.0.1" and fleet.address == ""
+    assert not any("if_include" in word for word in agent.argv)
+
+
+# --- what goes along
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_ranks_get_from_the_head(family: str) -> None:
+    """What was set for the job; nothing of this node, of a login, of a rank, of ours, and no secret."""
+    agent, fleet = agent_of(plan(node(0, family), hosts=",".join(HOSTS)))
+    assert fleet.forward == ("AZ_BATCH_POOL_ID", "DATA_DIR", "NCCL_DEBUG", "PATH")
+    assert set(SECRETS) <= set(agent.unset)
+    _, fleet = agent_of(plan(node(0, family), hosts=",".join(HOSTS), forward="HF_TOKEN,AZ_BATCH_TASK_*"))
+    assert {"HF_TOKEN", "AZ_BATCH_TASK_WORKING_DIR"} < set(fleet.forward)
+    assert "WANDB_API_KEY" not in fleet.forward
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("forward", ["", "HF_TOKEN,WANDB_API_KEY,LAUNCHER_SSH_KEY"])
+def test_no_secret_is_shown(family: str, index: int, forward: str) -> None:
+    """Not on the line, in the plan, as text or JSON; not even one that goes along."""
+    flags = {"hosts": ",".join(HOSTS), **({"forward": forward} if forward else {})}
+    found = plan(node(index, family), **flags)
+    agent, _ = agent_of(found)
+    shown = [" ".join(agent.argv), render_text(found, ENVIRON), render_json(found, ENVIRON)]
+    for text in (*shown, *(part for pair in agent.files for part in pair)):
+        assert "hush" not in text and "PRIVATE" not in text and "b3Bl" not in text
+
+
+def test_no_key_in_an_error() -> None:
+    """Neither from the variable, nor typed as text, which nobody should do."""
+    for flags in ({}, {"ssh_key": PEM}):
+        code, what, fix = refusal(node(0, mpirun=None), hosts=",".join(HOSTS), **flags)
+        assert code == "no-mpirun" and "b3Bl" not in what + fix
+
+
+# --- what cannot be
+
+
+def test_a_node_without_a_key_cannot_serve() -> None:
+    """The error names both ways out: a key, or the head alone."""
+    code, what, fix = refusal(node(1, environ=PLAIN), hosts=",".join(HOSTS))
+    assert code == "no-key" and what.startswith("this is node 1")
+    assert "launcher keygen" in fix and "node 0 alone" in fix
+    head = plan(node(0, environ=PLAIN), hosts=",".join(HOSTS))
+    assert agent_of(head)[1].has_key is False, "its sshd may run already, and know the user's own key"
+
+
+def test_nodes_that_nothing_names() -> None:
+    """A number of nodes is no list: ssh needs names."""
+    code, what, fix = refusal(node(), nnodes="2", node_rank="0", master_addr="10.0.0.4")
+    assert code == "no-hosts" and "2 nodes" in what and "--hosts" in fix
+
+
+def test_no_mpirun() -> None:
+    """Status 69, and what to install; one that is unknown is quoted."""
+    with pytest.raises(Unavailable, match="no-mpirun"):
+        plan(node(environ=PLAIN, mpirun=None))
+    with pytest.raises(Unavailable, match="unknown-mpirun"):
+        plan(node(environ=PLAIN, mpirun={"problem": "/usr/bin/mpirun is LAM"}))
+
+
+@pytest.mark.parametrize("command", [("mpirun", "-np", "4", "./train"), ("torchrun", "train.py")])
+def test_a_command_that_is_a_launcher_itself(command: tuple[str, ...]) -> None:
+    """One of the two starts the processes."""
+    code, what, _ = refusal(node(), *command, hosts=",".join(HOSTS))
+    assert code == "engine-conflict" and command[0] in what
+
+
+def test_mpirun_on_each_of_several_nodes_names_the_engine() -> None:
+    """What was meant can be had: the fix says how."""
+    host = node()
+    with pytest.raises(UsageError, match="job-per-node") as caught:
+        options = read_options({"hosts": ",".join(HOSTS)}, {})
+        plan_job(host.environ, host, options, ("mpirun", "-np", "4", "./train"))
+    assert "--engine mpirun" in caught.value.problems[0].fix
+
+
+def test_ranks_that_are_started_already() -> None:
+    """Under somebody's mpirun, or said by --scope: each would start the job once more."""
+    ranks = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+    ranks |= {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    code, _, _ = refusal(node(environ={**PLAIN, **ranks}))
+    assert code == "launcher-per-process"
+    single = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    code, _, _ = refusal(node(environ={**PLAIN, **single}), scope="process")
+    assert code == "launcher-per-process"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ipv6_hosts_are_refused_by_name(family: str) -> None:
+    """No mpirun takes one in a hostfile: better here than an error of a name that was cut at a colon."""
+    host = node(0, family, addresses={"eth0": ["fd00::4"]})
+    code, what, fix = refusal(host, hosts="fd00::4,node1")
+    assert code == "mpirun-line" and "fd00::4" in what and "IPv4" in fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [({"max_restarts": "3"}, "--max-restarts 3"), ({"restarts": "2"}, "--restarts 2")],
+)
+def test_restarts_are_not_mpiruns(flags: dict[str, str], named: str) -> None:
+    """An error before the start, where it would be left out silently."""
+    code, what, _ = refusal(node(environ=PLAIN), **flags)
+    assert code == "engine-conflict" and named in what
+
+
+# --- what a person sees
+
+
+def shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], host: RecordedHost, *words: str
+) -> tuple[str, str]:
+    """Return what ``launcher run --dry-run`` prints for a recorded node, and the JSON of its plan."""
+    file = tmp_path / "node.json"
+    file.write_text(json.dumps(host._data))
+    line = ["--replay", str(file), "--engine", "mpirun", *words, "--", "./train", "--lr", "1 2"]
+    assert main(["run", "--dry-run", *line], {}) == 0
+    text = capfd.readouterr().out
+    assert main(["plan", "--format", "json", *line], {}) == 0
+    return text, capfd.readouterr().out
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_dry_run_prints_a_line_for_a_shell(
+    family: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One line that a shell takes apart into the very words; what stands for later is explained."""
+    words = ("--hosts", ",".join(HOSTS), "--ssh-key", "/k", "--mpi-args", "--x 'a b'")
+    text, document = shown(tmp_path, capfd, node(0, family), *words)
+    agent = json.loads(document)["agent"]
+    (line,) = [line for line in text.splitlines() if line.startswith("start mpirun: ")]
+    assert shlex.split(line.removeprefix("start mpirun: ")) == agent["argv"]
+    assert agent["argv"][-4:] == ["--", "./train", "--lr", "1 2"]
+    for part in (
+        "nodes: 10.0.0.4, 10.0.0.5; 1 rank on each; by ssh at port 2222 with the keys of the job",
+        "their ranks get from here: AZ_BATCH_POOL_ID, DATA_DIR, NCCL_DEBUG, PATH",
+        "secrets stay here, unless named by --forward: HF_TOKEN, WANDB_API_KEY",
+        "{folder}/hostfile is a file: 10.0.0.4",
+        "{folder} is a private folder, {job} the name of the job: made when it starts",
+    ):
+        assert part in text, part
+
+
+def test_the_fleet_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Everything of it but the path of the keys."""
+    words = ("--hosts", ",".join(HOSTS), "--ssh-key", "/somewhere/key", "--roll-call-timeout", "60")
+    _, document = shown(tmp_path, capfd, node(0, "openmpi4"), *words)
+    fleet: dict[str, Any] = json.loads(document)["agent"]["fleet"]
+    assert fleet == {
+        "hosts": list(HOSTS),
+        "per_node": 1,
+        "address": "10.0.0.4",
+        "ssh_port": 2222,
+        "has_key": True,
+        "timeout_s": 60.0,
+        "forward": ["AZ_BATCH_POOL_ID", "DATA_DIR", "NCCL_DEBUG", "PATH"],
+        "restored": ["PATH", "LD_LIBRARY_PATH"],
+    }
+    assert "/somewhere" not in document
+
+
+def test_what_a_node_that_serves_shows(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Where its sshd listens, and until when; nothing about forwarding, which is the head's."""
+    text, _ = shown(tmp_path, capfd, node(1), "--hosts", ",".join(HOSTS), "--ssh-key", "/k")
+    assert "serve: sshd at 10.0.0.5, port 2222, with the keys of the job, until node 0" in text
+    assert "their ranks get" not in text and "{folder}" not in text
+
+
+def test_names_of_the_environment_reach_no_terminal_raw(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A variable's name may hold what a terminal obeys; it goes along, and is shown as an escape."""
+    evil: Mapping[str, str] = {**ENVIRON, "A\x1b[31mB": "x", "C\nD": "y"}
+    text, _ = shown(tmp_path, capfd, node(environ=evil), "--hosts", ",".join(HOSTS), "--ssh-key", "/k")
+    assert "\x1b" not in text and "A\\x1b[31mB" in text
