@@ -282,6 +282,7 @@ class Head(Supervisor):
 
     def start_all(self) -> None:
         """Start mpirun."""
+        self.crew.has_begun = True
         self.loop.timers += [self.crew, self.ending, self.counting]
         super().start_all()
 

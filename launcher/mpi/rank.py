@@ -23,6 +23,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import LauncherError, NotReady, Problem
+from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.run.relay import Relay
 from launcher.run.signals import hold
@@ -50,6 +51,7 @@ class Channel:
     """The line to this node's session.
 
     Attributes:
+        job: Name of the job.
         released: The job has ended, or nobody is there to say so: this rank may end, too.
     """
 
@@ -59,6 +61,7 @@ class Channel:
         Raises:
             NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
         """
+        self.job = job
         self.released = False
         self._lines = wire.Lines()
         path = wire.find_session(job)
@@ -120,16 +123,15 @@ class RankSupervisor(Supervisor):
         self,
         child: Child,
         path: str,
-        plan_watch: object,
+        watch: Supervision,
         node: Node,
         environ: Mapping[str, str],
         channel: Channel,
         facts: Mapping[str, object],
     ) -> None:
-        from launcher.model import Supervision
-
-        assert isinstance(plan_watch, Supervision)  # noqa: S101 - for the type checker
-        super().__init__([child], [path], plan_watch, node, environ)
+        # All ranks of a node write below one folder, where logs were asked for
+        self.log_id = channel.job if watch.log_dir else ""
+        super().__init__([child], [path], watch, node, environ)
         self.channel, self.facts = channel, facts
         self.verdict: Verdict | None = None
         self.holds = False
@@ -138,6 +140,9 @@ class RankSupervisor(Supervisor):
     def make_relay(self) -> Relay:
         """What one of a thousand ranks is told is for the head to say."""
         return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
+
+    def start_guardian(self) -> None:
+        """Should we be killed, the kernel ends our process, and the session what that has started."""
 
     def on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
