@@ -227,6 +227,7 @@ class Head(Supervisor):
             "master_addr": self.job.master_addr,
             "master_port": self.job.master_port,
             "grace_s": self.watch.grace_s,
+            "colours": os.isatty(1) and not self.environ.get("NO_COLOR"),
             "variables": dict(self.job.variables),
         }
 

@@ -141,6 +141,9 @@ class RankSupervisor(Supervisor):
         """What one of a thousand ranks is told is for the head to say."""
         return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
 
+    def tell_logs(self) -> None:
+        """Whoever has asked for logs knows where; a thousand ranks need not say it."""
+
     def start_guardian(self) -> None:
         """Should we be killed, the kernel ends our process, and the session what that has started."""
 
@@ -240,6 +243,8 @@ def prepare(
     topology = plan.topology
     node = Node(topology.node_rank, topology.world_size)
     path = find_program(child.argv[0], environment)
+    if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
+        told["NO_COLOR"] = "1"
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
     return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)

@@ -402,8 +402,7 @@ class Supervisor:
 
     def finish(self) -> int:
         """Say how it ended, and return the status."""
-        if self.folder.keeps and self.folder.path is not None:
-            self.say(f"logs: {self.folder.path}")
+        self.tell_logs()
         survivors = self.find_survivors()
         first = self.first
         if first is None and survivors:
@@ -413,6 +412,11 @@ class Supervisor:
             return self.end_of_stall()
         self.loop.guard(lambda: self.report(first, survivors))
         return first.status
+
+    def tell_logs(self) -> None:
+        """Say where the logs are, if there are some."""
+        if self.folder.keeps and self.folder.path is not None:
+            self.say(f"logs: {self.folder.path}")
 
     def find_survivors(self) -> list[int]:
         """Return who is still there after SIGKILL; the kernel holds them (D state)."""
