@@ -221,10 +221,12 @@ def prepare(
     from launcher.cli import read_run
     from launcher.host import Host
     from launcher.options import read_options
-    from launcher.plan import plan_job, render_environ
+    from launcher.plan import CONSUMED, plan_job, render_environ
     from launcher.run.execute import CPU_LIMIT, find_program
 
-    inherited = apply_welcome(environ, welcome)
+    # What a node's own launcher was told is not for a rank: the head has passed on what is
+    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
+    inherited = apply_welcome(ours, welcome)
     told = inherited | {
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
     }
