@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from launcher.errors import LauncherError, NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
+from launcher.mpi.session import SERVE_SOCKET
 from launcher.run.relay import Relay
 from launcher.run.signals import hold
 from launcher.run.spawn import Child
@@ -225,7 +226,7 @@ def prepare(
     from launcher.run.execute import CPU_LIMIT, find_program
 
     # What a node's own launcher was told is not for a rank: the head has passed on what is
-    ours = {name: value for name, value in environ.items() if name not in CONSUMED}
+    ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
     inherited = apply_welcome(ours, welcome)
     told = inherited | {
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
