@@ -74,6 +74,7 @@ class Crew:
     Attributes:
         due: When `fire` has something to do.
         refused: Why the job cannot be started with these nodes.
+        has_begun: Whether the job runs: a session that ends before is started again.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class Crew:
         self._say, self._hear_message, self._lose = say, hear, lose
         self._said_at = time.monotonic()
         self._closing = False
+        self.has_begun = False
         self.refused: LauncherError | None = None
 
     def pids(self) -> tuple[int, ...]:
@@ -217,7 +219,7 @@ class Crew:
         was_ready, node.is_ready = node.is_ready, False
         words = node.errors.decode("utf-8", "replace")
         node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
-        if was_ready:
+        if was_ready and self.has_begun:
             node.is_gone = True
             if not self._closing:
                 self._lose(node)
@@ -240,10 +242,9 @@ class Crew:
             if node.stdin >= 0 and not node.is_ready:  # still being asked for
                 self._kill(node)
         limit = Later(time.monotonic() + wait_s, lambda: None)
-        self._loop.timers.append(limit)
+        self._loop.timers[:] = [limit]
         while self.pids() and limit.due is not None:
             self._loop.turn()
-        self._loop.timers.remove(limit)
         for node in self.nodes:
             self._kill(node)
 

@@ -227,6 +227,7 @@ class Head(Supervisor):
             "master_addr": self.job.master_addr,
             "master_port": self.job.master_port,
             "grace_s": self.watch.grace_s,
+            "colours": os.isatty(1) and not self.environ.get("NO_COLOR"),
             "variables": dict(self.job.variables),
         }
 
@@ -282,6 +283,7 @@ class Head(Supervisor):
 
     def start_all(self) -> None:
         """Start mpirun."""
+        self.crew.has_begun = True
         self.loop.timers += [self.crew, self.ending, self.counting]
         super().start_all()
 

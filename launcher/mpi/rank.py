@@ -23,7 +23,9 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import LauncherError, NotReady, Problem
+from launcher.model import Supervision
 from launcher.mpi import wire
+from launcher.mpi.session import SERVE_SOCKET
 from launcher.run.relay import Relay
 from launcher.run.signals import hold
 from launcher.run.spawn import Child
@@ -50,6 +52,7 @@ class Channel:
     """The line to this node's session.
 
     Attributes:
+        job: Name of the job.
         released: The job has ended, or nobody is there to say so: this rank may end, too.
     """
 
@@ -59,6 +62,7 @@ class Channel:
         Raises:
             NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
         """
+        self.job = job
         self.released = False
         self._lines = wire.Lines()
         path = wire.find_session(job)
@@ -120,16 +124,15 @@ class RankSupervisor(Supervisor):
         self,
         child: Child,
         path: str,
-        plan_watch: object,
+        watch: Supervision,
         node: Node,
         environ: Mapping[str, str],
         channel: Channel,
         facts: Mapping[str, object],
     ) -> None:
-        from launcher.model import Supervision
-
-        assert isinstance(plan_watch, Supervision)  # noqa: S101 - for the type checker
-        super().__init__([child], [path], plan_watch, node, environ)
+        # All ranks of a node write below one folder, where logs were asked for
+        self.log_id = channel.job if watch.log_dir else ""
+        super().__init__([child], [path], watch, node, environ)
         self.channel, self.facts = channel, facts
         self.verdict: Verdict | None = None
         self.holds = False
@@ -138,6 +141,12 @@ class RankSupervisor(Supervisor):
     def make_relay(self) -> Relay:
         """What one of a thousand ranks is told is for the head to say."""
         return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
+
+    def tell_logs(self) -> None:
+        """Whoever has asked for logs knows where; a thousand ranks need not say it."""
+
+    def start_guardian(self) -> None:
+        """Should we be killed, the kernel ends our process, and the session what that has started."""
 
     def on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
@@ -213,10 +222,12 @@ def prepare(
     from launcher.cli import read_run
     from launcher.host import Host
     from launcher.options import read_options
-    from launcher.plan import plan_job, render_environ
+    from launcher.plan import CONSUMED, plan_job, render_environ
     from launcher.run.execute import CPU_LIMIT, find_program
 
-    inherited = apply_welcome(environ, welcome)
+    # What a node's own launcher was told is not for a rank: the head has passed on what is
+    ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
+    inherited = apply_welcome(ours, welcome)
     told = inherited | {
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
     }
@@ -235,6 +246,8 @@ def prepare(
     topology = plan.topology
     node = Node(topology.node_rank, topology.world_size)
     path = find_program(child.argv[0], environment)
+    if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
+        told["NO_COLOR"] = "1"
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
     return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)

@@ -92,9 +92,11 @@ class Supervisor:
 
     Attributes:
         may_share_terminal: Whether a single process is what the user types to.
+        log_id: What the folder of the logs is called after, if not after this run.
     """
 
     may_share_terminal = True
+    log_id = ""
 
     def __init__(
         self,
@@ -113,7 +115,7 @@ class Supervisor:
         # On a terminal a single process stays in our group: it may read what is typed, and gets
         # Ctrl-C from the terminal itself. Several get a group each, and hear of it from us.
         self.shares_terminal = self.may_share_terminal and len(children) == 1 and os.isatty(0)
-        self.folder = RunFolder(watch.log_dir, self.run_id, node.node_rank, environ)
+        self.folder = RunFolder(watch.log_dir, self.log_id or self.run_id, node.node_rank, environ)
         self.loop = Loop(self.say)
         self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
         self.guardian: Guardian | None = None
@@ -400,8 +402,7 @@ class Supervisor:
 
     def finish(self) -> int:
         """Say how it ended, and return the status."""
-        if self.folder.keeps and self.folder.path is not None:
-            self.say(f"logs: {self.folder.path}")
+        self.tell_logs()
         survivors = self.find_survivors()
         first = self.first
         if first is None and survivors:
@@ -411,6 +412,11 @@ class Supervisor:
             return self.end_of_stall()
         self.loop.guard(lambda: self.report(first, survivors))
         return first.status
+
+    def tell_logs(self) -> None:
+        """Say where the logs are, if there are some."""
+        if self.folder.keeps and self.folder.path is not None:
+            self.say(f"logs: {self.folder.path}")
 
     def find_survivors(self) -> list[int]:
         """Return who is still there after SIGKILL; the kernel holds them (D state)."""

@@ -176,7 +176,7 @@ def await_ready(folder: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("family", ["openmpi5", "mpich"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_head_alone_where_sshd_runs_already(
     family: str, fleet: MakeFleet, sshd_on_nodes: StartSshd
 ) -> None:
