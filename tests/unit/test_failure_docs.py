@@ -25,18 +25,19 @@ def rows(heading: str) -> list[list[str]]:
 
 def causes_in_code() -> Iterator[tuple[str, str]]:
     """Yield (code, retry) of every cause that is named in the code by a constant."""
-    for path in sorted((CODE / "run").glob("*.py")):
+    for path in sorted((*(CODE / "run").glob("*.py"), *(CODE / "mpi").glob("*.py"))):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
-                first = node.args[0]
+                first = next(iter(node.args), None)
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
                     yield first.value, _retry(node)
 
 
 def _retry(call: ast.Call) -> str:
-    if len(call.args) < 4:
+    named = [keyword.value for keyword in call.keywords if keyword.arg == "retryable"]
+    if len(call.args) < 4 and not named:
         return "unknown"
-    retryable = call.args[3]
+    (retryable,) = named or call.args[3:4]
     return RETRY[retryable.value] if isinstance(retryable, ast.Constant) else "by number"  # type: ignore[index]
 
 
