@@ -26,6 +26,7 @@ DESCRIPTION = {
     "run": "start COMMAND with everything a distributed process must see",
     "env": "print the variables that a process would get",
     "plan": "print every fact, where it came from, what lost and why, and the exact commands",
+    "check": "say what would make a job fail, hang or crawl on this machine, and the fix",
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
@@ -85,6 +86,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from launcher.plan import render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
+    if "check" in typed or "LAUNCHER_CHECK" in environ:
+        _check_quickly(plan, typed, environ, command)
     if plan.agent is not None:
         from launcher.run.agent import run_agent
 
@@ -105,6 +108,15 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     ]
     node = Node(plan.topology.node_rank, plan.topology.world_size)
     return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
+
+
+def _check_quickly(
+    plan: Plan, typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+) -> None:
+    if read_options(typed, environ).switch("check"):
+        from launcher.checks.command import say_problems
+
+        say_problems(plan, environ, command)
 
 
 def read_run(
@@ -198,6 +210,15 @@ def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return _print_plan(job, inherited, words.format)
 
 
+def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher check``: what is wrong with this machine, before a job finds out."""
+    from launcher.checks import command
+
+    status, text = command.check(argv, environ, DESCRIPTION["check"])
+    _write(text)
+    return status
+
+
 def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher snapshot``: one file that replays this node anywhere."""
     from launcher.arguments import make_parser
@@ -285,6 +306,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "run": run,
     "env": env,
     "plan": plan,
+    "check": check,
     "snapshot": snapshot,
     "serve": serve,
     "keygen": keygen,

@@ -247,6 +247,14 @@ FLAGS = (
         "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
         _one_of("none", "numa", "core"),
     ),
+    Flag(
+        "check",
+        "",
+        "look at this machine before the start, and print the problems of the quick part of launcher check",
+        None,
+        negatable=True,
+        group="watch",
+    ),
     Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds, group="watch"),
     Flag(
         "signal_to",

@@ -14,9 +14,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.machine.clock import Clock
+    from launcher.machine.gpu_use import GpuUse
     from launcher.machine.infiniband import Port
+    from launcher.machine.loader import Library
     from launcher.machine.mpi import Mpi
     from launcher.machine.network import Interface
+    from launcher.machine.packages import Package
     from launcher.model import Layout
 
 READ_LIMIT_BYTES = 1 << 20
@@ -53,6 +57,10 @@ class Host:
             return tuple(sorted(os.listdir(self.path(path))))
         except (OSError, ValueError):
             return ()
+
+    def is_recorded(self) -> bool:
+        """Whether this is only a file about a machine, which cannot be asked anything new."""
+        return False
 
     def is_init(self) -> bool:
         """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
@@ -172,6 +180,39 @@ class Host:
         from launcher.machine.pythons import find_torch
 
         return find_torch(python or sys.executable, environ)
+
+    def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
+        """Return the packages of a Python that matter to a job, None if that cannot be known.
+
+        ``python`` is the first word of a command line; None means the Python that runs us.
+        """
+        from launcher.machine.packages import find_packages
+
+        return find_packages(python or sys.executable, environ)
+
+    def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
+        """Return the copies of a shared library, the one that is loaded first."""
+        from launcher.machine.loader import find_library
+
+        return find_library(self, environ, name)
+
+    def clock(self) -> Clock:
+        """Return what the clock says, and whether it is kept right."""
+        from launcher.machine.clock import read_clock
+
+        return read_clock(self)
+
+    def gpu_use(self) -> tuple[GpuUse, ...]:
+        """Return who uses the GPUs. Slow: NVML."""
+        from launcher.machine.gpu_use import read_gpu_use
+
+        return read_gpu_use()
+
+    def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of all mpiruns on a PATH, the first that is found first."""
+        from launcher.machine.mpi import list_starters
+
+        return list_starters(environ)
 
     def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
         """Return the mpirun or mpiexec that a PATH has, None without one.

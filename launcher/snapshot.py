@@ -14,7 +14,12 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "mpirun": {"path": "/usr/bin/mpirun", "family": "Open MPI", "version": "4.1.4"},
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"},
-     "verbs": ["uverbs0"]}
+     "verbs": ["uverbs0"],
+     "files": {"/proc/self/limits": "Max open files    1024    524288    files"},
+     "space": {"/dev/shm": [67108864, 67108864]},
+     "packages": {"python": [{"name": "torch", "version": "2.13.0", "folder": ..., "mpi": ""}]},
+     "libraries": {"libnccl.so.2": [["/usr/lib/libnccl.so.2", "/usr/lib/libnccl.so.2.21.5"]]},
+     "mpiruns": ["/usr/bin/mpirun"]}
 
 Secrets never enter: only variables on an allow-list of names are written, and what looks like a
 secret inside their values is taken out (`launcher.redact`).
@@ -30,12 +35,17 @@ from typing import TypeVar
 from launcher import __version__
 from launcher.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.host import Host
+from launcher.machine.cgroup import read_memory_limit
+from launcher.machine.clock import Clock
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
+from launcher.machine.gpu_use import GpuUse
 from launcher.machine.gpus import list_gpus
 from launcher.machine.infiniband import read_ports
+from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.machine.packages import Package
 from launcher.machine.sysfs import natural_order
 from launcher.master import DEFAULT_PORT
 from launcher.model import Core, Gpu, Layout
@@ -65,6 +75,18 @@ SYSFS_FILES = frozenset(
 NO_NODE = "-1"
 """The NUMA node of a core where the kernel tells none, in its own way of saying so."""
 SYSFS_FOLDERS = frozenset(("ports",))
+CHECKED_LINES = {
+    "/proc/self/limits": ("Max locked memory", "Max open files"),
+    "/proc/self/status": ("CapEff:",),
+    "/proc/self/uid_map": ("",),
+    "/proc/meminfo": ("MemTotal:",),
+    "/proc/driver/nvidia/version": ("NVRM version:",),
+    "/.dockerenv": ("",),
+    "/run/.containerenv": ("",),
+}
+"""Files that `launcher.checks` look at, and how the lines of them begin that say something."""
+CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
+CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 
 
 def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
@@ -94,6 +116,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
         "mpirun": _describe_mpi(host, environ),
+        **_describe_checked(host, environ),
         "root": host.is_root(),
     }
 
@@ -124,6 +147,32 @@ def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | No
     except Unavailable as error:
         return {"problem": redact(error.problems[0].what)}
     return {"path": mpi.path, "family": mpi.family, "version": mpi.version} if mpi else None
+
+
+def _describe_checked(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return what else `launcher.checks` look at."""
+    texts = {path: host.read_text(path) for path in CHECKED_LINES}
+    files = {
+        path: "\n".join(line for line in text.splitlines() if line.startswith(CHECKED_LINES[path]))
+        for path, text in texts.items()
+        if text is not None
+    }
+    witness = _Witness(host)
+    read_memory_limit(witness)
+    packages = {name: host.packages(name or None, environ) for name in PYTHONS}
+    return {
+        "files": {path: redact(str(text)) for path, text in {**files, **witness.told}.items()},
+        "space": {path: host.space(path) for path in CHECKED_FOLDERS},
+        "packages": {
+            name: None if found is None else [vars(package) for package in found]
+            for name, found in packages.items()
+        },
+        "libraries": {
+            name: [[item.path, item.file] for item in host.libraries(name, environ)]
+            for name in CHECKED_LIBRARIES
+        },
+        "mpiruns": list(host.mpi_starters(environ)),
+    }
 
 
 def _describe_cpus(layout: Layout) -> dict[str, object]:
@@ -233,10 +282,10 @@ class RecordedHost(Host):
         self.environ: dict[str, str] = {
             str(name): str(value) for name, value in _mapping(data.get("environ")).items()
         }
-        self._sysfs = _mapping(data.get("sysfs"))
+        self._sysfs = {**_mapping(data.get("sysfs")), **_mapping(data.get("files"))}
 
     def read_text(self, path: str) -> str | None:
-        """Return a recorded file of /sys; nothing else of a recorded machine can be read."""
+        """Return a recorded file of /sys, or one of the few others that are looked at."""
         text = self._sysfs.get(path.removeprefix("/sys/"))
         return text if isinstance(text, str) else None
 
@@ -250,6 +299,46 @@ class RecordedHost(Host):
         prefix = path.removeprefix("/sys/").rstrip("/") + "/"
         below = (name.removeprefix(prefix) for name in self._sysfs if name.startswith(prefix))
         return tuple(sorted({name.partition("/")[0] for name in below}))
+
+    def is_recorded(self) -> bool:
+        """This is only a file about a machine."""
+        return True
+
+    def space(self, path: str) -> tuple[int, int] | None:
+        """Return the recorded (size, free) of a folder."""
+        pair = _mapping(self._data.get("space")).get(path)
+        sizes = [size for size in pair if isinstance(size, int)] if isinstance(pair, (list, tuple)) else []
+        return (sizes[0], sizes[1]) if len(sizes) == 2 else None
+
+    def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
+        """Return the packages that were recorded for a Python."""
+        name = "" if python in (None, sys.executable) else str(python)
+        listed = _mapping(self._data.get("packages")).get(name)
+        if not isinstance(listed, list):
+            return None
+        fields = [
+            [str(_mapping(item).get(field, "")) for field in Package.__annotations__] for item in listed
+        ]
+        return tuple(Package(*values) for values in fields)
+
+    def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
+        """Return the recorded copies of a library."""
+        listed = _mapping(self._data.get("libraries")).get(name)
+        pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
+        return tuple(Library(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
+
+    def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the recorded paths of mpiruns."""
+        paths = self._data.get("mpiruns")
+        return tuple(map(str, paths)) if isinstance(paths, list) else ()
+
+    def clock(self) -> Clock:
+        """A recorded machine has no clock."""
+        return Clock(0.0, None)
+
+    def gpu_use(self) -> tuple[GpuUse, ...]:
+        """Nobody uses the GPUs of a recorded machine."""
+        return ()
 
     def is_init(self) -> bool:
         """A recorded machine runs nothing."""

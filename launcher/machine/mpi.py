@@ -110,6 +110,17 @@ def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
     return parse_version(path, done.stdout.decode(errors="replace"))
 
 
+def list_starters(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the starters on PATH, one per folder, each mpirun or else mpiexec; nothing is run."""
+    found: dict[str, str] = {}
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        paths = (os.path.join(os.path.abspath(folder), name) for name in NAMES)
+        path = next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+        if folder and path:
+            found.setdefault(os.path.realpath(path), path)
+    return tuple(found.values())
+
+
 def parse_version(path: str, text: str) -> Mpi:
     """Return what the output of ``mpirun --version`` says.
 

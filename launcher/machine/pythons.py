@@ -28,11 +28,18 @@ def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
         python: The interpreter, as in a command line: found through PATH.
         environ: The environment that it would be started with.
     """
-    path = _find_program(python, environ)
-    folders = None if path is None else sys.path if _is_ours(path) else _site_folders(path, environ)
+    folders = import_folders(python, environ)
     if folders is None:
         return None
     return next((version for folder in folders for version in _versions(folder)), "")
+
+
+def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
+    """Return the folders that an interpreter imports from, in its order; None if they are unknown."""
+    path = _find_program(python, environ)
+    if path is None:
+        return None
+    return sys.path if _is_ours(path) else _site_folders(path, environ)
 
 
 def _find_program(name: str, environ: Mapping[str, str]) -> str | None:

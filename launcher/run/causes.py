@@ -13,6 +13,7 @@ from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
 from launcher.run.counters import Counters, read_counters
 from launcher.run.last_words import LastWords, presentable, read_last_words
 from launcher.run.symptoms import GPU_FIX, MEMORY_FIX, SHM_FIX, find_symptoms
+from launcher.sizes import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -262,14 +263,6 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
         yield Cause("command-not-executable", "a shell could not execute a command", "chmod +x it", False)
     elif words.exception and code > 0:
         yield Cause("python-exception", _quote(words.exception), "the traceback says where", False)
-
-
-def say_size(count: int) -> str:
-    """Return a number of bytes as people read it: ``64 MiB``, ``1.5 GiB``."""
-    for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return f"{count / unit:.4g} {name}"
-    return f"{count} B"
 
 
 def _shm_size(counters: Counters) -> str:

@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.host import Host
-from launcher.run.causes import Cause, ended_by, find_causes, say_size
+from launcher.run.causes import Cause, ended_by, find_causes
 from launcher.run.counters import Counters, read_counters
 from launcher.run.symptoms import SYMPTOMS
 from launcher.run.verdict import Death
+from launcher.sizes import say_size
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 

@@ -1,0 +1,97 @@
+"""What would make this job fail, hang or crawl on this machine: looked at before it starts.
+
+One file per subject, each with ``look(case)``, which returns findings: none where there is nothing to look
+at, or where nobody can tell. A check reads the machine through `launcher.host.Host` alone, and does
+not raise, whatever stands in the files.
+
+To add a check: one file with ``look``, one row here, its tests, one row in docs/checks.md.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from launcher.checks.case import Case
+from launcher.checks.finding import LEVELS, WARNING, Finding
+from launcher.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@frozen
+class Row:
+    """A check.
+
+    Attributes:
+        name: Of the check, and of its module in this package.
+        about: What it looks at, for people.
+        is_quick: Whether ``launcher run --check`` makes it: it only reads, and asks nobody.
+        is_live: Whether it needs the machine itself: a snapshot cannot tell.
+    """
+
+    name: str
+    about: str
+    is_quick: bool = True
+    is_live: bool = False
+
+
+TABLE = (
+    Row("gpus", "GPUs: in the machine, exposed to us, visible to CUDA, and processes for them"),
+    Row("driver", "NVIDIA's driver, against the CUDA that the installed torch was built for"),
+    Row("nccl", "which `libnccl.so.2` is loaded, and other copies of it"),
+    Row("infiniband", "InfiniBand ports: active, of one rate, exposed to us"),
+    Row("memlock", "locked memory, which RDMA needs without limit"),
+    Row("nofile", "open files of one process"),
+    Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),
+    Row("memory", "the memory limit, for each process of this node"),
+    Row("disk", "space for log files and temporary files"),
+    Row("port", "MASTER_PORT on the first node: free, and who holds it", is_live=True),
+    Row("clock", "the year, and whether anything keeps the clock right", is_live=True),
+    Row("proxies", "proxy variables that would catch what nodes say to each other", is_live=True),
+    Row("names", "what the names of this node and of the master resolve to", is_quick=False, is_live=True),
+    Row("mpi", "the mpirun on PATH, others behind it, and packages built for another MPI", is_quick=False),
+    Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
+)
+"""In the order of the machine: what it has, what we may use of it, what is around it."""
+
+
+@frozen
+class Result:
+    """What all checks found, by level, problems last; ``silent`` are those that had nothing to look at."""
+
+    findings: tuple[Finding, ...]
+    silent: tuple[str, ...] = ()
+
+    def count(self, level: str) -> int:
+        """Return how many findings are of a level."""
+        return sum(finding.level == level for finding in self.findings)
+
+
+def run_checks(case: Case, *, quick: bool = False, more: Sequence[Finding] = ()) -> Result:
+    """Make all checks, or the quick ones, that this machine can answer.
+
+    Args:
+        case: What to look at.
+        quick: Whether only those that cost next to nothing.
+        more: Findings from elsewhere that belong to the result.
+    """
+    found, silent = list(more), []
+    for row in TABLE:
+        if quick and not row.is_quick:
+            continue
+        findings = [] if row.is_live and case.host.is_recorded() else _look(row.name, case)
+        found += findings
+        silent += [] if findings else [row.name]
+    return Result(tuple(sorted(found, key=lambda finding: LEVELS.index(finding.level))), tuple(silent))
+
+
+def _look(name: str, case: Case) -> list[Finding]:
+    """Make one check. A fault of ours in it must not cost anybody a job, nor hide the other findings."""
+    try:
+        return list(import_module(f"launcher.checks.{name}").look(case))
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}"
+        fix = "report it, with the output of: launcher snapshot"
+        return [Finding(name, WARNING, "the check itself", "an answer", found, fix)]

@@ -1,0 +1,91 @@
+"""The command line of ``launcher check``, and what ``launcher run --check`` says before it starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher.checks import run_checks
+from launcher.checks.case import read_case
+from launcher.checks.finding import PROBLEM, Finding
+from launcher.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.host import Host
+from launcher.model import Plan, Scope
+from launcher.options import read_options
+from launcher.views.check import render_finding, render_json, render_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+CHECK = "check"
+"""The switch of ``launcher run`` that makes the quick checks."""
+
+
+def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> tuple[int, str]:
+    """Run ``launcher check ARGV``; return the exit status, and what is to be printed.
+
+    Raises:
+        UsageError: The command line, or the snapshot, is wrong.
+    """
+    from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
+    from launcher.flags import FLAGS
+
+    parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
+    parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
+    )
+    add_replay(parser, environ)
+    add_flags(parser, [flag.dest for flag in FLAGS if flag.dest != CHECK])
+    add_command(parser)
+    words = parser.parse_args(argv)
+    host = Host()
+    if words.replay:
+        from launcher.snapshot import read_snapshot
+
+        recorded = read_snapshot(words.replay)
+        host, environ = recorded, recorded.environ
+    command = strip_dashes(words.command)
+    plan, refused = _plan(vars(words), environ, host, command)
+    case = read_case(host, environ, plan, command)
+    result = run_checks(case, more=refused)
+    colours = os.isatty(1) and not environ.get("NO_COLOR")
+    text = render_json(result, case) if words.format == "json" else render_text(result, case, colours=colours)
+    return EXIT_HARDWARE if words.strict and result.count(PROBLEM) else 0, text
+
+
+def _plan(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], host: Host, command: Sequence[str]
+) -> tuple[Plan | None, list[Finding]]:
+    """Return the plan of the job, or why there is none: the machine can be looked at all the same."""
+    from launcher.plan import plan_job
+
+    options = read_options(typed, environ)
+    try:
+        return plan_job(environ, host, options, command), []
+    except UsageError:
+        raise
+    except LauncherError as error:
+        return None, [
+            Finding(
+                "plan",
+                PROBLEM,
+                f"the plan of this job [{problem.code}]",
+                "one that can be made",
+                f"{problem.what} ({problem.where})",
+                problem.fix,
+            )
+            for problem in error.problems
+        ]
+
+
+def say_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> None:
+    """Make the quick checks and print their problems to standard error, once per node."""
+    allocation = plan.allocation
+    if allocation.scope is Scope.PROCESS and allocation.local_rank != 0:
+        return
+    result = run_checks(read_case(Host(), environ, plan, command), quick=True)
+    for finding in result.findings:
+        if finding.level == PROBLEM:
+            sys.stderr.write(f"launcher: check: [{finding.check}] {render_finding(finding)}\n")

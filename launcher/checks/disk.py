@@ -1,0 +1,51 @@
+"""Disk space: a log that cannot be written takes the last words of a job with it.
+
+Source: statvfs(3).
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.host import Host
+from launcher.sizes import say_size
+
+LITTLE_BYTES = 1 << 30
+NOTHING_BYTES = 100 << 20
+
+
+def look(case: Case) -> list[Finding]:
+    """Look at the folder of log files, if there is one, and at that of temporary files."""
+    temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - asked for its space only
+    places = [("log files", case.log_dir, "--log-dir FOLDER"), ("temporary files", temporary, "TMPDIR")]
+    return [
+        found
+        for what, folder, setting in places
+        if folder
+        for found in _look_at(case.host, f"space for {what}", folder, setting)
+    ]
+
+
+def _look_at(host: Host, what: str, folder: str, setting: str) -> list[Finding]:
+    space = _space(host, folder)
+    if space is None:
+        return []
+    free = space[1]
+    found = f"{say_size(free)} free in {folder}"
+    if free >= LITTLE_BYTES:
+        return [ok("disk", what, found)]
+    level = PROBLEM if free < NOTHING_BYTES else WARNING
+    fix = f"free the disk, or name another one with {setting}"
+    return [Finding("disk", level, what, f"{say_size(LITTLE_BYTES)} or more", found, fix)]
+
+
+def _space(host: Host, folder: str) -> tuple[int, int] | None:
+    """Return the space of a folder; of one that is not made yet, that of the one above."""
+    path = os.path.abspath(folder)
+    while True:
+        space = host.space(path)
+        if space is not None or path == "/":
+            return space
+        path = os.path.dirname(path)

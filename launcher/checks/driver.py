@@ -1,0 +1,109 @@
+"""NVIDIA's driver, against the CUDA that the installed torch was built for.
+
+Too old, torch says that CUDA is not available, and trains on the CPU. A driver older than the toolkit,
+but of its major version, runs what was compiled for the GPU; what is compiled at run time (PTX) fails.
+
+Source: NVIDIA CUDA Toolkit Release Notes, "CUDA Driver", tables 2 and 3; NVIDIA "CUDA Compatibility"
+(minor version compatibility; forward compatibility packages lie in a folder named compat).
+"""
+
+from __future__ import annotations
+
+import re
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.runtime import MACHINE
+from launcher.machine.packages import RUNTIMES_ALL
+
+FILE = "/proc/driver/nvidia/version"
+TORCH = "torch"
+WHAT = "NVIDIA driver"
+NEEDED = {
+    (13, 0): "580.65.06",
+    (12, 9): "575.51.03",
+    (12, 8): "570.26",
+    (12, 6): "560.28.03",
+    (12, 5): "555.42.02",
+    (12, 4): "550.54.14",
+    (12, 3): "545.23.06",
+    (12, 2): "535.54.03",
+    (12, 1): "530.30.02",
+    (12, 0): "525.60.13",
+    (11, 8): "520.61.05",
+    (11, 7): "515.43.04",
+    (11, 6): "510.39.01",
+    (11, 5): "495.29.05",
+    (11, 4): "470.42.01",
+    (11, 3): "465.19.01",
+    (11, 2): "460.27.03",
+    (11, 1): "455.23",
+    (11, 0): "450.36.06",
+    (10, 2): "440.33",
+    (10, 1): "418.39",
+    (10, 0): "410.48",
+    (9, 2): "396.26",
+}
+"""The driver that comes with each toolkit: the oldest that can all of it. Newest first."""
+LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
+"""The oldest driver that can run programs of any toolkit of a major version."""
+_KERNEL = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]{2,4}(?:\.[0-9]+)+)")
+_SUFFIX = re.compile(r"\+cu([0-9]{2,4})\b")
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare the driver with what torch's CUDA asks for."""
+    name, torch = case.version_of(TORCH)
+    if not case.exposed_count or not name:
+        return []
+    if torch.endswith("+cpu"):
+        fix = "a torch with CUDA: https://pytorch.org/get-started/locally"
+        return [Finding("driver", PROBLEM, f"torch {torch}", "a torch built for CUDA", "one without", fix)]
+    cuda, driver = find_cuda(case, torch), _find_driver(case)
+    if cuda is None or driver is None:
+        return []
+    what, found = f"{WHAT} for torch {torch} (CUDA {cuda[0]}.{cuda[1]})", driver
+    full = next((NEEDED[known] for known in NEEDED if known <= cuda and known[0] == cuda[0]), None)
+    least = LEAST.get(cuda[0], full)
+    older = f"a torch for CUDA {_newest_for(driver)} or older" if _newest_for(driver) else "an older torch"
+    newer = f"a newer driver{'' if case.runtime == MACHINE else ' on the machine, not in the image'}"
+    if least is not None and _numbers(driver) < _numbers(least):
+        return [Finding("driver", PROBLEM, what, f"{least} or newer", found, f"{newer}, or {older}")]
+    if full is not None and _numbers(driver) < _numbers(full):
+        expected = f"{full} or newer for all of it; kernels that are compiled at run time from PTX may fail"
+        return [Finding("driver", WARNING, what, expected, found, f"{newer}, or {older}")]
+    return [ok("driver", what, found)]
+
+
+def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
+    """Return the version of CUDA that a torch was built for, e.g. (12, 6) of ``2.6.0+cu126``."""
+    suffix = _SUFFIX.search(torch)
+    if suffix:
+        return int(suffix[1][:-1]), int(suffix[1][-1])
+    text = case.environ.get("CUDA_VERSION", "") if ".nv" in torch else case.version_of(*RUNTIMES_ALL)[1]
+    parts = text.split(".")
+    is_version = len(parts) > 1 and all(part.isascii() and part.isdecimal() for part in parts[:2])
+    return (int(parts[0][:4]), int(parts[1][:4])) if is_version else None
+
+
+def _find_driver(case: Case) -> str | None:
+    """Return the driver that programs meet: the kernel's, or that of a forward compatibility package."""
+    match = _KERNEL.search(case.host.read_text(FILE) or "")
+    used = next(iter(case.host.libraries("libcuda.so.1", case.environ)), None)
+    if used is not None and "/compat/" in used.path and _numbers(used.version):
+        return used.version
+    return match[1] if match else None
+
+
+def _newest_for(driver: str) -> str:
+    """Return the newest CUDA that a driver can run programs of; empty if it is older than all known."""
+    majors = [major for major, least in LEAST.items() if _numbers(driver) >= _numbers(least)]
+    if majors:
+        return f"{majors[0]}.x"
+    return next(
+        (f"{a}.{b}" for (a, b), least in NEEDED.items() if a < 11 and _numbers(driver) >= _numbers(least)), ""
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isascii() and part.isdecimal())

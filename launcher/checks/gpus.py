@@ -1,0 +1,84 @@
+"""GPUs: what the machine has, what the container was given, what CUDA will find, and who is to share it.
+
+Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized
+Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
+from launcher.checks.runtime import AZURE_ML, option
+from launcher.machine.numa import DRIVER_DEVICES, parse_pci_address
+
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare the counts, from the machine to the processes."""
+    exposed = case.exposed_count
+    if exposed is None:
+        return []
+    names = case.host.list_folder(DRIVER_DEVICES)
+    in_machine = sum(parse_pci_address(name) is not None for name in names)
+    if not exposed and not in_machine and not case.vm_gpu_count:
+        return []
+    return [_compare_exposed(case, exposed, in_machine), *_look_at_variable(case), *_look_at_processes(case)]
+
+
+def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
+    has = case.vm_gpu_count
+    found = f"{exposed} exposed to us (/dev/nvidiaN)"
+    if has is not None and exposed < has:
+        expected = f"{has}, as every {case.vm} has"
+        lost = in_machine and in_machine < has
+        fix = "another VM: this one has lost a GPU (dmesg | grep -i xid)" if lost else _give_all(case)
+        return Finding("gpus", PROBLEM, "GPUs", expected, found, fix)
+    if not exposed:
+        expected = f"some of the {in_machine} that the machine has"
+        return Finding("gpus", PROBLEM, "GPUs", expected, found, _give_all(case))
+    rest = f" of the machine's {in_machine}" if exposed < in_machine else ""
+    return ok("gpus", "GPUs", f"{exposed}{rest} exposed to us")
+
+
+def _give_all(case: Case) -> str:
+    if case.runtime == AZURE_ML:
+        return "an environment with NVIDIA's runtime: its image must not set NVIDIA_VISIBLE_DEVICES"
+    count = case.vm_gpu_count or "N"
+    return option(
+        case.runtime,
+        "--gpus all",
+        kubernetes=f"resources: {{limits: {{nvidia.com/gpu: {count}}}}} for the container",
+        machine="nvidia-smi, which makes the device files and says what is wrong",
+    )
+
+
+def _look_at_variable(case: Case) -> list[Finding]:
+    text = case.environ.get(VISIBLE)
+    if text is None or not case.exposed_count:
+        return []
+    entries = [entry.strip() for entry in text.split(",")]
+    fix = f"unset {VISIBLE}, or give it what is there: 0 to {case.exposed_count - 1}"
+    if text.strip() in ("", "-1", "NoDevFiles"):
+        return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "some GPU", "it hides all of them", fix)]
+    doubles = sorted({entry for entry in entries if entries.count(entry) > 1})
+    if doubles:
+        found = f"{', '.join(doubles)} more than once, for which CUDA finds no device at all"
+        return [Finding("gpus", PROBLEM, VISIBLE, "each GPU once", found, fix)]
+    count = case.visible_count or 0
+    if count < len(entries):
+        found = f"{entries[count]!r} is none: CUDA sees {count}, and nothing from there on"
+        expected = f"{render_count(len(entries), 'GPU')} of the {case.exposed_count} that are here"
+        return [Finding("gpus", PROBLEM, VISIBLE, expected, found, fix)]
+    return [ok("gpus", VISIBLE, f"{count} of {case.exposed_count}")]
+
+
+def _look_at_processes(case: Case) -> list[Finding]:
+    count = case.visible_count
+    if not count or case.process_count == count or case.process_count == 1:
+        return []
+    each = f"{case.process_count} processes for {render_count(count, 'GPU')}"
+    if case.process_count < count:
+        return [ok("gpus", "processes", each)]
+    expected, fix = "no more processes than GPUs", f"--nproc-per-node {count}"
+    return [Finding("gpus", WARNING, "processes", expected, each, fix)]

@@ -1,0 +1,92 @@
+"""InfiniBand: ports that are there, but down, slow, or not ours to use.
+
+A job whose ports are missing runs over Ethernet, many times slower, without a word.
+
+Source: Linux Documentation/infiniband/user_verbs.rst (uverbs), sysfs-class-infiniband (state);
+"docker run" reference (--device).
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
+from launcher.checks.runtime import AZURE_ML, option
+from launcher.machine.infiniband import Port, is_usable
+
+CAUSES = {
+    "INIT": "no subnet manager has answered yet (opensm on the fabric); else another VM",
+    "ARMED": "wait for the subnet manager; else another VM",
+}
+DEAD = "the port or its cable is dead (ibstat, dmesg): another node"
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare the ports with each other, with the VM's, and with what we were given."""
+    ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not _is_omni_path(port)]
+    if not ports and not case.vm_port_count:
+        return []
+    found = [*_look_at_states(ports), *_look_at_count(case, ports), *_look_at_rates(ports)]
+    found += _look_at_files(case, ports)
+    if any(finding.level == PROBLEM for finding in found):
+        return found
+    return [*found, ok("infiniband", "InfiniBand", f"{_describe(ports)} active and exposed to us")]
+
+
+def _is_omni_path(port: Port) -> bool:
+    """Whether a port only calls itself InfiniBand: it would not be usable with any state."""
+    return not is_usable(Port(**{**vars(port), "state": "ACTIVE"}))
+
+
+def _describe(ports: list[Port]) -> str:
+    rates = sorted({port.rate_gbps for port in ports if port.rate_gbps is not None})
+    return render_count(len(ports), "port") + (f" of {rates[-1]:g} Gb/s" if rates else "")
+
+
+def _look_at_states(ports: list[Port]) -> list[Finding]:
+    return [
+        Finding(
+            "infiniband",
+            PROBLEM,
+            f"port {port.number} of {port.device}",
+            "ACTIVE",
+            port.state or "no state that can be read",
+            CAUSES.get(port.state or "", DEAD),
+        )
+        for port in ports
+        if port.state != "ACTIVE"
+    ]
+
+
+def _look_at_count(case: Case, ports: list[Port]) -> list[Finding]:
+    has = case.vm_port_count
+    if has is None or len(ports) >= has:
+        return []
+    found = f"{render_count(len(ports), 'port')} in /sys/class/infiniband"
+    return [Finding("infiniband", PROBLEM, "InfiniBand", f"{has}, as every {case.vm} has", found, DEAD)]
+
+
+def _look_at_rates(ports: list[Port]) -> list[Finding]:
+    rated = [port for port in ports if port.state == "ACTIVE" and port.rate_gbps is not None]
+    best = max((port.rate_gbps or 0 for port in rated), default=0)
+    slow = [f"{port.device} {port.rate_gbps:g} Gb/s" for port in rated if (port.rate_gbps or 0) < best]
+    if not slow:
+        return []
+    fix = "if they should be equal: a bad cable or switch port (ibstat, iblinkinfo); another node"
+    expected = f"{best:g} Gb/s, as the others"
+    return [Finding("infiniband", WARNING, "rates", expected, ", ".join(slow), fix)]
+
+
+def _look_at_files(case: Case, ports: list[Port]) -> list[Finding]:
+    hidden = list(dict.fromkeys(port.device for port in ports if port.has_uverbs is False))
+    if not hidden:
+        return []
+    fix = option(
+        case.runtime,
+        "--device /dev/infiniband --ulimit memlock=-1 --cap-add IPC_LOCK",
+        kubernetes="a resource of the RDMA device plugin, e.g. limits: {rdma/hca: 1}, and IPC_LOCK",
+        machine="modprobe ib_uverbs, and the package rdma-core",
+    )
+    if case.runtime == AZURE_ML:
+        fix = "a compute with RDMA, not one of Kubernetes without its device plugin; " + fix
+    found = f"{', '.join(hidden)} without one: NCCL and MPI would use TCP"
+    return [Finding("infiniband", PROBLEM, "/dev/infiniband", "uverbsN for each device", found, fix)]

@@ -1,0 +1,54 @@
+"""The memory limit: what the processes of this node may use together before the kernel kills one.
+
+Files in /dev/shm count, too. A process with torch and CUDA takes 2 to 3 GiB before it has a model.
+
+Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.max), proc(5) (MemTotal).
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import WARNING, Finding, ok
+from launcher.checks.runtime import AZURE_ML, option
+from launcher.host import Host
+from launcher.machine.cgroup import read_memory_limit
+from launcher.sizes import say_size
+
+WHAT = "memory"
+PER_PROCESS_BYTES = 2 << 30
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare the limit, or else the machine's memory, with 2 GiB for each process."""
+    limit, total = read_memory_limit(case.host), _read_total(case.host)
+    known = [size for size in (limit, total) if size is not None]
+    if not known:
+        return []
+    size = min(known)
+    is_limited = limit is not None and size == limit and limit != total
+    found = f"{say_size(size)}{' by the limit of our cgroup' if is_limited else ''}"
+    count = case.process_count
+    if size >= count * PER_PROCESS_BYTES:
+        return [ok("memory", WHAT, found)]
+    needed = say_size(count * PER_PROCESS_BYTES)
+    fewer = "fewer processes (--nproc-per-node N), or a larger machine"
+    whole = "none: a job of Azure ML gets the whole machine. Take " + fewer
+    fix = fewer
+    if is_limited:
+        fix = option(
+            case.runtime,
+            f"--memory={needed.replace(' GiB', 'g')}",
+            kubernetes=f"resources: {{limits: {{memory: {needed.replace(' GiB', 'Gi')}}}}} or more",
+            machine="raise the limit of this job (sbatch --mem), or MemoryMax of the service",
+        )
+        fix = whole if case.runtime == AZURE_ML else fix
+    expected = f"{needed} or more, 2 GiB for each of {count} process{'es' if count > 1 else ''}"
+    return [Finding("memory", WARNING, WHAT, expected, found, fix)]
+
+
+def _read_total(host: Host) -> int | None:
+    for line in (host.read_text("/proc/meminfo") or "").splitlines():
+        words = line.split()
+        if words[:1] == ["MemTotal:"] and len(words) > 1 and words[1].isdecimal() and len(words[1]) < 16:
+            return int(words[1]) << 10
+    return None

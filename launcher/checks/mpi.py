@@ -1,0 +1,56 @@
+"""MPI: the mpirun that is found first, others behind it, and packages that were built for another family.
+
+A program under a foreign mpirun becomes a job of one process, as many times as there are ranks.
+
+Source: MPICH ABI Compatibility Initiative; Open MPI "Version number scheme" (see
+`launcher.machine.packages`).
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.errors import Unavailable
+from launcher.machine.mpi import KIN, MPICH, OPEN_MPI, Mpi
+
+ABI = {"Intel MPI": MPICH}
+"""Families that have the library of another."""
+
+
+def look(case: Case) -> list[Finding]:
+    """Name the mpirun, and what does not go with it."""
+    try:
+        mpi = case.host.find_mpi(case.environ)
+    except Unavailable as error:
+        (problem,) = error.problems
+        return [Finding("mpi", WARNING, "mpirun", "one that the launcher knows", problem.what, problem.fix)]
+    if mpi is None:
+        return []
+    first = ok("mpi", "mpirun", f"{mpi.family} {mpi.version}, {mpi.path}")
+    return [first, *_look_at_others(case), *_look_at_packages(case, mpi)]
+
+
+def _look_at_others(case: Case) -> list[Finding]:
+    paths = case.host.mpi_starters(case.environ)
+    if len(paths) < 2:
+        return []
+    fix = "if the first is not the one that your program was built with: its folder first on PATH"
+    return [Finding("mpi", WARNING, "mpiruns on PATH", "one", ", ".join(paths), fix)]
+
+
+def _look_at_packages(case: Case, mpi: Mpi) -> list[Finding]:
+    family = ABI.get(mpi.family, KIN.get(mpi.family, mpi.family))
+    built = [package for package in case.packages or () if package.mpi in (OPEN_MPI, MPICH)]
+    return [
+        Finding(
+            "mpi",
+            PROBLEM,
+            f"{package.name} {package.version}",
+            f"built for {family}, as mpirun is",
+            f"built for {package.mpi}",
+            f"the mpirun of {package.mpi} first on PATH, or pip install --force-reinstall --no-binary "
+            f":all: --no-deps {package.name}",
+        )
+        for package in built
+        if package.mpi != family
+    ]

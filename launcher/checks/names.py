@@ -1,0 +1,84 @@
+"""Names: what this node and the master are called must lead to where they are.
+
+gloo asks for the node's own name and, where that is not known, listens on the loopback: the other nodes
+never find it. A master whose name means something else on each node is one master too many.
+
+Source: PyTorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice: hostname, else the
+loopback; GLOO_SOCKET_IFNAME goes first).
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.checks.runtime import KUBERNETES
+from launcher.environ import is_loopback
+from launcher.host import Host
+
+DEADLINE_S = 5.0
+
+
+def look(case: Case) -> list[Finding]:
+    """Resolve both names, for a few seconds at most."""
+    own = case.host.hostname()
+    asked = {own, case.master_addr} - {""}
+    answers = _resolve(case.host, asked)
+    ours = case.host.own_addresses()
+    found = [_judge_own(case, own, answers[own], ours)]
+    if case.master_addr and case.spans_nodes:
+        found.append(_judge_master(case, answers[case.master_addr], ours))
+    return found
+
+
+def _resolve(host: Host, names: set[str]) -> dict[str, frozenset[str] | None]:
+    """Return the addresses of some names, None for no answer in time: a resolver may wait for minutes."""
+    answers: dict[str, frozenset[str] | None] = dict.fromkeys(names)
+
+    def ask(name: str) -> None:
+        answers[name] = host.resolve(name)
+
+    threads = [Thread(target=ask, args=(name,), daemon=True) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    return dict(answers)
+
+
+def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
+    what = f"the name of this node, {name!r}"
+    usable = sorted(address for address in found or () if address in ours and not is_loopback(address))
+    if usable:
+        return ok("names", what, ", ".join(usable))
+    told = "no answer" if found is None else ", ".join(sorted(found)) or "nothing: the name is not known"
+    if not case.spans_nodes:
+        return ok("names", what, f"{told}, which one node can do without")
+    level = WARNING if case.environ.get("GLOO_SOCKET_IFNAME") else PROBLEM
+    fix = f"GLOO_SOCKET_IFNAME=eth0 (or what leads to the others), or {name} with its address in /etc/hosts"
+    if case.runtime == KUBERNETES:
+        fix += ", or hostNetwork with a DNS policy that knows it"
+    return Finding("names", level, what, "an address that other nodes reach it by", told, fix)
+
+
+def _judge_master(case: Case, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
+    name = case.master_addr
+    what = f"the master, {name!r}"
+    fix = "MASTER_ADDR (or --master-addr) with the address of node 0"
+    if case.runtime == KUBERNETES:
+        fix += ", or a headless Service for the name"
+    if not found:
+        told = "nothing: the name is not known" if found is not None else f"no answer in {DEADLINE_S:g} s"
+        return Finding("names", PROBLEM, what, "an address of node 0", told, fix)
+    shown = ", ".join(sorted(found))
+    is_here = any(address in ours or is_loopback(address) for address in found)
+    if is_here and not case.is_master and case.node_rank:
+        told = f"{shown}, which is this node, and this is node {case.node_rank}"
+        return Finding("names", PROBLEM, what, "an address of node 0", told, fix)
+    if case.is_master and not is_here:
+        told = f"{shown}, which is not this node, and rank 0 is here"
+        return Finding("names", WARNING, what, "an address of this node, or one that leads here", told, fix)
+    if case.is_master and all(map(is_loopback, found)):
+        return Finding("names", WARNING, what, "the same address on all nodes", f"{shown}, here", fix)
+    return ok("names", what, shown)

@@ -1,0 +1,57 @@
+"""Which ``libnccl.so.2`` torch loads, and which other copies programs beside it may load.
+
+Two versions in one job hang or fail in ways that say nothing ("unhandled system error"); plugins and
+settings for one may not fit the other.
+
+Source: ld.so(8); PyTorch .ci/manywheel/build_cuda.sh (wheels look into the packages of NVIDIA first, by an
+RPATH that LD_LIBRARY_PATH does not beat).
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import WARNING, Finding, ok
+from launcher.machine.loader import Library
+from launcher.machine.packages import NCCLS
+
+NAME = "libnccl.so.2"
+
+
+def look(case: Case) -> list[Finding]:
+    """Name the copy that wins, and warn of copies of another version."""
+    if not case.exposed_count:
+        return []
+    copies = _find_copies(case)
+    if not copies:
+        return []
+    first, version = copies[0]
+    found = _say(first, version)
+    others = [(path, other) for path, other in copies[1:] if other and version and other != version]
+    if not others:
+        return [ok("nccl", NAME, found)]
+    found += "; also " + ", ".join(_say(path, other) for path, other in others)
+    fix = f"remove the other copy, or make all load one: LD_PRELOAD={first}"
+    return [Finding("nccl", WARNING, NAME, "copies of one version", found, fix)]
+
+
+def _find_copies(case: Case) -> list[tuple[str, str]]:
+    """Return (path, version) of each copy, the one that torch loads first; an unknown version is empty."""
+    found = case.host.libraries(NAME, case.environ)
+    preloaded = [item for item in found if item.path in _preloads(case)]
+    wheel = next((package for package in case.packages or () if package.name in NCCLS), None)
+    path = f"{wheel.folder}/nvidia/nccl/lib/{NAME}" if wheel else ""
+    ours = [(path, wheel.version)] if wheel and not any(item.file == path for item in preloaded) else []
+    rest = [item for item in found if item not in preloaded and item.file != path]
+    return [*_describe(preloaded), *ours, *_describe(rest)]
+
+
+def _preloads(case: Case) -> list[str]:
+    return case.environ.get("LD_PRELOAD", "").replace(":", " ").split()
+
+
+def _describe(copies: list[Library]) -> list[tuple[str, str]]:
+    return [(copy.path, copy.version) for copy in copies]
+
+
+def _say(path: str, version: str) -> str:
+    return f"{version or 'unknown version'} ({path})"

@@ -1,0 +1,36 @@
+"""Open files: each DataLoader worker, each connection to another rank, each shared tensor holds some.
+
+Source: getrlimit(2), RLIMIT_NOFILE; PyTorch "Multiprocessing package", "Sharing strategies" (one file
+descriptor per shared tensor); Azure's HPC images set 65535.
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import WARNING, Finding, ok
+from launcher.checks.runtime import option
+from launcher.machine.limits import OPEN_FILES, read_limit
+
+WHAT = "open files (ulimit -n)"
+ENOUGH = 4096
+ADVICE = 65535
+
+
+def look(case: Case) -> list[Finding]:
+    """Compare the limit with what a job with many workers opens."""
+    limit = read_limit(case.host, OPEN_FILES)
+    if limit is None:
+        return []
+    if limit.soft is None or limit.soft >= ENOUGH:
+        return [ok("nofile", WHAT, "unlimited" if limit.soft is None else str(limit.soft))]
+    reachable = ADVICE if limit.hard is None else min(ADVICE, limit.hard)
+    if reachable >= ENOUGH:
+        fix = f"ulimit -n {reachable}, before the launcher"
+    else:
+        fix = option(
+            case.runtime,
+            f"--ulimit nofile={ADVICE}:{ADVICE}",
+            kubernetes=f"LimitNOFILE={ADVICE} for containerd on the node: a pod cannot ask for it",
+            machine=f"nofile {ADVICE} in /etc/security/limits.conf, or LimitNOFILE={ADVICE} for the service",
+        )
+    return [Finding("nofile", WARNING, WHAT, f"{ENOUGH} or more", str(limit.soft), fix)]

@@ -1,0 +1,48 @@
+"""Where do we run, and how is a container started there? A fix is worth something only in those terms.
+
+Source: Docker "docker run" reference; Azure ML "CLI (v2) command job YAML schema" (resources.shm_size,
+resources.docker_args); Azure Batch "TaskContainerSettings" (containerRunOptions); Kubernetes "Volumes"
+(emptyDir), "Set capabilities for a Container".
+"""
+
+from __future__ import annotations
+
+from launcher.host import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE = "Azure ML", "Azure Batch", "Kubernetes", "container", "machine"
+RUNTIMES = (AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE)
+MARKS = ("/.dockerenv", "/run/.containerenv")
+"""Files that Docker and Podman put into a container."""
+
+
+def find_runtime(host: Host, environ: Mapping[str, str]) -> str:
+    """Return one of `RUNTIMES`: who starts our container, `MACHINE` if we are in none that shows."""
+    if any(name.startswith("AZUREML_") for name in environ):
+        return AZURE_ML
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return KUBERNETES
+    if any(host.read_text(path) is not None for path in MARKS) or environ.get("container"):
+        return BATCH if environ.get("AZ_BATCH_TASK_ID") else DOCKER
+    return MACHINE
+
+
+def option(runtime: str, words: str, *, kubernetes: str, machine: str) -> str:
+    """Return how to give a container an option of ``docker run``.
+
+    Args:
+        runtime: Where we run.
+        words: As for ``docker run``, e.g. ``"--ulimit memlock=-1"``.
+        kubernetes: What to write in a pod instead.
+        machine: What to do where there is no container.
+    """
+    return {
+        AZURE_ML: f'resources: {{docker_args: "{words}"}} in the YAML of the job',
+        BATCH: f'containerRunOptions: "{words}" in the containerSettings of the task',
+        KUBERNETES: kubernetes,
+        DOCKER: f"docker run {words}",
+        MACHINE: machine,
+    }[runtime]

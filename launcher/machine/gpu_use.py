@@ -1,0 +1,52 @@
+"""Who uses the GPUs at this moment, by NVML.
+
+Processes of other containers have numbers that mean nothing here, or are not shown at all; the memory that
+is taken is shown in any case.
+
+Source: NVIDIA NVML API reference (nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetMemoryInfo).
+"""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+
+
+@frozen
+class GpuUse:
+    """One GPU: its index in NVML, bytes taken and bytes in all, and the pids of processes that compute."""
+
+    index: int
+    used_bytes: int
+    total_bytes: int
+    pids: tuple[int, ...] = ()
+
+
+def read_gpu_use() -> tuple[GpuUse, ...]:
+    """Return the use of each GPU that NVML shows and that answers; empty without a driver."""
+    try:
+        import pynvml
+    except ImportError:
+        return ()
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return ()
+    try:
+        found = [_read_one(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return tuple(use for use in found if use is not None)
+    except pynvml.NVMLError:
+        return ()
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read_one(index: int) -> GpuUse | None:
+    import pynvml
+
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+        processes = pynvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except pynvml.NVMLError:
+        return None
+    return GpuUse(index, int(memory.used), int(memory.total), tuple(int(item.pid) for item in processes))

@@ -1,0 +1,98 @@
+"""Which of the packages that matter to a job does a Python have? From folder names: nothing is imported.
+
+Importing mpi4py would call MPI_Init, importing torch takes seconds. What a package was built against is
+read from the library names in its binaries.
+
+Source: "Recording installed projects" of the Python packaging specifications (NAME-VERSION.dist-info);
+ELF, DT_NEEDED; the names of MPI libraries: Open MPI "Version number scheme" (libmpi.so.40 since 3.0),
+MPICH ABI Compatibility Initiative (libmpi.so.12: MPICH, Intel MPI, MVAPICH).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from launcher.frozen import frozen
+from launcher.machine.mpi import MPICH, OPEN_MPI
+from launcher.machine.pythons import import_folders
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12")
+RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
+NCCLS = ("nvidia_nccl_cu13", "nvidia_nccl_cu12", "nvidia_nccl_cu11")
+BUILT_FOR_MPI = {"mpi4py": "mpi4py", "horovod": "horovod/torch"}
+"""Packages that are built for one MPI, and the folder with the binaries that say which."""
+WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
+FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
+"""Whose library that is; all that has the library of MPICH takes MPICH's place."""
+_NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)\0")
+_BINARY_BYTES = 16 << 20
+
+
+@frozen
+class Package:
+    """An installed package.
+
+    Attributes:
+        name: As in its metadata, in lower case with underscores.
+        version: Of it.
+        folder: Where it is imported from.
+        mpi: Family of MPI that it was built for; empty if it is for none, for any, or if that is unknown.
+    """
+
+    name: str
+    version: str
+    folder: str
+    mpi: str = ""
+
+
+def find_packages(python: str, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
+    """Return those of `WANTED` that a Python would import, the first of a name; None if it is unknown.
+
+    Args:
+        python: The interpreter, as in a command line: found through PATH.
+        environ: The environment that it would be started with.
+    """
+    folders = import_folders(python, environ)
+    if folders is None:
+        return None
+    found: dict[str, Package] = {}
+    for folder in folders:
+        for package in _installed(folder):
+            found.setdefault(package.name, package)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _installed(folder: str) -> Iterator[Package]:
+    try:
+        names = sorted(os.listdir(folder or "."))
+    except OSError:
+        return
+    for entry in names:
+        name, dash, version = entry.removesuffix(".dist-info").partition("-")
+        name = name.lower().replace(".", "_")
+        if dash and entry.endswith(".dist-info") and name in WANTED:
+            yield Package(name, version, folder, _built_for(folder, name))
+
+
+def _built_for(folder: str, name: str) -> str:
+    """Return the family of MPI whose library a package's binaries need; empty if not exactly one."""
+    if name not in BUILT_FOR_MPI:
+        return ""
+    place = os.path.join(folder, BUILT_FOR_MPI[name])
+    try:
+        files = [os.path.join(place, entry) for entry in os.listdir(place) if ".so" in entry]
+        needed = {match for file in files for match in _NEEDED.findall(_beginning(file))}
+    except OSError:
+        return ""
+    families = {FAMILIES.get(name.decode("ascii"), "") for name in needed}
+    return families.pop() if len(families) == 1 else ""
+
+
+def _beginning(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read(_BINARY_BYTES)

@@ -1,0 +1,65 @@
+"""What the checks found, as lines for people and as JSON for tools. Problems stand last."""
+
+from __future__ import annotations
+
+import json
+
+from launcher import __version__
+from launcher.checks import Result
+from launcher.checks.case import Case
+from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, render_count
+from launcher.redact import printable, redact
+
+VERSION = 1
+COLOURS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[1;31m"}
+RESET = "\033[0m"
+
+
+def render_text(result: Result, case: Case, *, colours: bool = False) -> str:
+    """Return one line per finding, then how many there are of each level."""
+    width = max((len(finding.check) for finding in result.findings), default=0)
+    lines = [_render_line(finding, width, colours) for finding in result.findings]
+    counts = (
+        render_count(result.count(PROBLEM), "problem"),
+        render_count(result.count(WARNING), "warning"),
+        f"{result.count(OK)} ok",
+    )
+    lines.append(_clean(f"{case.host.hostname()} ({case.runtime}): {', '.join(counts)}"))
+    if result.silent:
+        lines.append(f"nothing to look at, or nobody who could tell: {', '.join(result.silent)}")
+    return "\n".join(lines) + "\n"
+
+
+def _render_line(finding: Finding, width: int, colours: bool) -> str:
+    level = finding.level.ljust(max(map(len, LEVELS)))
+    level = f"{COLOURS[finding.level]}{level}{RESET}" if colours else level
+    return f"{level}  {finding.check.ljust(width)}  {render_finding(finding)}"
+
+
+def render_finding(finding: Finding) -> str:
+    """Return a finding as one line, safe for a terminal."""
+    if finding.level == OK:
+        return _clean(f"{finding.what}: {finding.found}")
+    expected = f"{finding.what}: expected {finding.expected}, found {finding.found}"
+    return _clean(f"{expected}; fix: {finding.fix}")
+
+
+def render_json(result: Result, case: Case) -> str:
+    """Return all of it as a JSON document; docs/checks.md describes it."""
+    document = {
+        "version": VERSION,
+        "launcher": __version__,
+        "hostname": case.host.hostname(),
+        "runtime": case.runtime,
+        "problems": result.count(PROBLEM),
+        "warnings": result.count(WARNING),
+        "findings": [
+            {name: redact(text) for name, text in vars(finding).items()} for finding in result.findings
+        ],
+        "silent": list(result.silent),
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _clean(text: str) -> str:
+    return printable(redact(" ".join(text.split())))
