@@ -86,7 +86,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from launcher.plan import render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
-    if "check" in typed or "LAUNCHER_CHECK" in environ:
+    if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
         _check_quickly(plan, typed, environ, command)
     if plan.agent is not None:
         from launcher.run.agent import run_agent

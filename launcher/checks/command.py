@@ -18,9 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CHECK = "check"
-"""The switch of ``launcher run`` that makes the quick checks."""
-
 
 def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> tuple[int, str]:
     """Run ``launcher check ARGV``; return the exit status, and what is to be printed.
@@ -29,7 +26,6 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
         UsageError: The command line, or the snapshot, is wrong.
     """
     from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
-    from launcher.flags import FLAGS
 
     parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
@@ -37,7 +33,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
         "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
     )
     add_replay(parser, environ)
-    add_flags(parser, [flag.dest for flag in FLAGS if flag.dest != CHECK])
+    add_flags(parser)
     add_command(parser)
     words = parser.parse_args(argv)
     host = Host()

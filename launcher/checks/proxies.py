@@ -8,8 +8,6 @@ urllib.request.getproxies.
 
 from __future__ import annotations
 
-import ipaddress
-
 from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 
@@ -50,6 +48,8 @@ def _covers(entry: str, name: str) -> bool:
     domain = entry.removeprefix("*").removeprefix(".")
     if entry == "*" or name == entry or (domain and (name == domain or name.endswith(f".{domain}"))):
         return True
+    import ipaddress  # 3 ms, where there is a proxy
+
     try:
         return ipaddress.ip_address(name) in ipaddress.ip_network(entry, strict=False)
     except ValueError:

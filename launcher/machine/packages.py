@@ -29,7 +29,7 @@ BUILT_FOR_MPI = {"mpi4py": "mpi4py", "horovod": "horovod/torch"}
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
 """Whose library that is; all that has the library of MPICH takes MPICH's place."""
-_NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)\0")
+_NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)(?=\0)")
 _BINARY_BYTES = 16 << 20
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from launcher import __version__
 from launcher.checks import Result
 from launcher.checks.case import Case
@@ -46,6 +44,8 @@ def render_finding(finding: Finding) -> str:
 
 def render_json(result: Result, case: Case) -> str:
     """Return all of it as a JSON document; docs/checks.md describes it."""
+    import json  # not where only lines are printed: launcher run --check
+
     document = {
         "version": VERSION,
         "launcher": __version__,

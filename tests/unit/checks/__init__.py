@@ -1,0 +1,1 @@
+"""Tests of `launcher.checks`: one file per check."""

@@ -1,0 +1,47 @@
+"""The clock: its year, and whether anything keeps it right."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from launcher.checks.clock import look
+from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.host import Host
+from launcher.machine.clock import Clock, read_clock
+from tests.unit.checks.cases import Machine, case, only
+
+NOW = 1.8e9
+
+
+@pytest.mark.parametrize(
+    ("clock", "several", "level"),
+    [
+        (Clock(0.0, True), False, PROBLEM),
+        (Clock(9e18, None), False, PROBLEM),
+        (Clock(float("nan"), None), False, PROBLEM),
+        (Clock(NOW, False), False, OK),
+        (Clock(NOW, False), True, WARNING),
+        (Clock(NOW, None), True, OK),
+        (Clock(NOW, True), True, OK),
+    ],
+)
+def test_clocks(tmp_path: Path, clock: Clock, several: bool, level: str) -> None:
+    """A wrong year is a problem for one node, too; a clock that runs free only where there are several."""
+    assert only(look(case(Machine(tmp_path, clock=clock), spans_nodes=several))).level == level
+
+
+def test_this_machine() -> None:
+    """The kernel answers, or not, and the time is ours."""
+    clock = Host().clock()
+    assert abs(clock.now_s - time.time()) < 5
+    assert clock.is_synchronized in (True, False, None)
+
+
+def test_timesyncd_has_the_last_word(tmp_path: Path) -> None:
+    """Its mark says that the clock was set, whatever the kernel knows."""
+    (tmp_path / "run/systemd/timesync").mkdir(parents=True)
+    (tmp_path / "run/systemd/timesync/synchronized").write_text("")
+    assert read_clock(Host(str(tmp_path))).is_synchronized is True

@@ -1,0 +1,80 @@
+"""GPUs: in the machine, exposed, visible, and shared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.checks.gpus import look
+from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
+from tests.unit.machines import write, write_gpus
+
+
+def test_none_at_all(tmp_path: Path) -> None:
+    """On a machine for CPUs there is nothing to look at."""
+    assert look(case(Machine(tmp_path), {"CUDA_VISIBLE_DEVICES": "0"})) == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "fix"),
+    [
+        ({}, "docker run --gpus all"),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+            "resources: {limits: {nvidia.com/gpu: N}} for the container",
+        ),
+    ],
+)
+def test_a_container_without_the_gpus_of_its_machine(
+    tmp_path: Path, environ: dict[str, str], fix: str
+) -> None:
+    """The driver has them, the container was started without."""
+    write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], exposed=())
+    found = only(look(case(Machine(tmp_path, DOCKER), environ)))
+    assert (found.level, found.fix) == (PROBLEM, fix)
+    assert found.expected == "some of the 2 that the machine has"
+
+
+def test_some_of_the_machine(tmp_path: Path) -> None:
+    """A container with 1 of 2 is as somebody wanted it."""
+    write_gpus(tmp_path, [("0001:00:00.0", 0), ("0002:00:00.0", 0)], exposed=(1,))
+    found = only(look(case(Machine(tmp_path))))
+    assert (found.level, found.found) == (OK, "1 of the machine's 2 exposed to us")
+
+
+def test_a_vm_that_has_lost_one(tmp_path: Path) -> None:
+    """A size of VM has a number of GPUs; one that is missing in the machine no option brings back."""
+    write(tmp_path, {f"sys/bus/pci/drivers/nvidia/000{n}:00:00.0/uevent": "" for n in range(7)})
+    facts = {"vm": "Standard_ND96isr_H100_v5", "vm_gpu_count": 8}
+    found = only(look(case(Machine(tmp_path, gpus=7), **facts)))
+    assert found.level == PROBLEM and found.fix.startswith("another VM")
+    assert found.expected == "8, as every Standard_ND96isr_H100_v5 has"
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "found"),
+    [
+        ("0,1", OK, "2 of 4"),
+        ("0,1,2,3", OK, "4 of 4"),
+        ("", WARNING, "it hides all of them"),
+        ("-1", WARNING, "it hides all of them"),
+        ("0,1,4,2", PROBLEM, "'4' is none: CUDA sees 2, and nothing from there on"),
+        ("0,x", PROBLEM, "'x' is none: CUDA sees 1, and nothing from there on"),
+        ("0,0", PROBLEM, "0 more than once, for which CUDA finds no device at all"),
+        ("GPU-aa,MIG-bb", OK, "2 of 4"),
+    ],
+)
+def test_cuda_visible_devices(tmp_path: Path, text: str, level: str, found: str) -> None:
+    """CUDA stops at the first entry that is none, and says nothing."""
+    seen = look(case(Machine(tmp_path, gpus=4), {"CUDA_VISIBLE_DEVICES": text}))[1]
+    assert (seen.level, seen.found) == (level, found)
+
+
+@pytest.mark.parametrize(("processes", "expected"), [(1, [OK]), (2, [OK, OK]), (4, [OK]), (8, [OK, WARNING])])
+def test_processes(tmp_path: Path, processes: int, expected: list[str]) -> None:
+    """More processes than GPUs share them, by accident or not."""
+    found = look(case(Machine(tmp_path, gpus=4), process_count=processes))
+    assert levels(found) == expected
+    assert processes != 8 or found[1].fix == "--nproc-per-node 4"

@@ -1,0 +1,66 @@
+"""Names: what this node and the master resolve to."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from launcher.checks import names
+from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.checks.names import look
+from tests.unit.checks.cases import Machine, case, levels
+
+SEVERAL: dict[str, object] = {"spans_nodes": True, "master_addr": "master", "node_rank": 1}
+GOOD = {"node0": {"10.0.0.4"}, "master": {"10.0.0.9"}}
+
+
+@pytest.mark.parametrize(
+    ("known", "environ", "facts", "expected"),
+    [
+        (GOOD, {}, SEVERAL, [OK, OK]),
+        ({}, {}, {}, [OK]),
+        ({"node0": {"127.0.1.1"}}, {}, {}, [OK]),
+        ({**GOOD, "node0": {"127.0.1.1"}}, {}, SEVERAL, [PROBLEM, OK]),
+        ({**GOOD, "node0": {"10.9.9.9"}}, {}, SEVERAL, [PROBLEM, OK]),
+        ({"master": {"10.0.0.9"}}, {}, SEVERAL, [PROBLEM, OK]),
+        ({"master": {"10.0.0.9"}}, {"GLOO_SOCKET_IFNAME": "eth0"}, SEVERAL, [WARNING, OK]),
+        ({"node0": {"10.0.0.4"}}, {}, SEVERAL, [OK, PROBLEM]),
+        ({**GOOD, "master": {"127.0.0.1"}}, {}, SEVERAL, [OK, PROBLEM]),
+        ({**GOOD, "master": {"10.0.0.4"}}, {}, SEVERAL, [OK, PROBLEM]),
+        ({**GOOD, "master": {"10.0.0.4"}}, {}, {**SEVERAL, "is_master": True, "node_rank": 0}, [OK, OK]),
+        (GOOD, {}, {**SEVERAL, "is_master": True, "node_rank": 0}, [OK, WARNING]),
+        (
+            {**GOOD, "master": {"127.0.1.1"}},
+            {},
+            {**SEVERAL, "is_master": True, "node_rank": 0},
+            [OK, WARNING],
+        ),
+    ],
+)
+def test_answers(
+    tmp_path: Path,
+    known: Mapping[str, set[str]],
+    environ: dict[str, str],
+    facts: dict[str, object],
+    expected: list[str],
+) -> None:
+    """Own name first, then the master's: only jobs of several nodes need them."""
+    assert levels(look(case(Machine(tmp_path, names=known), environ, **facts))) == expected
+
+
+def test_a_resolver_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is waited for a few seconds, and then it is a finding."""
+    released = threading.Event()
+
+    class Silent(Machine):
+        def resolve(self, name: str) -> frozenset[str]:
+            released.wait(60)
+            return frozenset()
+
+    monkeypatch.setattr(names, "DEADLINE_S", 0.05)
+    found = look(case(Silent(tmp_path), **SEVERAL))
+    released.set()
+    assert levels(found) == [PROBLEM, PROBLEM] and found[1].found == "no answer in 0.05 s"
