@@ -21,6 +21,7 @@ broken=0
 python -m benchmarks.startup >&4 || broken=1
 python -m benchmarks.planning >&4 || broken=1
 python -m benchmarks.ports >&4 || broken=1
+python -m benchmarks.checks >&4 || broken=1
 python -m benchmarks.mpirun_start >&4 || broken=1
 python -m benchmarks.processes "$@" >&4 || broken=1
 exit "$broken"
