@@ -44,7 +44,7 @@ KEYS = {
     "setting": {"name", "value", "origin"},
     "changed": {"inherited", "kept"},
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
-    "agent": {"argv", "settings", "unset", "files"},
+    "agent": {"argv", "settings", "unset", "files", "fleet"},
 }
 
 
