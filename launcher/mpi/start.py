@@ -27,6 +27,7 @@ from launcher.model import Agent, Fleet, Plan, Setting, Supervision
 from launcher.mpi import session, wire
 from launcher.mpi.crew import Line
 from launcher.mpi.head import Head, Job
+from launcher.mpi.link import plan_link
 from launcher.mpi.serve import serve
 from launcher.options import Options
 from launcher.plan import apply_settings, plan_job
@@ -192,4 +193,6 @@ def _write_files(agent: Agent, folder: str) -> None:
 def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
     """Return how a node is reached; the head itself without ssh."""
     words = (sys.executable, "-I", "-S", session.__file__, name)
-    return Line(host, words if index == 0 else (*ssh, host, f"exec {shlex.join(words)}"))
+    if index == 0:
+        return Line(host, words)
+    return Line(host, (*ssh, host, f"exec {shlex.join(words)}"), plan_link(ssh, host))
