@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 else:
 
     def frozen(cls):
-        """Make a class a frozen value: its annotations are its fields."""
+        """Make a class a frozen value: its annotations are its fields; a repr of its own stays."""
         cls.__match_args__ = names = tuple(cls.__annotations__)
         cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
         for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
-            setattr(cls, name, _Value.__dict__[name])
+            if name != "__repr__" or name not in cls.__dict__:
+                setattr(cls, name, _Value.__dict__[name])
         return cls
 
 

@@ -9,7 +9,7 @@ exec 4>&1 1>&2
 # shellcheck source=tools/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
-setup_tools
+setup_tools "${REHEARSAL_TOOLS[@]}" sshd:openssh-server ssh:openssh-client
 setup_frameworks
 setup_project
 setup_mpis
@@ -21,5 +21,6 @@ broken=0
 python -m benchmarks.startup >&4 || broken=1
 python -m benchmarks.planning >&4 || broken=1
 python -m benchmarks.ports >&4 || broken=1
+python -m benchmarks.mpirun_start >&4 || broken=1
 python -m benchmarks.processes "$@" >&4 || broken=1
 exit "$broken"

@@ -13,9 +13,9 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 from launcher.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.frozen import frozen
 from launcher.host import Host
 
 ALGORITHMS = {
@@ -42,7 +42,7 @@ _MAGIC = b"openssh-key-v1\0"
 _FIX = "launcher keygen FILE makes both keys; give every node of the job the same file"
 
 
-@dataclass(frozen=True)
+@frozen
 class Keys:
     """The private keys of a job, in the form of a file; its repr does not show them.
 
@@ -51,8 +51,11 @@ class Keys:
         host: What proves to the head that a node is one of this job.
     """
 
-    client: str = field(repr=False)
-    host: str = field(repr=False)
+    client: str
+    host: str
+
+    def __repr__(self) -> str:
+        return "Keys()"
 
 
 def read_keys(value: str, *, host: Host) -> Keys:
