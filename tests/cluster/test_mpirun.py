@@ -294,6 +294,21 @@ def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFlee
     ]
 
 
+def test_what_a_killed_rank_has_printed_is_not_lost(fleet: MakeFleet) -> None:
+    """Ranks write to pipes (but for Open MPI's, which have terminals): Python would keep 8 KiB to itself."""
+    two = fleet("mpich", 2)
+    script = two.script(
+        """
+        import os, signal
+        print("rank", os.environ["RANK"], "was here")
+        os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    two.start_all("--no-prefix", "--", "python", script)
+    head, _ = two.wait(40)
+    assert "was here" in head.out, head.err
+
+
 def test_other_signals_and_the_map_reach_the_ranks(fleet: MakeFleet, tmp_path: Path) -> None:
     """SIGUSR2 arrives as it is; SIGTERM arrives as SIGUSR1 where the script wants that, with its grace."""
     two = fleet("openmpi5", 2)
