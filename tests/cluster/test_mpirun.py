@@ -444,3 +444,29 @@ def test_the_commands_for_azure_batch_in_the_documentation(fleet: MakeFleet, tmp
     while two.processes(nodes[1]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert two.processes(nodes[1]) == []
+
+
+def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -> None:
+    """A rank of another node that writes is no stall; silence ends the ranks, with their grace."""
+    two = fleet("mpich", 2)
+    script = two.script(
+        f"""
+        import os, signal, sys, time
+        def save(*_):
+            time.sleep(3)
+            open("{tmp_path}/saved" + os.environ["RANK"], "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGTERM, save)
+        for turn in range(8):
+            if os.environ["RANK"] == "1":
+                print("turn", turn)
+            time.sleep(0.5)
+        while True:
+            time.sleep(1)
+        """
+    )
+    two.start_all("--stall-timeout", "3", "--on-stall", "stop", "--", "python", script)
+    head, other = two.wait(40)
+    assert head.out.count("turn 7") == 1, head.err
+    assert {path.name for path in tmp_path.glob("saved*")} == {"saved0", "saved1"}, head.err
+    assert head.status == other.status == 1 and "stalled: no output for 3 s" in head.err, head.err
