@@ -138,7 +138,8 @@ def _serve(watch: Supervision, fleet: Fleet, environ: Mapping[str, str], folder:
     keys = _read_keys(fleet, environ)
     assert keys is not None  # noqa: S101 - the plan has none without
     inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
-    return serve(keys, fleet.address, fleet.ssh_port, folder, watch, inherited, fleet.timeout_s)
+    own = Supervision(grace_s=watch.grace_s)  # the rest is about ranks: an sshd that is silent is no stall
+    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s)
 
 
 def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
