@@ -15,7 +15,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"},
      "verbs": ["uverbs0"],
-     "files": {"/proc/self/limits": "Max open files    1024    524288    files"},
+     "checked": {"/proc/self/limits": "Max open files    1024    524288    files"},
      "space": {"/dev/shm": [67108864, 67108864]},
      "packages": {"python": [{"name": "torch", "version": "2.13.0", "folder": ..., "mpi": ""}]},
      "libraries": {"libnccl.so.2": [["/usr/lib/libnccl.so.2", "/usr/lib/libnccl.so.2.21.5"]]},
@@ -161,7 +161,7 @@ def _describe_checked(host: Host, environ: Mapping[str, str]) -> dict[str, objec
     read_memory_limit(witness)
     packages = {name: host.packages(name or None, environ) for name in PYTHONS}
     return {
-        "files": {path: redact(str(text)) for path, text in {**files, **witness.told}.items()},
+        "checked": {path: redact(str(text)) for path, text in {**files, **witness.told}.items()},
         "space": {path: host.space(path) for path in CHECKED_FOLDERS},
         "packages": {
             name: None if found is None else [vars(package) for package in found]
@@ -282,7 +282,7 @@ class RecordedHost(Host):
         self.environ: dict[str, str] = {
             str(name): str(value) for name, value in _mapping(data.get("environ")).items()
         }
-        self._sysfs = {**_mapping(data.get("sysfs")), **_mapping(data.get("files"))}
+        self._sysfs = {**_mapping(data.get("sysfs")), **_mapping(data.get("checked"))}
 
     def read_text(self, path: str) -> str | None:
         """Return a recorded file of /sys, or one of the few others that are looked at."""

@@ -181,7 +181,7 @@ def test_no_file_makes_a_check_fail(tmp_path_factory: pytest.TempPathFactory, da
 @pytest.mark.parametrize("value", [None, 1, "x", [], [1], ["a", "b"], {"": 1}, {"/dev/shm": "x"}, [[1, 2]]])
 def test_no_snapshot_makes_a_check_fail(value: object) -> None:
     """Fields of any type."""
-    fields = ("space", "files", "packages", "libraries", "mpiruns", "gpus", "sysfs", "verbs")
+    fields = ("space", "checked", "packages", "libraries", "mpiruns", "gpus", "sysfs", "verbs")
     host = RecordedHost({"environ": {}, **dict.fromkeys(fields, value)})
     found = run_checks(read_case(host, {}, None, ())).findings
     assert [item for item in found if item.what == "the check itself"] == []
