@@ -247,6 +247,18 @@ FLAGS = (
         "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
         _one_of("none", "numa", "core"),
     ),
+    Flag(
+        "fabric",
+        "auto|ib|roce|efa|tcp",
+        "the network that nodes talk over: the best that is here, or this one and no other",
+        _one_of("auto", "ib", "roce", "efa", "tcp"),
+    ),
+    Flag(
+        "require_fabric",
+        "ib|roce|efa",
+        "stop with status 69 and the reason unless this one is here to be used",
+        _one_of("ib", "roce", "efa"),
+    ),
     Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds, group="watch"),
     Flag(
         "signal_to",

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.machine.azure_vm import Vm
     from launcher.machine.infiniband import Port
     from launcher.machine.mpi import Mpi
     from launcher.machine.network import Interface
@@ -133,6 +134,27 @@ class Host:
         from launcher.machine.infiniband import read_ports
 
         return read_ports(self)
+
+    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of the plugins that NCCL could load, the loader's first choice of each name."""
+        from launcher.machine.libraries import NCCL_PLUGINS, find_libraries
+
+        return find_libraries(self, environ, NCCL_PLUGINS)
+
+    def ask_vm(self) -> Vm | None:
+        """Ask Azure's metadata service which VM this is; None if it does not answer within a second."""
+        from launcher.machine.azure_vm import ask_vm
+
+        return ask_vm()
+
+    def home(self) -> str:
+        """Return the user's home folder as the system's accounts have it; empty without an account."""
+        import pwd
+
+        try:
+            return pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return ""
 
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the names uverbsN of the RDMA device files exposed to us, None if that is not known."""
