@@ -57,7 +57,7 @@ class Service(HTTPServer):
 
 
 class Answer(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:  # noqa: N802 - the library's name
+    def do_GET(self) -> None:
         assert isinstance(self.server, Service)
         self.server.asked.append((self.path, self.headers.get("Metadata")))
         self.send_response(self.server.status)
