@@ -77,7 +77,8 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     name = wish.forced or next(name for name in NAMES if found[name].is_here)
     for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
         if asked:
-            _check(facts, asked, origin, name, found)
+            chosen = f"{name}: {wish.forced_origin or found[name].why}"
+            _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
     row = next(row for row in FABRICS if row.name == name)
     planned = [*plan_sockets(facts, name), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
@@ -90,19 +91,15 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     )
 
 
-def _check(facts: Facts, asked: str, origin: str, name: str, found: dict[str, Found]) -> None:
+def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
     """Stop where a fabric that is asked for is not what the job would run over."""
-    wanted = found[asked]
     reason = "" if wanted.is_here else wanted.why
-    if not reason and name != asked:
-        reason = f"the fabric is {name}: {found[name].why}"
-    reason = reason or _ruled_out(facts, asked)
+    reason = reason or (f"the fabric is {instead}" if instead else _ruled_out(facts, asked))
     if reason:
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
         title = next(row.title for row in FABRICS if row.name == asked)
-        raise HardwareMissing(
-            Problem("no-fabric", f"{origin}, but no {title} can be used: {reason}", "this node", fix)
-        )
+        what = f"{origin}, but no {title} can be used: {reason}"
+        raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
 
 
 def _ruled_out(facts: Facts, asked: str) -> str:

@@ -46,11 +46,35 @@ NEVER = (
     "dataclasses",
     "inspect",
 )
+HEAVY = ("torch", "tensorflow", "numpy", "mpi4py", "pynvml", "rich", "argparse", "dataclasses", "inspect")
+PROCESS = {
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_MCA_orte_num_nodes": "1",
+}
+NODE = {"LAUNCHER_NNODES": "1", "LAUNCHER_NPROC_PER_NODE": "2"}
 
 
-@pytest.mark.parametrize("environ", [MPI, PER_NODE, {}], ids=["process", "node", "plain"])
+@pytest.mark.parametrize("environ", [PROCESS, NODE, {}], ids=["process", "node", "plain"])
 def test_only_these_modules_load_before_the_command(environ: dict[str, str]) -> None:
     """Each module costs every process of every job: a new one here needs a reason and a measurement."""
+    loaded = load(environ)
+    foreign = [name for name in loaded if name.partition(".")[0] != "launcher"]
+    assert sorted(set(foreign) - ALLOWED) == []
+    assert [name for name in NEVER if name in loaded] == []
+
+
+@pytest.mark.parametrize("environ", [MPI, PER_NODE], ids=["process", "node"])
+def test_a_job_of_several_nodes_loads_what_reads_the_network(environ: dict[str, str]) -> None:
+    """psutil for the interfaces, and what that brings along; never what costs tens of milliseconds."""
+    loaded = load(environ)
+    assert [name for name in HEAVY if name in loaded] == []
+
+
+def load(environ: dict[str, str]) -> list[str]:
+    """Return the modules that are loaded when the command is about to start."""
     done = subprocess.run(
         [
             sys.executable,
@@ -65,7 +89,5 @@ def test_only_these_modules_load_before_the_command(environ: dict[str, str]) -> 
         check=True,
         timeout=60,
     )
-    loaded = json.loads(done.stdout)
-    foreign = [name for name in loaded if name.partition(".")[0] != "launcher"]
-    assert sorted(set(foreign) - ALLOWED) == []
-    assert [name for name in NEVER if name in loaded] == []
+    loaded: list[str] = json.loads(done.stdout)
+    return loaded
