@@ -105,8 +105,8 @@ def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -
 def _ruled_out(facts: Facts, asked: str) -> str:
     """Return which variable of the user's keeps NCCL from a fabric; empty if none does."""
     net = facts.told("NCCL_NET")
-    if asked != "tcp" and net == "Socket":
-        return "NCCL_NET=Socket is set"
+    if net and (asked == "tcp") != (net == "Socket"):
+        return f"NCCL_NET={net} is set"
     if asked in ("ib", "roce") and (facts.told("NCCL_IB_DISABLE") or "0") != "0":
         return f"NCCL_IB_DISABLE={facts.told('NCCL_IB_DISABLE')} is set"
     return ""

@@ -367,6 +367,12 @@ def test_forcing_tcp_leaves_no_way_to_rdma(tmp_path: Path) -> None:
         )
 
 
+def test_forcing_against_a_variable_is_refused(tmp_path: Path) -> None:
+    """NCCL would follow the variable, not the flag."""
+    with pytest.raises(HardwareMissing, match="--fabric tcp, but no TCP can be used: NCCL_NET=IB is set"):
+        choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Wish("tcp", "--fabric tcp"))
+
+
 def test_forcing_infiniband_leaves_no_silent_way_back(tmp_path: Path) -> None:
     """NCCL_NET=IB makes NCCL fail instead; with a plugin, whose name is another, it would fail always."""
     wish = Wish(forced="ib", forced_origin="--fabric ib")
