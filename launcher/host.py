@@ -119,11 +119,11 @@ class Host:
 
         return read_interfaces(self)
 
-    def hca_ports(self) -> tuple[Port, ...]:
-        """Return the ports of RDMA devices, InfiniBand or not."""
+    def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
+        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for their tables."""
         from launcher.machine.infiniband import read_ports
 
-        return read_ports(self)
+        return read_ports(self, tables=tables)
 
     def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
         """Return the paths of the plugins that NCCL could load, the loader's first choice of each name."""

@@ -167,7 +167,7 @@ def read_facts(
         ask: Whether Azure's metadata service may be asked for the size of the VM: only where this is
             certainly Azure, and where a port makes it matter.
     """
-    ports = host.hca_ports()
+    ports = host.hca_ports(tables=False)
     interfaces = host.interfaces()
     certain = is_azure(host, environ)
     vm = read_vm(environ)

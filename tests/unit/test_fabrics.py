@@ -598,7 +598,7 @@ def test_a_job_on_one_node_reads_nothing(tmp_path: Path) -> None:
     """Only the order of several GPUs is fixed; a process of this launcher has everything already."""
 
     class Untouched(Machine):
-        def hca_ports(self) -> tuple[Port, ...]:
+        def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
             raise AssertionError("nobody may read the ports")
 
     write_gpus(tmp_path, V5_GPUS)
