@@ -1,12 +1,14 @@
 """What do RDMA ports cost to read? ``python -m benchmarks.ports``: the 9 devices of an ND H200 v5, as files.
 
 The median of 21 readings of a folder, of its snapshot, and of 8 RoCE devices, whose tables have 256
-identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. The
-promise: 9 devices in under 15 ms.
+identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. Then
+what a launch on such a node pays in all: a plan for two nodes less one for one node, each in a fresh
+interpreter, so that modules count. The promise: under 15 ms, both.
 """
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +23,17 @@ from tests.golden.fabrics import Json, read_fabric, write_fabric
 
 PROMISE_MS = 15.0
 ROUNDS = 21
+PLAN = """
+import sys, time
+from launcher.host import Host
+from launcher.options import read_options
+from launcher.plan import plan_job
+environ = {"LAUNCHER_NNODES": sys.argv[2], "LAUNCHER_NODE_RANK": "0", "LAUNCHER_MASTER_ADDR": "10.0.0.9"}
+host, options = Host(sys.argv[1]), read_options({"engine": "process"}, environ)
+started = time.perf_counter()
+plan_job(environ, host, options, ["train.py"])
+print((time.perf_counter() - started) * 1e3)
+"""
 
 
 def measure(read: Callable[[], object]) -> float:
@@ -31,6 +44,13 @@ def measure(read: Callable[[], object]) -> float:
         read()
         times.append((time.perf_counter() - started) * 1e3)
     return median(times)
+
+
+def measure_plan(root: Path, node_count: int) -> float:
+    """Return the median time of a plan in a fresh interpreter, in ms."""
+    line = [sys.executable, "-c", PLAN, str(root), str(node_count)]
+    outputs = [subprocess.run(line, check=True, capture_output=True).stdout for _ in range(ROUNDS)]
+    return median(map(float, outputs))
 
 
 def roce(count: int) -> Json:
@@ -56,9 +76,11 @@ def main() -> int:
         print(f"9 devices of an ND H200 v5, snapshot {measure(snapshot.hca_ports):6.2f} ms")
         print(f"8 RoCE devices, 256 identifiers each {measure(tables.hca_ports):6.2f} ms")
         print(f"interfaces of this machine           {measure(Host().interfaces):6.2f} ms")
-    kept = "kept" if nine_ms < PROMISE_MS else "BROKEN"
-    print(f"promise: 9 devices under {PROMISE_MS:g} ms: {kept} ({nine_ms:.1f} ms)")
-    return int(nine_ms >= PROMISE_MS)
+        launch_ms = measure_plan(first, 2) - measure_plan(first, 1)
+        print(f"a launch on it, two nodes less one   {launch_ms:6.2f} ms")
+    is_kept = max(nine_ms, launch_ms) < PROMISE_MS
+    print(f"promise: under {PROMISE_MS:g} ms: {'kept' if is_kept else 'BROKEN'}")
+    return int(not is_kept)
 
 
 if __name__ == "__main__":

@@ -248,6 +248,18 @@ FLAGS = (
         _one_of("none", "numa", "core"),
     ),
     Flag(
+        "fabric",
+        "auto|ib|roce|efa|tcp",
+        "the network that nodes talk over: the best that is here, or this one and no other",
+        _one_of("auto", "ib", "roce", "efa", "tcp"),
+    ),
+    Flag(
+        "require_fabric",
+        "ib|roce|efa",
+        "stop with status 69 and the reason unless this one is here to be used",
+        _one_of("ib", "roce", "efa"),
+    ),
+    Flag(
         "check",
         "",
         "look at this machine before the start, and print the problems of the quick part of launcher check",

@@ -14,6 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.machine.azure_vm import Vm
     from launcher.machine.clock import Clock
     from launcher.machine.gpu_use import GpuUse
     from launcher.machine.infiniband import Port
@@ -84,19 +85,9 @@ class Host:
 
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
         """Return the IP addresses of every interface, zone suffixes dropped, each with its netmask."""
-        import psutil
+        from launcher.machine.addresses import read_netmasks
 
-        families = (2, 10)  # AF_INET, AF_INET6, without the 6 ms that importing socket costs
-        try:
-            found = psutil.net_if_addrs()
-        except OSError:
-            return {}
-        return {
-            name: tuple(
-                (item.address.split("%")[0], item.netmask) for item in items if item.family in families
-            )
-            for name, items in sorted(found.items())
-        }
+        return read_netmasks()
 
     def own_addresses(self) -> frozenset[str]:
         """Return all addresses of this node, and its name."""
@@ -131,16 +122,37 @@ class Host:
         return os.geteuid() == 0
 
     def interfaces(self) -> tuple[Interface, ...]:
-        """Return the network interfaces. Costs milliseconds: psutil, and some files of each."""
+        """Return the network interfaces. Costs a millisecond or two: some files of each."""
         from launcher.machine.network import read_interfaces
 
         return read_interfaces(self)
 
-    def hca_ports(self) -> tuple[Port, ...]:
-        """Return the ports of RDMA devices, InfiniBand or not."""
+    def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
+        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for their tables."""
         from launcher.machine.infiniband import read_ports
 
-        return read_ports(self)
+        return read_ports(self, tables=tables)
+
+    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of the plugins that NCCL could load, the loader's first choice of each name."""
+        from launcher.machine.libraries import NCCL_PLUGINS, find_libraries
+
+        return find_libraries(self, environ, NCCL_PLUGINS)
+
+    def ask_vm(self) -> Vm | None:
+        """Ask Azure's metadata service which VM this is; None if it does not answer within a second."""
+        from launcher.machine.azure_vm import ask_vm
+
+        return ask_vm()
+
+    def home(self) -> str:
+        """Return the user's home folder as the system's accounts have it; empty without an account."""
+        import pwd
+
+        try:
+            return pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return ""
 
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the names uverbsN of the RDMA device files exposed to us, None if that is not known."""

@@ -203,6 +203,13 @@ class Topology:
                 raise ValueError(f"local rank {place.local_rank} of {self.local_size}")
 
     @property
+    def spans_nodes(self) -> bool:
+        """Whether the job has several nodes, or may have."""
+        if self.node_count is not None:
+            return self.node_count > 1
+        return self.world_size is None or self.world_size > (self.local_size or 1)
+
+    @property
     def rank(self) -> int:
         """Rank of the only process; for `launcher.setup`, which knows exactly one."""
         (place,) = self.places

@@ -84,11 +84,18 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     origins = name_origins(ledger, forks)
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
+    fabric, fabric_notes = plan_network(host, environ, options, allocation, topology, machine)
+    if agent is not None and agent.fleet is None and not request.starts_job:
+        agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
         *plan_settings(topology, machine, role, origins, forks, binding),
         *python.plan_unbuffered(_count_writers(topology, agent), environ),
+        *fabric,
     )
-    notes = (*ledger.notes, *request.notes, *binding.notes, f"engine {choice.engine}: {choice.why}")
+    notes = (
+        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes),
+        f"engine {choice.engine}: {choice.why}",
+    )
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
@@ -167,6 +174,35 @@ def bind_processes(
 
     request = plan_request(mode, options, environ, topology, machine, forks)
     return plan_binding(request, host.layout(name_gpus=request.names_gpus))
+
+
+def plan_network(
+    host: Host,
+    environ: Mapping[str, str],
+    options: Options,
+    allocation: Allocation,
+    topology: Topology,
+    machine: Machine,
+) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
+    """Return what the libraries of this node are told of its network, and what is worth a word.
+
+    A job on one node has no use for it, and a process of this launcher has it already: then nothing is
+    read, nor loaded.
+
+    Raises:
+        HardwareMissing: The fabric that was asked for is not here.
+    """
+    order = "GPU numbers as nvidia-smi has them"
+    settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
+    if (machine.gpu_count or 0) < 2:
+        settings = []
+    asked = options.origins("fabric", "require_fabric")
+    if not asked and (environ.get(MARKER) or not topology.spans_nodes):
+        return tuple(settings), ()
+    from launcher.fabrics.node import plan_node
+
+    fabric = plan_node(host, environ, options, allocation)
+    return (*settings, *fabric.settings), fabric.notes
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

@@ -19,7 +19,10 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "space": {"/dev/shm": [67108864, 67108864]},
      "packages": {"python": [{"name": "torch", "version": "2.13.0", "folder": ..., "mpi": ""}]},
      "libraries": {"libnccl.so.2": [["/usr/lib/libnccl.so.2", "/usr/lib/libnccl.so.2.21.5"]]},
-     "mpiruns": ["/usr/bin/mpirun"]}
+     "mpiruns": ["/usr/bin/mpirun"],
+     "nccl_plugins": ["/opt/amazon/ofi-nccl/lib/libnccl-net.so"],
+     "files": {"/etc/nccl.conf": "NCCL_IB_SL=1"},
+     "vm_size": "Standard_ND96isr_H100_v5"}
 
 Secrets never enter: only variables on an allow-list of names are written, and what looks like a
 secret inside their values is taken out (`launcher.redact`).
@@ -34,7 +37,9 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.fabrics.facts import read_configured, read_topologies
 from launcher.host import Host
+from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, Vm, find_kind, is_azure, read_vm
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.clock import Clock
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
@@ -72,6 +77,8 @@ SYSFS_FILES = frozenset(
         "hca_type",
     )
 )
+HOME = "~"
+"""Stands for the user's home folder, whose path is nobody else's business."""
 NO_NODE = "-1"
 """The NUMA node of a core where the kernel tells none, in its own way of saying so."""
 SYSFS_FOLDERS = frozenset(("ports",))
@@ -115,6 +122,8 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
         "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
+        "nccl_plugins": list(host.nccl_plugins(environ)),
+        **_describe_fabric(host, environ),
         "mpirun": _describe_mpi(host, environ),
         **_describe_checked(host, environ),
         "root": host.is_root(),
@@ -138,6 +147,23 @@ def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dic
         {"index": index, "uuid": gpu.uuid, "pci_bus_id": gpu.address, "numa_node": gpu.node}
         for index, gpu in enumerate(layout.gpus)
     ]
+
+
+def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the size of the VM, and the files that the choice of a fabric looks at."""
+    certain = is_azure(host, environ)
+    vm = read_vm(environ) or (host.ask_vm() if certain else None)
+    witness = _Witness(host)
+    read_configured(witness, environ)
+    read_topologies(witness, vm)
+    witness.read_text(ASSET_TAG_FILE)
+    home = f"{host.home()}/"
+    files = {
+        f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: redact(text)
+        for path, text in witness.told.items()
+        if isinstance(text, str) and (path.startswith("/") or text.strip() == ASSET_TAG)
+    }
+    return {"vm_size": vm.size if vm and vm.size else None, "files": files}
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -245,6 +271,9 @@ class _Witness(Host):
     def list_folder(self, path: str) -> tuple[str, ...]:
         return self._host.list_folder(path)
 
+    def home(self) -> str:
+        return self._host.home()
+
     def verbs_devices(self) -> frozenset[str] | None:
         return self._host.verbs_devices()
 
@@ -282,7 +311,11 @@ class RecordedHost(Host):
         self.environ: dict[str, str] = {
             str(name): str(value) for name, value in _mapping(data.get("environ")).items()
         }
-        self._sysfs = {**_mapping(data.get("sysfs")), **_mapping(data.get("checked"))}
+        self._sysfs = {
+            **_mapping(data.get("sysfs")),
+            **_mapping(data.get("files")),
+            **_mapping(data.get("checked")),
+        }
 
     def read_text(self, path: str) -> str | None:
         """Return a recorded file of /sys, or one of the few others that are looked at."""
@@ -339,6 +372,20 @@ class RecordedHost(Host):
     def gpu_use(self) -> tuple[GpuUse, ...]:
         """Nobody uses the GPUs of a recorded machine."""
         return ()
+
+    def home(self) -> str:
+        """Return what stands for the user's home folder."""
+        return HOME
+
+    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the recorded paths of NCCL's plugins."""
+        plugins = self._data.get("nccl_plugins")
+        return tuple(map(str, plugins)) if isinstance(plugins, list) else ()
+
+    def ask_vm(self) -> Vm | None:
+        """Return the recorded size of the VM."""
+        size = self._data.get("vm_size")
+        return Vm(size, find_kind(size), "recorded") if isinstance(size, str) and size else None
 
     def is_init(self) -> bool:
         """A recorded machine runs nothing."""

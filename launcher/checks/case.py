@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.checks.runtime import find_runtime
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.gpus import count_visible_gpus
 from launcher.machine.infiniband import Port
 from launcher.machine.packages import Package
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 PYTHON = "python"
+AMD = "MI"
+"""Beginning of the names of AMD's GPUs."""
 
 
 @frozen
@@ -38,9 +41,7 @@ class Case:
         master_port: Its port; 0 with no address.
         hosts: The nodes, if somebody lists them.
         log_dir: Folder of log files, None without one.
-        vm: Size of the VM as its cloud calls it; empty if unknown.
-        vm_gpu_count: GPUs that a VM of this size has; None if unknown.
-        vm_port_count: InfiniBand ports that it has; None if unknown.
+        vm: The VM that we run in, as far as variables or a snapshot say.
     """
 
     host: Host
@@ -58,9 +59,20 @@ class Case:
     master_port: int = 0
     hosts: tuple[str, ...] = ()
     log_dir: str | None = None
-    vm: str = ""
-    vm_gpu_count: int | None = None
-    vm_port_count: int | None = None
+    vm: Vm | None = None
+
+    @property
+    def vm_gpu_count(self) -> int | None:
+        """NVIDIA GPUs that every VM of this size has; None if unknown, or if a pod may get some of them."""
+        kind = self.vm.kind if self.vm else None
+        is_amd = kind is not None and (kind.gpu or "").startswith(AMD)
+        is_pod = bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
+        return None if self.vm is None or is_amd or is_pod else self.vm.gpu_count
+
+    @property
+    def vm_port_count(self) -> int | None:
+        """InfiniBand ports that every VM of this size has; None if unknown."""
+        return self.vm.kind.port_count if self.vm and self.vm.kind and self.vm.size else None
 
     def version_of(self, *names: str) -> tuple[str, str]:
         """Return (name, version) of the first of these packages that is installed, else two empty texts."""
@@ -69,7 +81,14 @@ class Case:
         return (package.name, package.version) if package else ("", "")
 
 
-def read_case(host: Host, environ: Mapping[str, str], plan: Plan | None, command: Sequence[str]) -> Case:
+def read_case(
+    host: Host,
+    environ: Mapping[str, str],
+    plan: Plan | None,
+    command: Sequence[str],
+    *,
+    asks: bool = False,
+) -> Case:
     """Read what several checks need.
 
     Args:
@@ -77,6 +96,7 @@ def read_case(host: Host, environ: Mapping[str, str], plan: Plan | None, command
         environ: Its environment.
         plan: Of the job; None if there is none that could be made.
         command: The command line of the job, for its Python; may be empty.
+        asks: Whether Azure's metadata service may be asked for the size of the VM, where this is one.
     """
     exposed = host.gpu_count()
     return Case(
@@ -87,8 +107,16 @@ def read_case(host: Host, environ: Mapping[str, str], plan: Plan | None, command
         visible_count=count_visible_gpus(exposed, environ.get("CUDA_VISIBLE_DEVICES")),
         ports=host.hca_ports(),
         packages=_read_packages(host, environ, command),
+        vm=_find_vm(host, environ, asks),
         **(_read_job(plan) if plan else {}),
     )
+
+
+def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
+    """Return what the variables say, else the snapshot, else the service: that one takes up to a second."""
+    told = read_vm(environ)
+    may_ask = host.is_recorded() or (asks and is_azure(host, environ))
+    return host.ask_vm() if told is None and may_ask else told
 
 
 def _read_packages(

@@ -44,7 +44,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
         host, environ = recorded, recorded.environ
     command = strip_dashes(words.command)
     plan, refused = _plan(vars(words), environ, host, command)
-    case = read_case(host, environ, plan, command)
+    case = read_case(host, environ, plan, command, asks=True)
     result = run_checks(case, more=refused)
     colours = os.isatty(1) and not environ.get("NO_COLOR")
     text = render_json(result, case) if words.format == "json" else render_text(result, case, colours=colours)

@@ -29,8 +29,8 @@ def look(case: Case) -> list[Finding]:
 def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:
     has = case.vm_gpu_count
     found = f"{exposed} exposed to us (/dev/nvidiaN)"
-    if has is not None and exposed < has:
-        expected = f"{has}, as every {case.vm} has"
+    if case.vm is not None and has is not None and exposed < has:
+        expected = f"{has}, as every {case.vm.name} has"
         lost = in_machine and in_machine < has
         fix = "another VM: this one has lost a GPU (dmesg | grep -i xid)" if lost else _give_all(case)
         return Finding("gpus", PROBLEM, "GPUs", expected, found, fix)

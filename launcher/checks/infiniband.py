@@ -59,10 +59,10 @@ def _look_at_states(ports: list[Port]) -> list[Finding]:
 
 def _look_at_count(case: Case, ports: list[Port]) -> list[Finding]:
     has = case.vm_port_count
-    if has is None or len(ports) >= has:
+    if case.vm is None or has is None or len(ports) >= has:
         return []
     found = f"{render_count(len(ports), 'port')} in /sys/class/infiniband"
-    return [Finding("infiniband", PROBLEM, "InfiniBand", f"{has}, as every {case.vm} has", found, DEAD)]
+    return [Finding("infiniband", PROBLEM, "InfiniBand", f"{has}, as every {case.vm.name} has", found, DEAD)]
 
 
 def _look_at_rates(ports: list[Port]) -> list[Finding]:

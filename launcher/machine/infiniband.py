@@ -93,14 +93,22 @@ def is_usable(port: Port) -> bool:
     return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path
 
 
-def read_ports(host: Host) -> tuple[Port, ...]:
-    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10; see above for what is left out."""
+def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
+    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10; see above for what is left out.
+
+    Args:
+        host: The machine.
+        tables: Whether identifiers and partition keys are wanted: with RoCE there are hundreds per port.
+            Without them the interface is that of the device, of a bond its first member.
+    """
     exposed = host.verbs_devices()
     verbs = _read_verbs(host) if exposed else {}
     return tuple(
         port
         for device in sorted(host.list_folder(DEVICES), key=natural_order)
-        for port in _read_device(host, device, None if exposed is None else verbs.get(device) in exposed)
+        for port in _read_device(
+            host, device, None if exposed is None else verbs.get(device) in exposed, tables
+        )
     )
 
 
@@ -110,7 +118,7 @@ def _read_verbs(host: Host) -> dict[str, str]:
     return {device: name for device, name in pairs if device is not None}
 
 
-def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[Port]:
+def _read_device(host: Host, device: str, has_uverbs: bool | None, tables: bool) -> Iterator[Port]:
     folder = f"{DEVICES}/{device}"
     numbers = _numbers(host, f"{folder}/ports", digits=3)
     driver = host.read_link(f"{folder}/device/driver") if numbers else None
@@ -121,7 +129,7 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
         )
         if link_layer is None and state is None and rate is None:
             continue
-        gids = _read_gids(host, place)
+        gids = _read_gids(host, place) if tables else ()
         yield Port(
             device=device,
             number=number,
@@ -129,7 +137,7 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None) -> Iterator[P
             state=parse_state(state or ""),
             rate_gbps=parse_rate(rate or ""),
             gids=gids,
-            pkeys=_read_pkeys(host, place),
+            pkeys=_read_pkeys(host, place) if tables else (),
             numa_node=read_number(host, f"{folder}/device/numa_node"),
             pci_path=parse_pci_path(host.read_link(folder) or ""),
             interface=_read_interface(host, folder, number, gids),

@@ -10,17 +10,12 @@ from __future__ import annotations
 
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.libraries import CACHE, DEFAULTS, SEARCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-CACHE = "/etc/ld.so.cache"
-DEFAULTS = (
-    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"),
-    *("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
-    *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
-)
 LINKS_LIMIT = 8
 
 
@@ -52,7 +47,7 @@ def _candidates(host: Host, environ: Mapping[str, str], name: str) -> Iterator[s
         if path.startswith("/") and path.rpartition("/")[2].startswith(name) and _exists(host, path):
             yield path
     cache = (host.read_text(CACHE) or "").split("\0")
-    folders = environ.get("LD_LIBRARY_PATH", "").replace(";", ":").split(":")
+    folders = environ.get(SEARCH, "").replace(";", ":").split(":")
     paths = [
         *(f"{folder.rstrip('/')}/{name}" for folder in folders if folder.startswith("/")),
         *(path for path in cache if path.startswith("/") and path.endswith("/" + name)),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from launcher.host import Host
 
 LINE_LIMIT = 256
@@ -25,5 +23,12 @@ def read_number(host: Host, path: str) -> int | None:
 
 def natural_order(name: str) -> tuple[str | int, ...]:
     """Return a sort key by which mlx5_2 comes before mlx5_10."""
-    parts = re.split(r"(\d+)", name, flags=re.ASCII)
+    parts = [""]
+    for letter in name:
+        if ("0" <= letter <= "9") == (len(parts) % 2 == 0):
+            parts[-1] += letter
+        else:
+            parts.append(letter)
+    if len(parts) % 2 == 0:
+        parts.append("")  # texts and numbers in turn, a text at both ends
     return tuple(int(part) if place % 2 else part for place, part in enumerate(parts))

@@ -433,7 +433,8 @@ def test_a_torchrun_that_gives_out_ranks_needs_no_index() -> None:
     machine = {"addresses": {"eth0": ["10.0.0.4"]}}
     argv, variables = told(plan(*line.split(), machine=machine))
     assert " ".join(argv) == line
-    assert variables == {"PET_RDZV_CONF": "is_host=true", "PET_LOCAL_ADDR": "10.0.0.4"}
+    sockets = {"NCCL_SOCKET_IFNAME": "=eth0", "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}
+    assert variables == {"PET_RDZV_CONF": "is_host=true", "PET_LOCAL_ADDR": "10.0.0.4", **sockets}
 
 
 def test_a_platforms_words_reach_the_torchrun_they_are_for() -> None:
@@ -532,6 +533,7 @@ def test_composer_is_told_by_variables() -> None:
             "WORLD_SIZE": "4",
             "MASTER_ADDR": "10.0.0.4",
             "MASTER_PORT": "6105",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         },
     )
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.gpus import look
+from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm, find_kind
 from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
 from tests.unit.machines import write, write_gpus
 
@@ -47,10 +49,18 @@ def test_some_of_the_machine(tmp_path: Path) -> None:
 def test_a_vm_that_has_lost_one(tmp_path: Path) -> None:
     """A size of VM has a number of GPUs; one that is missing in the machine no option brings back."""
     write(tmp_path, {f"sys/bus/pci/drivers/nvidia/000{n}:00:00.0/uevent": "" for n in range(7)})
-    facts = {"vm": "Standard_ND96isr_H100_v5", "vm_gpu_count": 8}
-    found = only(look(case(Machine(tmp_path, gpus=7), **facts)))
+    environ = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}'}
+    found = only(look(case(Machine(tmp_path, gpus=7), environ)))
     assert found.level == PROBLEM and found.fix.startswith("another VM")
     assert found.expected == "8, as every Standard_ND96isr_H100_v5 has"
+
+
+def test_a_vm_says_nothing_of_a_pod_or_of_amd(tmp_path: Path) -> None:
+    """A pod may get some of the GPUs, and AMD's have other device files."""
+    pod = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}', "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    assert only(look(case(Machine(tmp_path / "pod", gpus=1), pod))).level == OK
+    amd = {CONTEXT: '{"vm_size": "Standard_ND96isr_MI300X_v5"}'}
+    assert look(case(Machine(tmp_path / "amd"), amd)) == []
 
 
 @pytest.mark.parametrize(
@@ -78,3 +88,16 @@ def test_processes(tmp_path: Path, processes: int, expected: list[str]) -> None:
     found = look(case(Machine(tmp_path, gpus=4), process_count=processes))
     assert levels(found) == expected
     assert processes != 8 or found[1].fix == "--nproc-per-node 4"
+
+
+def test_the_vm_is_asked_for_where_that_is_sure_to_be_answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By launcher check on a VM of Azure; never elsewhere, nor on the way to a start."""
+    size = "Standard_ND96isr_H100_v5"
+    monkeypatch.setattr(Machine, "ask_vm", lambda _: Vm(size, find_kind(size), "told"))
+    azure = Machine(tmp_path / "azure", {ASSET_TAG_FILE.lstrip("/"): ASSET_TAG + "\n"}, gpus=8)
+    elsewhere = Machine(tmp_path / "elsewhere", gpus=8)
+    asked = [read_case(azure, {}, None, (), asks=True), read_case(azure, {}, None, ())]
+    asked += [read_case(elsewhere, {}, None, (), asks=True)]
+    assert [seen.vm.name if seen.vm else "" for seen in asked] == [size, "", ""]

@@ -9,6 +9,7 @@ import pytest
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.infiniband import look
 from launcher.host import Host
+from launcher.machine.azure_vm import CONTEXT
 from launcher.machine.infiniband import Port
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
@@ -60,6 +61,6 @@ def test_ports_that_the_container_was_not_given(tmp_path: Path) -> None:
 
 def test_a_vm_with_fewer_ports_than_its_size(tmp_path: Path) -> None:
     """Also where there is none at all."""
-    facts = {"vm": "Standard_ND96isr_H100_v5", "vm_port_count": 8}
+    environ = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}'}
     for ports in (FOUR, ()):
-        assert PROBLEM in levels(look(case(Machine(tmp_path), ports=ports, **facts)))
+        assert PROBLEM in levels(look(case(Machine(tmp_path), environ, ports=ports)))

@@ -1,0 +1,141 @@
+"""How do the nodes talk? One file per fabric; a table, and the choice among them.
+
+A fabric's ``find`` says whether it is here, and why or why not; its ``plan`` gives the settings that it
+needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
+"""
+
+from __future__ import annotations
+
+from launcher.errors import HardwareMissing, Problem
+from launcher.fabrics import efa, gcp, infiniband, roce, tcp
+from launcher.fabrics.facts import Facts
+from launcher.fabrics.finding import Found, Wish
+from launcher.fabrics.sockets import plan_sockets
+from launcher.frozen import frozen
+from launcher.model import Policy, Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    Planned = Iterable[tuple[str, str, str]]
+    """(name, value, reason) of each setting."""
+
+
+@frozen
+class Row:
+    """A fabric: what users call it, whether it is here, and what it needs."""
+
+    name: str
+    title: str
+    find: Callable[[Facts], Found]
+    plan: Callable[[Facts, Found, Wish], Planned]
+
+
+FABRICS = (
+    Row("ib", "InfiniBand", infiniband.find, infiniband.plan),
+    Row("efa", "EFA", efa.find, efa.plan),
+    Row("gcp", "GPUDirect-TCPX", gcp.find, gcp.plan),
+    Row("roce", "RoCE", roce.find, roce.plan),
+    Row("tcp", "TCP", tcp.find, tcp.plan),
+)
+"""The best first: of those that are here the first is used."""
+NO_WISH = Wish()
+NAMES = tuple(row.name for row in FABRICS)
+
+
+@frozen
+class Fabric:
+    """How this node talks to the others, decided.
+
+    Attributes:
+        name: One of `NAMES`.
+        why: What shows it.
+        settings: Each with its reason; all yield to what the user set.
+        port_count: Ports that NCCL should use; None for TCP and where that is a plugin's affair.
+        notes: What is unusual: dead ports, plugins, what was not chosen and why.
+    """
+
+    name: str
+    why: str
+    settings: tuple[Setting, ...] = ()
+    port_count: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
+    """Choose the fabric of a job of several nodes, and what its processes are told.
+
+    Args:
+        facts: What this node has.
+        wish: What the user forces, or requires.
+
+    Raises:
+        HardwareMissing: What is forced or required is not here, or a variable rules it out.
+    """
+    found = {row.name: row.find(facts) for row in FABRICS}
+    name = wish.forced or next(name for name in NAMES if found[name].is_here)
+    for asked, origin in ((wish.forced, wish.forced_origin), (wish.required, wish.required_origin)):
+        if asked:
+            chosen = f"{name}: {wish.forced_origin or found[name].why}"
+            _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
+    row = next(row for row in FABRICS if row.name == name)
+    planned = [*plan_sockets(facts, name), *row.plan(facts, found[name], wish)]
+    settings, kept = _yield_to_files(facts, planned)
+    return Fabric(
+        name=name,
+        why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
+        settings=settings,
+        port_count=len(found[name].ports) or None,
+        notes=(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
+    )
+
+
+def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
+    """Stop where a fabric that is asked for is not what the job would run over."""
+    reason = "" if wanted.is_here else wanted.why
+    reason = reason or (f"the fabric is {instead}" if instead else _ruled_out(facts, asked))
+    if reason:
+        fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
+        title = next(row.title for row in FABRICS if row.name == asked)
+        what = f"{origin}, but no {title} can be used: {reason}"
+        raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
+
+
+def _ruled_out(facts: Facts, asked: str) -> str:
+    """Return which variable of the user's keeps NCCL from a fabric; empty if none does."""
+    net = facts.told("NCCL_NET")
+    if net and (asked == "tcp") != (net == "Socket"):
+        return f"NCCL_NET={net} is set"
+    if asked in ("ib", "roce") and (facts.told("NCCL_IB_DISABLE") or "0") != "0":
+        return f"NCCL_IB_DISABLE={facts.told('NCCL_IB_DISABLE')} is set"
+    return ""
+
+
+def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:
+    """Return settings, less those that NCCL's files make: a variable would beat the file."""
+    by_file = {item.name: item for item in facts.configured}
+    settings, notes = [], []
+    for name, value, why in planned:
+        if name not in by_file:
+            settings.append(Setting(name, value, why, Policy.IF_UNSET))
+        elif by_file[name].value != value and not facts.environ.get(name):
+            item = by_file[name]
+            notes.append(f"{name}: {item.path} says {item.value!r}, which stays (else {value!r}: {why})")
+    return tuple(settings), notes
+
+
+def _describe_losers(found: dict[str, Found], name: str) -> list[str]:
+    """Return why hardware that is there is not used."""
+    return [
+        f"not {row.title}: {found[row.name].why}"
+        for row in FABRICS
+        if row.name != name and found[row.name].has_hardware and not found[row.name].is_here
+    ]
+
+
+def _describe_plugins(facts: Facts) -> list[str]:
+    loaded = facts.net_plugin()
+    others = [path for path in facts.plugins if path != loaded and "libnccl-net" not in path]
+    notes = [f"NCCL would load the net plugin {loaded}"] if loaded else []
+    return notes + ([f"found beside NCCL: {', '.join(others)}"] if others else [])

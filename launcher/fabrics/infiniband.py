@@ -1,0 +1,82 @@
+"""InfiniBand: ports whose link layer says so, and that a subnet manager has made ACTIVE.
+
+Names say nothing: ``mlx5_an0`` is Azure's accelerated networking, ``hfi1_0`` is Omni-Path and says
+InfiniBand. And ``mlx5_1`` as a prefix means mlx5_10 too, so the list is exact (``=``).
+
+Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET, NCCL_TOPO_FILE,
+NCCL_GRAPH_FILE), UCX "Frequently Asked Questions" (UCX_NET_DEVICES), Azure/azhpc-images (what the
+families of VMs are given in /etc/nccl.conf).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import Facts, infiniband_ports, is_omni_path
+from launcher.fabrics.finding import Found, Wish, count, name_ports
+from launcher.fabrics.topology_file import plan_family
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXPOSE = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+
+
+def find(facts: Facts) -> Found:
+    """Whether there is a port to use, or what is missing."""
+    stated = [port for port in facts.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
+    active = infiniband_ports(facts)
+    usable = facts.reachable(active)
+    if usable:
+        return Found(True, count(usable, "InfiniBand"), usable, True, notes=tuple(_notes(facts, len(usable))))
+    if active:
+        why = f"{count(active, 'InfiniBand')}, but their /dev/infiniband/uverbs* are not exposed to us"
+        return Found(False, why, has_hardware=True, fix=f"give the container its devices: {EXPOSE}")
+    if stated:
+        states = ", ".join(
+            f"{port.device}:{port.number} {port.state or 'in no known state'}" for port in stated
+        )
+        fix = "the subnet manager and the cables of this node: ask who runs it, or leave the node out"
+        return Found(False, f"no port is ACTIVE ({states})", has_hardware=True, fix=fix)
+    if any(map(is_omni_path, facts.ports)):
+        return Found(False, "it is Omni-Path, for which NCCL needs a plugin (OFI, PSM2)", has_hardware=True)
+    kind = facts.vm.kind if facts.vm else None
+    if kind is not None and not kind.has_verbs:
+        name = facts.vm.name if facts.vm else ""
+        return Found(False, f"{name} has RDMA without SR-IOV: NCCL cannot use it", has_hardware=True)
+    if facts.ports:
+        return Found(False, "the RDMA devices of this node are no InfiniBand", fix=_ask_for_vm(facts))
+    return Found(False, "this node shows no RDMA device (/sys/class/infiniband)", fix=_ask_for_vm(facts))
+
+
+def _ask_for_vm(facts: Facts) -> str:
+    if facts.is_azure:
+        return "a VM size with an r in its name has InfiniBand (Standard_ND96isr_H100_v5)"
+    return "nodes with InfiniBand, or a container that sees /sys/class/infiniband and /dev/infiniband"
+
+
+def _notes(facts: Facts, usable_count: int) -> Iterator[str]:
+    """Yield what is less than it should be."""
+    dead = [
+        f"{port.device}:{port.number} {port.state or 'in no known state'}"
+        for port in facts.ports
+        if port.link_layer == "InfiniBand" and port.state != "ACTIVE" and not is_omni_path(port)
+    ]
+    if dead:
+        yield f"InfiniBand ports that are not used: {', '.join(dead)}"
+    hidden = set(infiniband_ports(facts)) - set(facts.reachable(infiniband_ports(facts)))
+    if hidden:
+        names = ", ".join(sorted(f"{port.device}:{port.number}" for port in hidden))
+        yield f"InfiniBand ports whose device files are not exposed to us: {names}"
+    kind = facts.vm.kind if facts.vm else None
+    if kind is not None and kind.port_count > usable_count:
+        name = facts.vm.name if facts.vm else ""
+        yield f"{name} has {kind.port_count} InfiniBand ports, {usable_count} can be used here"
+
+
+def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
+    """Yield the exact list of ports, and what Azure documents for the VM."""
+    yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
+    yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
+    if wish.forced == "ib" and facts.net_plugin() is None:
+        yield "NCCL_NET", "IB", f"{wish.forced_origin}: no silent way back to sockets"
+    yield from plan_family(facts, found.ports)

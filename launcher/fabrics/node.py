@@ -1,0 +1,50 @@
+"""The fabric of this node, from the host and the options: what `launcher.plan` asks for."""
+
+from __future__ import annotations
+
+from launcher.fabrics import Fabric, plan_fabric
+from launcher.fabrics.facts import read_facts
+from launcher.fabrics.finding import Wish
+from launcher.host import Host
+from launcher.model import Allocation, Scope
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> Fabric:
+    """Return how this node talks to the others of a job.
+
+    Azure's metadata service may be asked once per node, and never by each of its processes.
+
+    Raises:
+        HardwareMissing: The fabric that was asked for is not here.
+    """
+    facts = read_facts(
+        host,
+        environ,
+        hosts=allocation.hosts,
+        node_rank=allocation.node_rank,
+        master_addr=allocation.master_addr,
+        ask=allocation.scope is Scope.NODE,
+    )
+    fabric = plan_fabric(facts, read_wish(options))
+    known = facts.ports or facts.interfaces  # of a recorded machine there may be nothing
+    notes = [f"fabric {fabric.name}: {fabric.why}", *fabric.notes] if known else []
+    if facts.interface is None and known:
+        notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
+    return Fabric(**{**vars(fabric), "notes": tuple(notes)})
+
+
+def read_wish(options: Options) -> Wish:
+    """Return what the user says of fabrics."""
+    forced, required = options.get("fabric"), options.get("require_fabric")
+    name = options.text("fabric", "auto")
+    return Wish(
+        forced="" if name == "auto" else name,
+        forced_origin=forced.origin if forced else "",
+        required=options.text("require_fabric"),
+        required_origin=required.origin if required else "",
+    )

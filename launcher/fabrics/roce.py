@@ -1,0 +1,44 @@
+"""RoCE: RDMA over Ethernet, by adapters that are ACTIVE and not the fast path of a hypervisor's interface.
+
+NCCL takes such ports by itself; the list only keeps it from others. The identifier (NCCL_IB_GID_INDEX) is
+left to NCCL, which since 2.21 finds the one for RoCE v2 on each port: one number for all ports and
+all nodes is rarely right.
+
+Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_NET).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import Facts, ethernet_ports, is_accelerated_networking, roce_ports
+from launcher.fabrics.finding import Found, Wish, count, name_ports
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def find(facts: Facts) -> Found:
+    """Whether there is a port to use, or what is missing."""
+    ports = roce_ports(facts)
+    usable = facts.reachable(ports)
+    if usable:
+        return Found(True, count(usable, "RoCE"), usable, has_hardware=True)
+    if ports:
+        why = f"{count(ports, 'RoCE')}, but their /dev/infiniband/uverbs* are not exposed to us"
+        return Found(False, why, has_hardware=True, fix="docker run --device /dev/infiniband")
+    active = ethernet_ports(facts)
+    if facts.is_azure and active:
+        names = ", ".join(port.device for port in active)
+        return Found(
+            False, f"{names} is Azure's accelerated networking: no RDMA between VMs", has_hardware=True
+        )
+    if any(is_accelerated_networking(facts, port) for port in active):
+        return Found(False, "the adapter is the fast path of an ordinary interface", has_hardware=True)
+    return Found(False, "no RDMA port over Ethernet is ACTIVE")
+
+
+def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
+    """Yield the exact list of ports."""
+    yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
+    if wish.forced == "roce" and facts.net_plugin() is None:
+        yield "NCCL_NET", "IB", f"{wish.forced_origin}: no silent way back to sockets"

@@ -1,0 +1,54 @@
+"""Plain TCP: what is left where nothing better is here, or what the user asks for.
+
+NCCL takes any active RDMA port over Ethernet for RoCE. Where that is the fast path of a hypervisor's
+interface, no other node answers there, and the job hangs or fails: only then it is switched off.
+
+Source: NCCL "Environment Variables" (NCCL_IB_DISABLE, NCCL_NET), UCX "Frequently Asked Questions"
+(UCX_NET_DEVICES).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import Facts, ethernet_ports, is_accelerated_networking
+from launcher.fabrics.finding import Found, Wish
+from launcher.fabrics.topology_file import plan_family
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def find(facts: Facts) -> Found:
+    """It is always here."""
+    through = f" through {facts.interface}" if facts.interface else ""
+    return Found(True, f"TCP{through}")
+
+
+def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
+    """Yield what keeps libraries from RDMA that leads nowhere, or that the user does not want."""
+    if wish.forced == "tcp":
+        yield "NCCL_NET", "Socket", wish.forced_origin
+        yield "NCCL_IB_DISABLE", "1", wish.forced_origin
+        if facts.interface:
+            yield "UCX_NET_DEVICES", facts.interface, wish.forced_origin
+    else:
+        why = why_no_rdma(facts)
+        if why:
+            yield "NCCL_IB_DISABLE", "1", why
+    yield from plan_family(facts)
+
+
+def why_no_rdma(facts: Facts) -> str:
+    """Return why NCCL certainly cannot use any RDMA port of this node; empty where that is not certain."""
+    kind = facts.vm.kind if facts.vm else None
+    if facts.vm is not None and kind is not None and not kind.has_verbs:
+        return f"{facts.vm.name} has RDMA without SR-IOV"
+    ethernet = ethernet_ports(facts)
+    if not ethernet or any(port.link_layer != "Ethernet" for port in facts.ports):
+        return ""  # a port that is not ready yet may be by the time that NCCL looks
+    names = ", ".join(port.device for port in ethernet)
+    if facts.is_azure:
+        return f"{names}: accelerated networking, and no InfiniBand"
+    if all(is_accelerated_networking(facts, port) for port in ethernet):
+        return f"{names}: the fast path of an ordinary interface"
+    return ""

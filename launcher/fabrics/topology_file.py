@@ -1,0 +1,53 @@
+"""What Azure gives the families of its VMs in /etc/nccl.conf, which no container sees.
+
+NCCL ignores a topology file that is missing, with a line at the level INFO, and one of another machine
+makes its graph wrong. So a file is named only if it is there, and if every GPU and every port that this
+node shows is in it.
+
+Source: Azure/azhpc-images, /etc/nccl.conf by VM family; NCCL "Environment Variables" (NCCL_TOPO_FILE,
+NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import Facts, TopologyFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from launcher.machine.infiniband import Port
+
+
+def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str, str, str]]:
+    """Yield the settings of the VM's family, the topology file among them where it fits."""
+    kind = facts.vm.kind if facts.vm else None
+    if kind is None or facts.vm is None:
+        return
+    for name, value in kind.settings:
+        yield name, value, f"Azure's own for {facts.vm.name}"
+    topology = find_topology(facts, ports)
+    if topology is None:
+        return
+    yield (
+        "NCCL_TOPO_FILE",
+        topology.path,
+        f"{facts.vm.name}; all {len(shown(facts, ports))} devices are in it",
+    )
+    graph = next((item for item in facts.topologies if item.path.endswith("graph.xml")), None)
+    if kind.graph and graph is not None:
+        yield "NCCL_GRAPH_FILE", graph.path, f"{facts.vm.name}, beside its topology file"
+
+
+def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | None:
+    """Return the first file that names every device of this node; None where none does, or none is shown."""
+    wanted = shown(facts, ports)
+    files = [item for item in facts.topologies if item.path.endswith("topo.xml")]
+    return next((item for item in files if wanted and wanted <= item.addresses), None)
+
+
+def shown(facts: Facts, ports: Sequence[Port] = ()) -> set[str]:
+    """Return the PCI addresses of the GPUs and ports of this node, in lower case."""
+    return {
+        address.lower() for address in (*facts.gpus, *(port.pci_path[-1] for port in ports if port.pci_path))
+    }

@@ -1,0 +1,61 @@
+"""Shared libraries as the dynamic loader would find them, without running any code.
+
+It looks in the folders of LD_LIBRARY_PATH, then in its cache, then in the default folders; the first of
+a name wins. What a library's own RUNPATH adds is not seen here.
+
+Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (paths in the cache stand whole between NULs).
+"""
+
+from __future__ import annotations
+
+from launcher.host import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+NCCL_PLUGINS = ("libnccl-net", "libnccl-tuner", "libsharp_coll", "libmsccl")
+"""Beginnings of what NCCL loads, or is replaced by: net plugins, tuners, SHARP, MSCCL and MSCCL++."""
+SEARCH = "LD_LIBRARY_PATH"
+CACHE = "/etc/ld.so.cache"
+DEFAULTS = (
+    *("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu"),
+    *("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"),
+    *("/lib64", "/usr/lib64", "/lib", "/usr/lib"),
+)
+
+
+def find_libraries(host: Host, environ: Mapping[str, str], beginnings: Sequence[str]) -> tuple[str, ...]:
+    """Return the paths of libraries ``*.so`` whose names begin so, one per name, in the loader's order."""
+    found: dict[str, str] = {}
+    for path in _all(host, environ, tuple(beginnings)):
+        found.setdefault(path.rpartition("/")[2], path)
+    return tuple(found.values())
+
+
+def _all(host: Host, environ: Mapping[str, str], beginnings: tuple[str, ...]) -> Iterator[str]:
+    for folder in environ.get(SEARCH, "").replace(";", ":").split(":"):
+        if folder.startswith("/"):
+            yield from list_libraries(host, folder, beginnings)
+    cache = host.read_text(CACHE) or ""
+    for path in cache.split("\0"):
+        if path.startswith("/") and _fits(path.rpartition("/")[2], beginnings):
+            yield path
+    for folder in DEFAULTS:
+        if not _leads_elsewhere(host, folder):
+            yield from list_libraries(host, folder, beginnings)
+
+
+def list_libraries(host: Host, folder: str, beginnings: tuple[str, ...]) -> list[str]:
+    """Return the libraries of one folder whose names begin so."""
+    place = folder.rstrip("/")
+    return [f"{place}/{name}" for name in host.list_folder(folder) if _fits(name, beginnings)]
+
+
+def _fits(name: str, beginnings: tuple[str, ...]) -> bool:
+    return name.startswith(beginnings) and name.endswith(".so")
+
+
+def _leads_elsewhere(host: Host, folder: str) -> bool:
+    """Whether a default folder is another one of them by a link (/lib is /usr/lib nowadays)."""
+    return host.read_link("/" + folder.split("/")[1]) is not None
