@@ -50,6 +50,8 @@ def _wrong(case: Case, level: str, expected: str, found: str) -> Finding:
             case.runtime,
             f"--shm-size={gib}g",
             kubernetes=f"a volume at {PLACE}: emptyDir: {{medium: Memory, sizeLimit: {gib}Gi}}",
-            machine=f"mount -o remount,size={gib}g {PLACE}",
+            machine=f"mount -o remount,size={gib}g {PLACE}"
+            if case.host.space(PLACE)
+            else f"mkdir -p {PLACE} && mount -t tmpfs -o size={gib}g tmpfs {PLACE}",
         )
     return Finding("shm", level, PLACE, expected, found, fix)

@@ -64,4 +64,4 @@ def test_not_there(tmp_path: Path) -> None:
     """No /dev/shm at all."""
     found = only(look(case(Machine(tmp_path))))
     assert (found.level, found.found) == (PROBLEM, "no such folder")
-    assert found.fix == "mount -o remount,size=8g /dev/shm"
+    assert found.fix == "mkdir -p /dev/shm && mount -t tmpfs -o size=8g tmpfs /dev/shm"
