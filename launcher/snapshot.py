@@ -31,11 +31,13 @@ from launcher import __version__
 from launcher.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
-from launcher.machine.gpus import list_gpus
+from launcher.machine.gpu_facts import GpuFacts, describe_gpu, parse_gpu
+from launcher.machine.hardware import read_functions
 from launcher.machine.infiniband import read_ports
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.sysfs import natural_order
 from launcher.master import DEFAULT_PORT
 from launcher.model import Core, Gpu, Layout
@@ -65,6 +67,8 @@ SYSFS_FILES = frozenset(
 NO_NODE = "-1"
 """The NUMA node of a core where the kernel tells none, in its own way of saying so."""
 SYSFS_FOLDERS = frozenset(("ports",))
+GPU_LIMIT = 256
+"""More than a node has: a file that says so is not believed."""
 
 
 def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
@@ -72,6 +76,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     affinity = host.affinity()
     layout = host.layout()
     verbs = host.verbs_devices()
+    gpus = host.gpu_facts()
     return {
         "version": VERSION,
         "launcher": __version__,
@@ -79,7 +84,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "addresses": {name: list(items) for name, items in host.addresses().items()},
         "interfaces": [_describe_interface(interface) for interface in host.interfaces()],
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
-        "gpus": _describe_gpus(list_gpus(), layout) or host.gpu_count(),
+        "gpus": _describe_gpus(gpus) or host.gpu_count(),
         "cpus": {
             "granted": host.granted_cpus(),
             "bound": affinity and len(affinity),
@@ -91,7 +96,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
             if line and line[0].rpartition("/")[2] in PROXY_NAMES
         ],
         "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
-        "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
+        "sysfs": {**_read_sysfs(host), **_read_files_of_devices(host, gpus)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
         "mpirun": _describe_mpi(host, environ),
         "root": host.is_root(),
@@ -106,15 +111,9 @@ def _describe_interface(interface: Interface) -> dict[str, object]:
     return {**vars(interface), "addresses": addresses}
 
 
-def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dict[str, object]]:
-    """Return what NVML says, with the NUMA nodes; without NVML what /proc and /sys say."""
-    nodes = {parse_pci_address(gpu.address): gpu.node for gpu in layout.gpus}
-    if by_nvml:
-        return [{**gpu, "numa_node": nodes.get(parse_pci_address(str(gpu["pci_bus_id"])))} for gpu in by_nvml]
-    return [
-        {"index": index, "uuid": gpu.uuid, "pci_bus_id": gpu.address, "numa_node": gpu.node}
-        for index, gpu in enumerate(layout.gpus)
-    ]
+def _describe_gpus(gpus: tuple[GpuFacts, ...]) -> list[dict[str, object]]:
+    """Return what is known of each GPU; nothing where only their number is."""
+    return [describe_gpu(gpu) for gpu in gpus] if any(gpu.address for gpu in gpus) else []
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -158,13 +157,15 @@ def _read_folder(host: Host, path: str, found: dict[str, object], depth: int = 0
             _read_folder(host, f"{path}/{name}", found, depth + 1)
 
 
-def _read_files_of_ports(host: Host) -> dict[str, object]:
-    """Return what `Host.hca_ports` looks at below /sys, as it stands there: its fault would then replay.
+def _read_files_of_devices(host: Host, gpus: tuple[GpuFacts, ...]) -> dict[str, object]:
+    """Return what is looked at below /sys to find ports and places in the PCI tree, as it stands there.
 
-    Entries of tables that are zero stay out: there are hundreds, and they say nothing.
+    Its fault would then replay. Entries of tables that are zero stay out: there are hundreds, and they
+    say nothing.
     """
     witness = _Witness(host)
-    read_ports(witness)
+    ports = read_ports(witness)
+    read_functions(witness, (*gpus, *read_amd_gpus(witness)), ports)
     return {path: told for path, told in witness.told.items() if not _is_empty_entry(path, told)}
 
 
@@ -323,6 +324,13 @@ class RecordedHost(Host):
         if isinstance(gpus, list):
             return len(gpus)
         return gpus if isinstance(gpus, int) and gpus >= 0 else None
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        """Return the recorded GPUs; of a snapshot with their number alone, as many without any fact."""
+        gpus = self._data.get("gpus")
+        if not isinstance(gpus, list):
+            return tuple(GpuFacts(index) for index in range(min(self.gpu_count() or 0, GPU_LIMIT)))
+        return tuple(parse_gpu(index, _mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
         """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""
