@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.machine.gpu_facts import GpuFacts
+from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.infiniband import Port
 from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address
@@ -149,8 +149,13 @@ def distance(a: Part, b: Part) -> str:
 
 def count_links(a: GpuFacts, b: GpuFacts) -> int:
     """Return how many NVLinks two GPUs have between them, directly, or each to the switches."""
-    direct = sum(link.count for link in a.links or () if link.address and link.address == b.address)
+    direct = sum(link.count for link in a.links or () if is_link_between(link, b))
     return direct or min(count_switched(a), count_switched(b))
+
+
+def is_link_between(link: NvLink, other: GpuFacts) -> bool:
+    """Whether links lead straight to another GPU."""
+    return link.to != "switch" and link.address is not None and link.address == other.address
 
 
 def count_switched(gpu: GpuFacts) -> int:

@@ -7,9 +7,10 @@ from itertools import takewhile
 
 from launcher.frozen import frozen
 from launcher.machine.hardware import Hardware, NumaNode, Part
-from launcher.machine.pci import PHB, PIX, PXB, UNKNOWN
+from launcher.machine.infiniband import is_usable
+from launcher.machine.pci import NODE, PHB, PIX, PXB, UNKNOWN
 
-TILE, GAP, PAD = 132.0, 10.0, 12.0
+TILE, GAP, PAD = 136.0, 10.0, 12.0
 BLOCK_LEAST = 300.0
 
 
@@ -20,7 +21,7 @@ class Group:
     Attributes:
         reach: What is between any two of them, as in the matrix.
         name: Of the switch or host bridge that they share.
-        gpus, ports: The parts, in order.
+        gpus, ports: The parts, in order; ports that are no usable InfiniBand last.
     """
 
     reach: str
@@ -86,8 +87,7 @@ def group_parts(parts: Sequence[Part]) -> tuple[Group, ...]:
     for known in (True, False):
         members = [part for part in left if bool(part.path) is known]
         if members:
-            reach, name = ("", "a host bridge each") if known else (UNKNOWN, "PCI place not known")
-            groups.append((parts.index(members[0]), _split(reach, name, members)))
+            groups.append((parts.index(members[0]), _ungrouped(known, members)))
     return tuple(group for _, group in sorted(groups, key=lambda pair: pair[0]))
 
 
@@ -104,9 +104,18 @@ def _group(members: Sequence[Part]) -> Group:
     return _split(PIX if is_one else PXB, f"PCI {kind} {short}", members)
 
 
+def _ungrouped(known: bool, members: Sequence[Part]) -> Group:
+    if not known:
+        return _split(UNKNOWN, "place in PCI not known", members)
+    name = "a PCI host bridge for each" if len(members) > 1 else "PCI host bridge"
+    return _split(NODE, name, members)
+
+
 def _split(reach: str, name: str, members: Sequence[Part]) -> Group:
     gpus = tuple(part for part in members if part.gpu is not None)
-    return Group(reach, name, gpus, tuple(part for part in members if part.port is not None))
+    ports = [part for part in members if part.port is not None]
+    usable_first = sorted(ports, key=lambda part: part.port is None or not is_usable(part.port))
+    return Group(reach, name, gpus, tuple(usable_first))
 
 
 def place_lanes(spots: dict[int, float], links: Iterable[tuple[int, int, int]]) -> tuple[Lane, ...]:

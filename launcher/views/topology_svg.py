@@ -1,13 +1,14 @@
-"""A drawing of a node: NUMA nodes as blocks, in them GPUs and ports where they hang, and the ranks on them."""
+"""A drawing of a node: NUMA nodes as blocks, GPUs and ports where they hang, and the ranks on them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from launcher.assignment import Assigned
 from launcher.machine.cpus import render_cpu_list
 from launcher.machine.gpu_facts import GpuFacts
-from launcher.machine.hardware import Part, count_switched
+from launcher.machine.hardware import Part, count_switched, is_link_between
 from launcher.machine.infiniband import Port
 from launcher.machine.network import Interface, leads_out
 from launcher.views.drawing import Drawing, measure
@@ -25,8 +26,11 @@ from launcher.views.placement import (
 from launcher.views.topology import View, headline, show_memory, show_rate, show_state
 
 MARGIN = 24.0
-BETWEEN = 28.0
-GPU_HEIGHT, PORT_HEIGHT, BUS_HEIGHT, WIRE = 86.0, 64.0, 22.0, 22.0
+BETWEEN, BETWEEN_WIDTH = 28.0, 5
+GPU_HEIGHT, PORT_HEIGHT, BUS_HEIGHT, WIRE = 76.0, 80.0, 22.0, 22.0
+EMPTY_HEIGHT = 44.0
+LINE, STATE_LINES = 14.0, 2
+"""Lines of a GPU's tile for what is remarkable: as many as some GPU needs, and no more than these."""
 TITLE_HEIGHT, SWITCH_HEIGHT, LANE_HEIGHT = 66.0, 30.0, 20.0
 CPU_HEIGHT = 66.0
 LEAST_WIDTH = 640.0
@@ -41,6 +45,8 @@ RATES = (
     (0, "#7d8590"),
 )
 """The least Gb/s of each colour."""
+LINES = {"link": ("link", 4), "wire": ("wire", 2), "between": ("wire", BETWEEN_WIDTH)}
+"""Class and width of the lines in the legend."""
 DEAD = "#dc2626"
 NO_RATE = "#9aa4ae"
 STYLE = """
@@ -71,16 +77,16 @@ def render_svg(view: View) -> str:
     lanes = place_lanes(spots, _direct_links(view.hardware.gpus))
     drawing = Drawing()
     top = TITLE_HEIGHT + _nvlink_height(view, lanes)
-    bottom = top + max([_block_height(block) for block in blocks], default=0.0)
+    bottom = top + max([_block_height(block, _gpu_height(view)) for block in blocks], default=0.0)
     marks = Drawing()  # what the end of the page depends on is drawn first, and the page below it
     y = _draw_interfaces(marks, view, bottom + GAP, width)
     y = _draw_legend(marks, view, y + GAP, width)
     height = _draw_notes(marks, view, y, width) + MARGIN / 2
     drawing.rectangle("page", 0, 0, width, height, radius=10)
     _draw_title(drawing, view, width)
-    for left, right_block in zip(blocks, blocks[1:], strict=False):
+    for left, right_block in pairwise(blocks):
         middle = bottom - CPU_HEIGHT / 2
-        drawing.path("wire", f"M{left.x + left.width:g} {middle:g}H{right_block.x:g}", 5)
+        drawing.path("wire", f"M{left.x + left.width:g} {middle:g}H{right_block.x:g}", BETWEEN_WIDTH)
     for block in blocks:
         _draw_block(drawing, view, block, top, bottom)
     _draw_switch(drawing, view, spots, top)
@@ -106,18 +112,13 @@ def _group_spots(block: Block) -> Iterator[tuple[Group, float]]:
 
 def _direct_links(gpus: Sequence[GpuFacts]) -> list[tuple[int, int, int]]:
     """Return (GPU, GPU, how many NVLinks) of each pair that has some of its own; both ends may say so."""
-    by_address = {gpu.address: gpu.index for gpu in gpus if gpu.address}
-    found: dict[tuple[int, int], int] = {}
-    for gpu in gpus:
-        counts: dict[int, int] = {}
-        for link in gpu.links or ():
-            other = by_address.get(link.address or "")
-            if other is not None and other != gpu.index:
-                counts[other] = counts.get(other, 0) + link.count
-        for other, count in counts.items():
-            pair = (min(gpu.index, other), max(gpu.index, other))
-            found[pair] = max(count, found.get(pair, 0))
-    return [(a, b, count) for (a, b), count in sorted(found.items())]
+    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    counts = [(a.index, b.index, max(_count_direct(a, b), _count_direct(b, a))) for a, b in pairs]
+    return [(a, b, count) for a, b, count in counts if count]
+
+
+def _count_direct(a: GpuFacts, b: GpuFacts) -> int:
+    return sum(link.count for link in a.links or () if is_link_between(link, b))
 
 
 def _switched(gpus: Sequence[GpuFacts]) -> list[GpuFacts]:
@@ -135,15 +136,34 @@ def _rows(blocks_groups: Sequence[Group]) -> tuple[bool, bool]:
     return any(group.gpus for group in blocks_groups), any(group.ports for group in blocks_groups)
 
 
-def _block_height(block: Block) -> float:
-    return PAD + _group_height(block) + CPU_HEIGHT + PAD
+def _gpu_height(view: View) -> float:
+    """Return the height of all GPUs' tiles."""
+    lines = [len(_state_lines(view, gpu)) for gpu in view.hardware.gpus]
+    return GPU_HEIGHT + LINE * max(lines, default=0)
 
 
-def _group_height(block: Block) -> float:
+def _state_lines(view: View, gpu: GpuFacts) -> list[str]:
+    """Return what is remarkable about a GPU, in lines that fit its tile; the last one may be cut."""
+    lines: list[str] = []
+    state = show_state(gpu, gpu.index in view.visible)
+    for word in [] if state in ("ok", "?") else state.split(", "):
+        longer = f"{lines[-1]}, {word}" if lines else word
+        if lines and (len(lines) == STATE_LINES or measure(longer, 10) <= TILE - 18):
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return lines
+
+
+def _block_height(block: Block, gpu_height: float) -> float:
+    return PAD + (_group_height(block, gpu_height) or EMPTY_HEIGHT) + CPU_HEIGHT + PAD
+
+
+def _group_height(block: Block, gpu_height: float) -> float:
     has_gpus, has_ports = _rows(block.groups)
     if not block.groups:
         return 0.0
-    gpus = GPU_HEIGHT + WIRE if has_gpus else 0.0
+    gpus = gpu_height + WIRE if has_gpus else 0.0
     return PAD + gpus + BUS_HEIGHT + (WIRE + PORT_HEIGHT if has_ports else 0.0) + PAD
 
 
@@ -158,19 +178,24 @@ def _draw_block(drawing: Drawing, view: View, block: Block, top: float, bottom: 
     drawing.rectangle("block", block.x, top, block.width, bottom - top, radius=10)
     for group, x in _group_spots(block):
         _draw_group(drawing, view, block, group, x, top + PAD)
+    if not block.groups:
+        middle = block.x + block.width / 2
+        text = "no GPU and no RDMA port"
+        drawing.text("weak", middle, top + PAD + 26, text, block.width - 2 * PAD, centre=True)
     _draw_cpus(drawing, view, block, bottom - CPU_HEIGHT - PAD / 2)
 
 
 def _draw_group(drawing: Drawing, view: View, block: Block, group: Group, x: float, top: float) -> None:
     has_gpus, _ = _rows(block.groups)
-    drawing.rectangle("group", x, top, group.width, _group_height(block), radius=8)
+    height = _gpu_height(view)
+    drawing.rectangle("group", x, top, group.width, _group_height(block, height), radius=8)
     gpu_top = top + PAD
-    bus = gpu_top + (GPU_HEIGHT + WIRE if has_gpus else 0.0)
+    bus = gpu_top + (height + WIRE if has_gpus else 0.0)
     below = bus + BUS_HEIGHT
     for place, part in enumerate(group.gpus):
         left = x + PAD + place * (TILE + GAP)
-        drawing.path("wire", f"M{left + TILE / 2:g} {gpu_top + GPU_HEIGHT:g}V{bus:g}", 2)
-        _draw_gpu(drawing, view, part, left, gpu_top)
+        drawing.path("wire", f"M{left + TILE / 2:g} {gpu_top + height:g}V{bus:g}", 2)
+        _draw_gpu(drawing, view, part, left, gpu_top, height)
     for place, part in enumerate(group.ports):
         left = x + PAD + place * (TILE + GAP)
         drawing.path("wire", f"M{left + TILE / 2:g} {below:g}V{below + WIRE:g}", 2)
@@ -180,24 +205,23 @@ def _draw_group(drawing: Drawing, view: View, block: Block, group: Group, x: flo
     drawing.text("weak", x + group.width / 2, bus + 15, group.name, inner - 8, size=10.5, centre=True)
 
 
-def _draw_gpu(drawing: Drawing, view: View, part: Part, x: float, y: float) -> None:
+def _draw_gpu(drawing: Drawing, view: View, part: Part, x: float, y: float, height: float) -> None:
     gpu = part.gpu
     if gpu is None:
         return
     is_visible = gpu.index in view.visible
-    drawing.rectangle("gpu" if is_visible else "hidden", x, y, TILE, GPU_HEIGHT)
+    drawing.rectangle("gpu" if is_visible else "hidden", x, y, TILE, height)
     used = drawing.text("strong", x + 9, y + 19, f"GPU {gpu.index}", TILE - 18, size=13, bold=True)
     ranks = [process.rank for process in view.assigned if gpu.index in process.gpus]
     if ranks:
         _draw_rank(drawing, ranks, x + TILE - 7, y + 7, TILE - 26 - used)
     room = TILE - 18
-    name = (gpu.name or gpu.vendor).removeprefix("NVIDIA ")
+    name = (gpu.name or gpu.vendor).removeprefix("NVIDIA ").removeprefix("Tesla ")
     drawing.text("strong", x + 9, y + 37, name, room, size=11)
     drawing.text("weak", x + 9, y + 52, _memory(gpu), room, size=10.5)
     drawing.text("weak", x + 9, y + 66, gpu.address or "PCI address not known", room, size=10)
-    state = show_state(gpu, is_visible)
-    if state not in ("ok", "?"):
-        drawing.text("warn", x + 9, y + 80, state, room, size=10)
+    for place, line in enumerate(_state_lines(view, gpu), start=1):
+        drawing.text("warn", x + 9, y + 66 + LINE * place, line, room, size=10)
 
 
 def _memory(gpu: GpuFacts) -> str:
@@ -221,13 +245,13 @@ def _draw_port(drawing: Drawing, part: Part, x: float, y: float) -> None:
     drawing.rectangle("edge", x, y, 6, PORT_HEIGHT, radius=3, fill=DEAD if is_dead else rate_colour(port))
     room = TILE - 23
     drawing.text("strong", x + 14, y + 18, part.label, room, size=12, bold=True)
-    kind = f"{port.link_layer or 'unknown link'}"
-    drawing.text("weak", x + 14, y + 34, kind, room, size=10.5)
+    drawing.text("weak", x + 14, y + 35, port.link_layer or "link not known", room, size=10.5)
     if is_dead:
-        drawing.text("bad", x + 14, y + 50, port.state or "state not known", room, size=11, bold=True)
+        drawing.text("bad", x + 14, y + 51, port.state or "state not known", room, size=11, bold=True)
     else:
         rate = "rate not known" if port.rate_gbps is None else show_rate(port)
-        drawing.text("weak", x + 14, y + 50, _joined(rate, port.interface), room, size=10.5)
+        drawing.text("strong", x + 14, y + 51, rate, room, size=11)
+    drawing.text("weak", x + 14, y + 67, port.interface or "", room, size=10)
 
 
 def _joined(*texts: str | None) -> str:
@@ -299,7 +323,7 @@ def _name_switch(gpus: Sequence[GpuFacts]) -> str:
     if len(rates) != 1 or len(counts) != 1:
         return "NVSwitch"
     rate, count = rates.pop(), counts.pop()
-    return f"NVSwitch: {rate * count / 8:.0f} GB/s to and from each GPU"
+    return f"NVSwitch: {rate * count / 8:.0f} GB/s each way for every GPU"
 
 
 def _draw_lanes(drawing: Drawing, lanes: Sequence[Lane], top: float) -> None:
@@ -357,8 +381,8 @@ def _draw_legend(drawing: Drawing, view: View, y: float, width: float) -> float:
             x, y = MARGIN, y + 22
         if colour:
             drawing.rectangle(kind, x, y + 3, 18, 12, radius=3, fill=colour)
-        elif kind in ("link", "wire"):
-            drawing.path(kind, f"M{x:g} {y + 9:g}H{x + 18:g}", 4 if kind == "link" else 2)
+        elif kind in LINES:
+            drawing.path(LINES[kind][0], f"M{x:g} {y + 9:g}H{x + 18:g}", LINES[kind][1])
         else:
             drawing.rectangle(kind, x, y + 3, 18, 12, radius=3)
         drawing.text("weak", x + 24, y + 13, text, needed - 30, size=11)
@@ -380,7 +404,7 @@ def _legend(view: View) -> Iterator[tuple[str, str, str]]:
     if view.hardware.parts:
         yield "wire", "", "PCI"
     if len(view.hardware.nodes) > 1:
-        yield "block", "", "NUMA node"
+        yield "between", "", "between NUMA nodes"
     if any(process.gpus for process in view.assigned):
         yield "rank", "", "rank of this plan"
     if any(process.cpus for process in view.assigned):
