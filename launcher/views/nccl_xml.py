@@ -2,6 +2,7 @@
 
 NCCL fills in what an element lacks and drops what it does not use, so nothing is guessed: no rank, no
 ``dev``, no ``gdr``, no kind of processor. Parts whose place is not known stay out: NCCL looks in /sys itself.
+NVLinks too: it asks NVML when it starts, and a link that is gone since would still stand in a file.
 
 Source: NVIDIA NCCL, src/graph/xml.cc (format, version 1; limits of its parser) and topo.cc (meaning).
 """
@@ -11,16 +12,14 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
-from launcher.machine.gpu_facts import NVIDIA, GpuFacts, NvLink
+from launcher.machine.gpu_facts import NVIDIA, GpuFacts
 from launcher.machine.hardware import Hardware, Part
 from launcher.machine.infiniband import Port
 from launcher.machine.numa import parse_pci_address
 
 VERSION = "1"
-BRIDGE, GPU, NIC, NVSWITCH = "0x060400", "0x030200", "0x020000", "0x068000"
+BRIDGE, GPU, NIC = "0x060400", "0x030200", "0x020000"
 """PCI classes, where /sys does not tell."""
-HIDDEN_SWITCH = "fffffff:ffff:ff"
-"""What NVML calls a switch that a virtual machine does not see, and NCCL knows."""
 UNKNOWN_NODE = "-1"
 TEXT_LIMIT = 255
 """Characters of one value: a longer one ends NCCL's parser, and so the job."""
@@ -40,7 +39,7 @@ def render_nccl_xml(hardware: Hardware) -> str:
             cpu = cpus[part.numa_node] = _add_cpu(system, part.numa_node, ())
         element = _add_path(cpu, part.path or (address,), hardware, placed, GPU if part.gpu else NIC)
         if part.gpu is not None:
-            _add_gpu(element, part.gpu, hardware.gpus)
+            _add_gpu(element, part.gpu)
         elif part.port is not None and element.find("nic") is None:
             _add_nic(element, part.port, hardware.ports)
     for cpu in [cpu for cpu in system if len(cpu) == 0 and len(system) > 1]:
@@ -99,24 +98,11 @@ def _add_pci(above: ET.Element, address: str, hardware: Hardware, kind: str) -> 
     return element
 
 
-def _add_gpu(pci: ET.Element, gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> None:
+def _add_gpu(pci: ET.Element, gpu: GpuFacts) -> None:
     element = ET.SubElement(pci, "gpu")
     major, dot, minor = (gpu.capability or "").partition(".")
     if dot and major.isdecimal() and minor.isdecimal():
         element.set("sm", major + minor)
-    own = {other.address for other in gpus if other.address}
-    for link in gpu.links or ():
-        target = _target(link, own)
-        if target is not None:
-            kind = GPU if link.to == "gpu" else NVSWITCH
-            ET.SubElement(element, "nvlink", target=target, count=str(link.count), tclass=kind)
-
-
-def _target(link: NvLink, own: set[str]) -> str | None:
-    """Return the other end as NCCL names it; None for what it finds out better itself."""
-    if link.to == "switch":
-        return link.address or HIDDEN_SWITCH
-    return link.address if link.to == "gpu" and link.address in own else None
 
 
 def _add_nic(pci: ET.Element, port: Port, ports: Sequence[Port]) -> None:

@@ -7,7 +7,6 @@ from itertools import takewhile
 
 from launcher.frozen import frozen
 from launcher.machine.hardware import Hardware, NumaNode, Part
-from launcher.machine.infiniband import is_usable
 from launcher.machine.pci import NODE, PHB, PIX, PXB, UNKNOWN
 
 TILE, GAP, PAD = 136.0, 10.0, 12.0
@@ -21,7 +20,7 @@ class Group:
     Attributes:
         reach: What is between any two of them, as in the matrix.
         name: Of the switch or host bridge that they share.
-        gpus, ports: The parts, in order; ports that are no usable InfiniBand last.
+        gpus, ports: The parts, in order; ports that are not InfiniBand last.
     """
 
     reach: str
@@ -92,10 +91,8 @@ def group_parts(parts: Sequence[Part]) -> tuple[Group, ...]:
 
 
 def _group(members: Sequence[Part]) -> Group:
-    levels = takewhile(
-        lambda level: len(set(level)) == 1, zip(*(part.path for part in members), strict=False)
-    )
-    shared = [level[0] for level in levels]
+    above = zip(*(part.path[:-1] for part in members), strict=False)
+    shared = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, above)]
     short = shared[-1].removeprefix("pci").removeprefix("0000:")
     if len(shared) == 1:
         return _split(PHB, f"host bridge {short}", members)
@@ -114,8 +111,11 @@ def _ungrouped(known: bool, members: Sequence[Part]) -> Group:
 def _split(reach: str, name: str, members: Sequence[Part]) -> Group:
     gpus = tuple(part for part in members if part.gpu is not None)
     ports = [part for part in members if part.port is not None]
-    usable_first = sorted(ports, key=lambda part: part.port is None or not is_usable(part.port))
-    return Group(reach, name, gpus, tuple(usable_first))
+    return Group(reach, name, gpus, tuple(sorted(ports, key=_is_other_link)))
+
+
+def _is_other_link(part: Part) -> bool:
+    return part.port is not None and part.port.link_layer != "InfiniBand"
 
 
 def place_lanes(spots: dict[int, float], links: Iterable[tuple[int, int, int]]) -> tuple[Lane, ...]:

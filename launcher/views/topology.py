@@ -141,13 +141,14 @@ def _matrix(hardware: Hardware) -> list[str]:
 
 def _gpus(view: View) -> list[str]:
     gpus = view.hardware.gpus
+    nodes = {part.gpu: part.numa_node for part in view.hardware.parts if part.gpu is not None}
     rows = [
         [
             f"GPU{gpu.index}",
-            gpu.name or (f"{gpu.vendor} GPU"),
+            gpu.name or f"{gpu.vendor} GPU",
             show_memory(gpu.memory_bytes),
             _or(gpu.address),
-            _or(gpu.numa_node),
+            _or(nodes[gpu]),
             show_links(gpu, gpus),
             show_state(gpu, gpu.index in view.visible),
             _or(gpu.uuid),
