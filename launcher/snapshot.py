@@ -6,7 +6,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "addresses": {"eth0": ["10.0.0.4"]},
      "interfaces": [{"name": "eth0", "addresses": ["10.0.0.4/24"], "is_up": true, "kind": "ethernet"}],
      "environ": {"RANK": "0"},
-     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0}],
+     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0, ...}],
      "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],

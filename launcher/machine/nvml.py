@@ -9,11 +9,11 @@ Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from ctypes import byref
-from itertools import count
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
+from uuid import UUID
 
 from launcher.host import Host
 from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
@@ -26,6 +26,8 @@ from launcher.machine.numa import (
 )
 from launcher.machine.sysfs import read_number
 
+T = TypeVar("T")
+
 AMD_DEVICES = "/sys/bus/pci/drivers/amdgpu"
 DEVICE_LIMIT = 256
 LINK_LIMIT = 36
@@ -37,6 +39,9 @@ THROTTLE = (
     *("hot (hardware)", "power brake", "display clocks", "board limit", "reliability"),
 )
 """What the bits of NVML's mask mean, lowest first."""
+KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
+"""What NVML's numbers for the other end of a link mean; 1 is a POWER processor."""
+MIG_LIMIT = 64
 FABRIC_COMPLETED = 3
 
 
@@ -81,23 +86,29 @@ class _Nvml:
     def __init__(self, module: ModuleType) -> None:
         self.module = module
 
-    def ask(self, name: str, *arguments: Any) -> Any:
-        """Return what a function answers: None if the library, the driver or the GPU has no such thing."""
+    def ask(self, take: Callable[[Any], T | None], name: str, *arguments: Any) -> T | None:
+        """Return what ``take`` makes of a function's answer.
+
+        None if the library, the driver or the GPU has no such thing, or answers in another form.
+        """
         try:
-            return getattr(self.module, name)(*arguments)
-        except (self.module.NVMLError, AttributeError, TypeError, ValueError, OSError):
+            return take(getattr(self.module, name)(*arguments))
+        except (self.module.NVMLError, AttributeError, LookupError, TypeError, ValueError, OSError):
             return None
 
-    def text(self, name: str, *arguments: Any) -> str | None:
-        """Return an answer that is a text; older libraries have bytes."""
-        found = self.ask(name, *arguments)
-        text = found.decode("ascii", "replace") if isinstance(found, bytes) else found
-        return text if isinstance(text, str) and text else None
 
-    def number(self, name: str, *arguments: Any) -> int | None:
-        """Return an answer that is a number."""
-        found = self.ask(name, *arguments)
-        return found if isinstance(found, int) else None
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _text(answer: Any) -> str | None:
+    """Return an answer that is a text; older libraries have bytes."""
+    text = answer.decode("ascii", "replace") if isinstance(answer, bytes) else answer
+    return text if isinstance(text, str) and text else None
+
+
+def _number(answer: Any) -> int | None:
+    return answer if isinstance(answer, int) and answer >= 0 else None
 
 
 def _by_nvml(host: Host) -> list[GpuFacts]:
@@ -114,7 +125,7 @@ def _by_nvml(host: Host) -> list[GpuFacts]:
         handles = _handles(nvml, host.gpu_minors())
         return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
     finally:
-        nvml.ask("nvmlShutdown")
+        nvml.ask(_as_it_is, "nvmlShutdown")
 
 
 def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
@@ -123,57 +134,57 @@ def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
 
 def _handles(nvml: _Nvml, minors: frozenset[str]) -> list[Any]:
     """Return the GPUs that we may use: NVML counts those too whose device files we were not given."""
-    total = min(nvml.number("nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
-    found = [nvml.ask("nvmlDeviceGetHandleByIndex", index) for index in range(total)]
+    total = min(nvml.ask(_number, "nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
+    found = [nvml.ask(_as_it_is, "nvmlDeviceGetHandleByIndex", index) for index in range(total)]
     return [handle for handle in found if handle is not None and _is_exposed(nvml, handle, minors)]
 
 
 def _is_exposed(nvml: _Nvml, handle: Any, minors: frozenset[str]) -> bool:
-    minor = nvml.number("nvmlDeviceGetMinorNumber", handle)
+    minor = nvml.ask(_number, "nvmlDeviceGetMinorNumber", handle)
     return not minors or minor is None or str(minor) in minors
 
 
 def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
-    address = _address(nvml.ask("nvmlDeviceGetPciInfo", handle))
-    capability = nvml.ask("nvmlDeviceGetCudaComputeCapability", handle)
+    address = nvml.ask(_address, "nvmlDeviceGetPciInfo", handle)
     cluster, clique = _read_fabric(nvml, handle)
-    ecc = nvml.ask("nvmlDeviceGetEccMode", handle)
-    rows = nvml.ask("nvmlDeviceGetRemappedRows", handle)
-    pending = nvml.number("nvmlDeviceGetRetiredPagesPendingStatus", handle)
-    waits = [bool(state) for state in (pending, rows and rows[2]) if state is not None]
+    pages_wait = nvml.ask(bool, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    rows_wait = nvml.ask(lambda rows: bool(rows[2]), "nvmlDeviceGetRemappedRows", handle)
+    waits = [state for state in (pages_wait, rows_wait) if state is not None]
     return GpuFacts(
         index=0,
         address=address,
-        uuid=nvml.text("nvmlDeviceGetUUID", handle),
-        name=nvml.text("nvmlDeviceGetName", handle),
-        capability=None if capability is None else "{}.{}".format(*capability),
-        memory_bytes=_memory(nvml, handle),
+        uuid=nvml.ask(_text, "nvmlDeviceGetUUID", handle),
+        name=nvml.ask(_text, "nvmlDeviceGetName", handle),
+        capability=nvml.ask(_capability, "nvmlDeviceGetCudaComputeCapability", handle),
+        memory_bytes=nvml.ask(_total, "nvmlDeviceGetMemoryInfo", handle),
         numa_node=_read_node(nvml, handle, host, address),
         links=_read_links(nvml, handle),
         mig=_read_mig(nvml, handle),
         fabric_cluster=cluster,
         fabric_clique=clique,
-        has_ecc=None if ecc is None else bool(ecc[0]),
+        has_ecc=nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetEccMode", handle),
         retired_pages=_count_pages(nvml, handle),
-        remapped_rows=None if rows is None else rows[0] + rows[1],
-        remapping_failed=None if rows is None else bool(rows[3]),
+        remapped_rows=nvml.ask(lambda rows: _number(rows[0] + rows[1]), "nvmlDeviceGetRemappedRows", handle),
+        remapping_failed=nvml.ask(lambda rows: bool(rows[3]), "nvmlDeviceGetRemappedRows", handle),
         needs_reset=any(waits) if waits else None,
         throttle=_read_throttle(nvml, handle),
     )
 
 
+def _capability(pair: Any) -> str:
+    major, minor = pair
+    return f"{int(major)}.{int(minor)}"
+
+
+def _total(memory: Any) -> int | None:
+    return _number(memory.total)
+
+
 def _address(info: Any) -> str | None:
     """Return the address in a structure that names a PCI device; NVML's has eight digits of domain."""
-    text = getattr(info, "busId", None)
-    text = text.decode("ascii", "replace") if isinstance(text, bytes) else text
-    parsed = parse_pci_address(text) if isinstance(text, str) else None
-    is_real = parsed is not None and parsed[0] < 1 << 20 and parsed[1] < 1 << 8
+    parsed = parse_pci_address(_text(info.busId) or "")
+    is_real = parsed is not None and 0 <= parsed[0] < 1 << 20 and parsed[1] < 1 << 8
     return render_pci_address(parsed) if parsed is not None and is_real else None
-
-
-def _memory(nvml: _Nvml, handle: Any) -> int | None:
-    total = getattr(nvml.ask("nvmlDeviceGetMemoryInfo", handle), "total", None)
-    return total if isinstance(total, int) else None
 
 
 def _read_node(nvml: _Nvml, handle: Any, host: Host, address: str | None) -> int | None:
@@ -181,7 +192,10 @@ def _read_node(nvml: _Nvml, handle: Any, host: Host, address: str | None) -> int
     node = read_number(host, f"{PCI_DEVICES}/{address}/numa_node") if address else None
     if node is not None:
         return node
-    words = nvml.ask("nvmlDeviceGetMemoryAffinity", handle, NODE_WORDS, 0) or ()
+    return nvml.ask(_only_node, "nvmlDeviceGetMemoryAffinity", handle, NODE_WORDS, 0)
+
+
+def _only_node(words: Any) -> int | None:
     nodes = [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
     return nodes[0] if len(nodes) == 1 else None
 
@@ -190,7 +204,7 @@ def _read_links(nvml: _Nvml, handle: Any) -> tuple[NvLink, ...] | None:
     """Return the active links by their other end; None if this GPU has none that NVML can ask about."""
     ends: dict[tuple[str | None, str | None], int] = {}
     for link in range(LINK_LIMIT):
-        state = nvml.number("nvmlDeviceGetNvLinkState", handle, link)
+        state = nvml.ask(_number, "nvmlDeviceGetNvLinkState", handle, link)
         if state is None:
             if link == 0:
                 return None
@@ -198,37 +212,34 @@ def _read_links(nvml: _Nvml, handle: Any) -> tuple[NvLink, ...] | None:
         if state:
             end = _read_end(nvml, handle, link)
             ends[end] = ends.get(end, 0) + 1
-    gbps = _read_link_rate(nvml, handle) if ends else None
+    field = getattr(nvml.module, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90)
+    gbps = nvml.ask(_link_rate, "nvmlDeviceGetFieldValues", handle, [field]) if ends else None
     return tuple(NvLink(to, address, number, gbps) for (to, address), number in ends.items())
 
 
 def _read_end(nvml: _Nvml, handle: Any, link: int) -> tuple[str | None, str | None]:
-    kind = nvml.number("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
-    address = _address(nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", handle, link))
-    return {0: "gpu", 1: "cpu", 2: "switch"}.get(-1 if kind is None else kind), address
+    kind = nvml.ask(KINDS.get, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    return kind, nvml.ask(_address, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
 
 
-def _read_link_rate(nvml: _Nvml, handle: Any) -> float | None:
+def _link_rate(values: Any) -> float | None:
     """Return the Gb/s of one link; NVML has megabytes."""
-    field = getattr(nvml.module, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90)
-    values = nvml.ask("nvmlDeviceGetFieldValues", handle, [field])
-    if not values or values[0].nvmlReturn != 0:
-        return None
-    megabytes = int(values[0].value.uiVal)
-    return megabytes * 8 / 1000 or None
+    (value,) = values
+    return None if value.nvmlReturn != 0 else int(value.value.uiVal) * 8 / 1000 or None
 
 
 def _read_mig(nvml: _Nvml, handle: Any) -> tuple[MigInstance, ...] | None:
-    mode = nvml.ask("nvmlDeviceGetMigMode", handle)
-    if mode is None:
+    is_divided = nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetMigMode", handle)
+    if is_divided is None:
         return None
-    total = nvml.number("nvmlDeviceGetMaxMigDeviceCount", handle) or 0 if mode[0] else 0
-    parts = [nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", handle, index) for index in range(total)]
+    total = nvml.ask(_number, "nvmlDeviceGetMaxMigDeviceCount", handle) if is_divided else None
+    places = range(min(total or 0, MIG_LIMIT))
+    parts = [nvml.ask(_as_it_is, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
     return tuple(
         MigInstance(
-            nvml.text("nvmlDeviceGetUUID", part) or "",
-            nvml.text("nvmlDeviceGetName", part),
-            _memory(nvml, part),
+            nvml.ask(_text, "nvmlDeviceGetUUID", part) or "",
+            nvml.ask(_text, "nvmlDeviceGetName", part),
+            nvml.ask(_total, "nvmlDeviceGetMemoryInfo", part),
         )
         for part in parts
         if part is not None
@@ -237,27 +248,23 @@ def _read_mig(nvml: _Nvml, handle: Any) -> tuple[MigInstance, ...] | None:
 
 def _read_fabric(nvml: _Nvml, handle: Any) -> tuple[str | None, int | None]:
     """Return cluster and clique of multi-node NVLink; both None where the GPU is in none."""
-    info = nvml.ask("c_nvmlGpuFabricInfoV_t")
-    if info is None or nvml.ask("nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
+    info = nvml.ask(_as_it_is, "c_nvmlGpuFabricInfoV_t")
+    if info is None or nvml.ask(_as_it_is, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
         return None, None
     cluster = bytes(info.clusterUuid)
     if info.state != FABRIC_COMPLETED or info.status != 0 or not any(cluster):
         return None, None
-    digits = iter(cluster.hex())
-    groups = ["".join(next(digits) for _ in range(size)) for size in (8, 4, 4, 4, 12)]
-    return "-".join(groups), int(info.cliqueId)
+    return str(UUID(bytes=cluster)), int(info.cliqueId)
 
 
 def _count_pages(nvml: _Nvml, handle: Any) -> int | None:
-    lists = [nvml.ask("nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
-    known: Sequence[Any] = [pages for pages in lists if pages is not None]
-    return sum(map(len, known)) if known else None
+    counts = [nvml.ask(len, "nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
+    known = [number for number in counts if number is not None]
+    return sum(known) if known else None
 
 
 def _read_throttle(nvml: _Nvml, handle: Any) -> tuple[str, ...] | None:
-    mask = nvml.number("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    mask = nvml.ask(_number, "nvmlDeviceGetCurrentClocksEventReasons", handle)
     if mask is None:  # before driver 535
-        mask = nvml.number("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
-    if mask is None:
-        return None
-    return tuple(name for bit, name in zip(count(), THROTTLE) if mask >> bit & 1)
+        mask = nvml.ask(_number, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return None if mask is None else tuple(name for bit, name in enumerate(THROTTLE) if mask >> bit & 1)

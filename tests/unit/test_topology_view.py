@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +201,8 @@ def machines() -> st.SearchStrategy[Json]:
             "links": st.one_of(st.lists(link, max_size=5), junk),
             "mig": st.one_of(st.lists(st.fixed_dictionaries({"uuid": junk}), max_size=3), junk),
             "throttle": st.one_of(st.lists(st.text(max_size=20), max_size=3), junk),
-            **{name: junk for name in ("name", "uuid", "memory_bytes", "capability", "has_ecc")},
-            **{name: junk for name in ("remapped_rows", "retired_pages", "fabric_cluster", "vendor")},
+            **dict.fromkeys(("name", "uuid", "memory_bytes", "capability", "has_ecc"), junk),
+            **dict.fromkeys(("remapped_rows", "retired_pages", "fabric_cluster", "vendor"), junk),
         },
     )
     device = st.tuples(st.integers(0, 9), st.sampled_from(["4: ACTIVE", "1: DOWN", "x", ""]), st.booleans())
@@ -304,10 +304,3 @@ def test_a_text_keeps_to_its_room(text: str, room: float, size: float) -> None:
     shown = fit(text, room, size)
     assert measure(shown, size) <= room
     assert shown == "" or not shown.endswith(ELLIPSIS) or len(shown) > 0
-
-
-def test_only_known_forms_exist() -> None:
-    """The parser knows the same ones as the renderer."""
-    view = view_snapshot(read_topology("cpu_node"))
-    renderers: list[Callable[[], str]] = [lambda form=form: render(view, form) for form in FORMS]
-    assert all(renderer().endswith("\n") for renderer in renderers)
