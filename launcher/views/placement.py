@@ -29,10 +29,20 @@ class Group:
     ports: tuple[Part, ...]
 
     @property
+    def rows(self) -> int:
+        """Rows of ports: one if they are hardly more than the GPUs above them."""
+        across = max(len(self.gpus), 2 if self.gpus else 4)
+        return 1 if len(self.ports) <= across + 1 else -(-len(self.ports) // across)
+
+    @property
+    def columns(self) -> int:
+        """Tiles side by side."""
+        return max(len(self.gpus), -(-len(self.ports) // self.rows), 1)
+
+    @property
     def width(self) -> float:
-        """Width of its box: as wide as the longer row of tiles."""
-        columns = max(len(self.gpus), len(self.ports), 1)
-        return columns * TILE + (columns - 1) * GAP + 2 * PAD
+        """Width of its box."""
+        return self.columns * TILE + (self.columns - 1) * GAP + 2 * PAD
 
 
 @frozen

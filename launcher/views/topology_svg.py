@@ -131,9 +131,9 @@ def _nvlink_height(view: View, lanes: Sequence[Lane]) -> float:
     return switch + (levels * LANE_HEIGHT + 16 if levels else 0.0)
 
 
-def _rows(blocks_groups: Sequence[Group]) -> tuple[bool, bool]:
+def _rows(groups: Sequence[Group]) -> tuple[bool, bool]:
     """Return whether there are GPUs, and whether there are ports, in any of some groups."""
-    return any(group.gpus for group in blocks_groups), any(group.ports for group in blocks_groups)
+    return any(group.gpus for group in groups), any(group.ports for group in groups)
 
 
 def _gpu_height(view: View) -> float:
@@ -164,7 +164,9 @@ def _group_height(block: Block, gpu_height: float) -> float:
     if not block.groups:
         return 0.0
     gpus = gpu_height + WIRE if has_gpus else 0.0
-    return PAD + gpus + BUS_HEIGHT + (WIRE + PORT_HEIGHT if has_ports else 0.0) + PAD
+    rows = max(group.rows for group in block.groups)
+    ports = WIRE + rows * (PORT_HEIGHT + GAP) - GAP if has_ports else 0.0
+    return PAD + gpus + BUS_HEIGHT + ports + PAD
 
 
 def _draw_title(drawing: Drawing, view: View, width: float) -> None:
@@ -197,9 +199,14 @@ def _draw_group(drawing: Drawing, view: View, block: Block, group: Group, x: flo
         drawing.path("wire", f"M{left + TILE / 2:g} {gpu_top + height:g}V{bus:g}", 2)
         _draw_gpu(drawing, view, part, left, gpu_top, height)
     for place, part in enumerate(group.ports):
-        left = x + PAD + place * (TILE + GAP)
-        drawing.path("wire", f"M{left + TILE / 2:g} {below:g}V{below + WIRE:g}", 2)
-        _draw_port(drawing, part, left, below + WIRE)
+        row, column = divmod(place, group.columns)
+        left, y = x + PAD + column * (TILE + GAP), below + WIRE + row * (PORT_HEIGHT + GAP)
+        steps = f"M{left + TILE / 2:g} {below:g}V{y:g}"
+        if row:  # beside the ports above it, not through them
+            turn, side = below + WIRE / 2, left - GAP / 2
+            steps = f"M{left + GAP:g} {below:g}V{turn:g}H{side:g}V{y + PORT_HEIGHT / 2:g}H{left:g}"
+        drawing.path("wire", steps, 2)
+        _draw_port(drawing, part, left, y)
     inner = group.width - 2 * PAD
     drawing.rectangle("bus", x + PAD, bus, inner, BUS_HEIGHT, radius=4)
     drawing.text("weak", x + group.width / 2, bus + 15, group.name, inner - 8, size=10.5, centre=True)

@@ -117,6 +117,33 @@ def test_every_part_is_in_the_picture_once(name: str) -> None:
     assert ranks - set(said) == set()
 
 
+def many_ports() -> Json:
+    """Return a machine with 8 GPUs, each below a switch with 4 ports, as a p5 has them."""
+    snapshot: Json = {"environ": {}, "hostname": "many-ports", "gpus": [], "sysfs": {}}
+    for place in range(8):
+        switch = f"pci0000:{16 * place:02x}/0000:{16 * place:02x}:01.0/0000:{16 * place + 1:02x}:00.0"
+        addresses = [f"0000:{16 * place + 3 + number:02x}:00.0" for number in range(5)]
+        homes = [f"{switch}/0000:{16 * place + 2:02x}:{4 * n:02x}.0/{at}" for n, at in enumerate(addresses)]
+        link = {"to": "switch", "pci_bus_id": None, "count": 18}
+        snapshot["gpus"].append({"pci_bus_id": addresses[0], "numa_node": place // 4, "links": [link]})
+        snapshot["sysfs"][f"bus/pci/devices/{addresses[0]}"] = {"link": f"../../../devices/{homes[0]}"}
+        for number, home in enumerate(homes[1:]):
+            path = f"class/infiniband/rdmap{4 * place + number}s0"
+            snapshot["sysfs"][path] = {"link": f"../../devices/{home}/infiniband/x"}
+            snapshot["sysfs"][f"{path}/device/numa_node"] = str(place // 4)
+            files = {"link_layer": "Unspecified", "state": "4: ACTIVE", "rate": "100 Gb/sec (4X EDR)"}
+            snapshot["sysfs"] |= {f"{path}/ports/1/{name}": text for name, text in files.items()}
+    return snapshot
+
+
+def test_many_ports_stand_in_rows() -> None:
+    """8 GPUs and 32 ports: two columns for each GPU."""
+    picture = render(view_snapshot(many_ports()), "svg")
+    check_picture(picture)
+    assert len(list(boxes(picture, "rect", ("port",)))) == 32
+    assert float(ET.fromstring(picture).get("width", "")) < 2700
+
+
 def test_ports_that_are_dead_are_red_and_named_so() -> None:
     """Down, or up without a subnet."""
     picture = render(view_snapshot(read_topology("a100_switches")), "svg")
