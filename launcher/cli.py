@@ -27,12 +27,14 @@ DESCRIPTION = {
     "env": "print the variables that a process would get",
     "plan": "print every fact, where it came from, what lost and why, and the exact commands",
     "check": "say what would make a job fail, hang or crawl on this machine, and the fix",
+    "topology": "show GPUs, network ports and NUMA nodes, how near they are, and which rank has what",
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
 STYLES = ("table", "sh", "json", "dotenv")
+VIEWS = ("text", "json", "svg", "nccl-xml")
 
 
 def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -238,20 +240,50 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
+def topology(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
+    from launcher.arguments import add_flags, add_replay, make_parser
+
+    parser = make_parser("topology", "[options]", DESCRIPTION["topology"])
+    parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    words = parser.parse_args(argv)
+    from launcher.views.survey import render, take_view
+
+    host, environ = _find_host(vars(words), environ)
+    text = render(take_view(host, environ, read_options(vars(words), environ)), words.format)
+    if words.output == "-":
+        _write(text)
+    else:
+        from launcher.snapshot import write_snapshot
+
+        write_snapshot(text, words.output)
+    return 0
+
+
 def _plan(
     typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[Plan, Mapping[str, str]]:
     """Return the plan, and the environment that it starts from: ours, or the recorded one."""
     from launcher.plan import plan_job
 
-    host = Host()
-    replay = typed.get("replay")
-    if isinstance(replay, str) and replay:
-        from launcher.snapshot import read_snapshot
-
-        recorded = read_snapshot(replay)
-        host, environ = recorded, recorded.environ
+    host, environ = _find_host(typed, environ)
     return plan_job(environ, host, read_options(typed, environ), command), environ
+
+
+def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> tuple[Host, Mapping[str, str]]:
+    """Return the machine and its environment: ours, or the recorded ones."""
+    replay = typed.get("replay")
+    if not isinstance(replay, str) or not replay:
+        return Host(), environ
+    from launcher.snapshot import read_snapshot
+
+    recorded = read_snapshot(replay)
+    return recorded, recorded.environ
 
 
 def _print_plan(job: Plan, environ: Mapping[str, str], style: str) -> int:
@@ -307,6 +339,7 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "env": env,
     "plan": plan,
     "check": check,
+    "topology": topology,
     "snapshot": snapshot,
     "serve": serve,
     "keygen": keygen,

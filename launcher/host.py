@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from launcher.machine.azure_vm import Vm
     from launcher.machine.clock import Clock
+    from launcher.machine.gpu_facts import GpuFacts
     from launcher.machine.gpu_use import GpuUse
     from launcher.machine.infiniband import Port
     from launcher.machine.loader import Library
@@ -248,6 +249,12 @@ class Host:
         """Return the numbers N of the device files /dev/nvidiaN."""
         names = self.list_folder("/dev")
         return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        """Return everything that is known of the exposed NVIDIA GPUs. Slow: NVML."""
+        from launcher.machine.nvml import read_gpu_facts
+
+        return read_gpu_facts(self)
 
     def affinity(self) -> frozenset[int] | None:
         """Return the CPUs this process may run on."""

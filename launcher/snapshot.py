@@ -6,7 +6,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "addresses": {"eth0": ["10.0.0.4"]},
      "interfaces": [{"name": "eth0", "addresses": ["10.0.0.4/24"], "is_up": true, "kind": "ethernet"}],
      "environ": {"RANK": "0"},
-     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0}],
+     "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0, ...}],
      "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
@@ -43,13 +43,15 @@ from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, Vm, find_kind, 
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.clock import Clock
 from launcher.machine.cpus import parse_cpu_list, render_cpu_list
+from launcher.machine.gpu_facts import GpuFacts, describe_gpu, parse_gpu
 from launcher.machine.gpu_use import GpuUse
-from launcher.machine.gpus import list_gpus
+from launcher.machine.hardware import read_functions
 from launcher.machine.infiniband import read_ports
 from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface
 from launcher.machine.numa import parse_pci_address, render_pci_address
+from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.packages import Package
 from launcher.machine.sysfs import natural_order
 from launcher.master import DEFAULT_PORT
@@ -94,6 +96,8 @@ CHECKED_LINES = {
 """Files that `launcher.checks` look at, and how the lines of them begin that say something."""
 CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
 CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
+GPU_LIMIT = 256
+"""More than a node has: a file that says so is not believed."""
 
 
 def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
@@ -101,6 +105,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
     affinity = host.affinity()
     layout = host.layout()
     verbs = host.verbs_devices()
+    gpus = host.gpu_facts()
     return {
         "version": VERSION,
         "launcher": __version__,
@@ -108,7 +113,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "addresses": {name: list(items) for name, items in host.addresses().items()},
         "interfaces": [_describe_interface(interface) for interface in host.interfaces()],
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
-        "gpus": _describe_gpus(list_gpus(), layout) or host.gpu_count(),
+        "gpus": _describe_gpus(gpus) or host.gpu_count(),
         "cpus": {
             "granted": host.granted_cpus(),
             "bound": affinity and len(affinity),
@@ -120,7 +125,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
             if line and line[0].rpartition("/")[2] in PROXY_NAMES
         ],
         "torch": {name: host.find_torch(name or None, environ) for name in PYTHONS},
-        "sysfs": {**_read_sysfs(host), **_read_files_of_ports(host)},
+        "sysfs": {**_read_sysfs(host), **_read_files_of_devices(host, gpus)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
         "nccl_plugins": list(host.nccl_plugins(environ)),
         **_describe_fabric(host, environ),
@@ -138,15 +143,9 @@ def _describe_interface(interface: Interface) -> dict[str, object]:
     return {**vars(interface), "addresses": addresses}
 
 
-def _describe_gpus(by_nvml: list[dict[str, object]], layout: Layout) -> list[dict[str, object]]:
-    """Return what NVML says, with the NUMA nodes; without NVML what /proc and /sys say."""
-    nodes = {parse_pci_address(gpu.address): gpu.node for gpu in layout.gpus}
-    if by_nvml:
-        return [{**gpu, "numa_node": nodes.get(parse_pci_address(str(gpu["pci_bus_id"])))} for gpu in by_nvml]
-    return [
-        {"index": index, "uuid": gpu.uuid, "pci_bus_id": gpu.address, "numa_node": gpu.node}
-        for index, gpu in enumerate(layout.gpus)
-    ]
+def _describe_gpus(gpus: tuple[GpuFacts, ...]) -> list[dict[str, object]]:
+    """Return what is known of each GPU; nothing where only their number is."""
+    return [describe_gpu(gpu) for gpu in gpus] if any(gpu.address for gpu in gpus) else []
 
 
 def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
@@ -233,13 +232,15 @@ def _read_folder(host: Host, path: str, found: dict[str, object], depth: int = 0
             _read_folder(host, f"{path}/{name}", found, depth + 1)
 
 
-def _read_files_of_ports(host: Host) -> dict[str, object]:
-    """Return what `Host.hca_ports` looks at below /sys, as it stands there: its fault would then replay.
+def _read_files_of_devices(host: Host, gpus: tuple[GpuFacts, ...]) -> dict[str, object]:
+    """Return what is looked at below /sys to find ports and places in the PCI tree, as it stands there.
 
-    Entries of tables that are zero stay out: there are hundreds, and they say nothing.
+    Its fault would then replay. Entries of tables that are zero stay out: there are hundreds, and they
+    say nothing.
     """
     witness = _Witness(host)
-    read_ports(witness)
+    ports = read_ports(witness)
+    read_functions(witness, (*gpus, *read_amd_gpus(witness)), ports)
     return {path: told for path, told in witness.told.items() if not _is_empty_entry(path, told)}
 
 
@@ -459,6 +460,13 @@ class RecordedHost(Host):
         if isinstance(gpus, list):
             return len(gpus)
         return gpus if isinstance(gpus, int) and gpus >= 0 else None
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        """Return the recorded GPUs; of a snapshot with their number alone, as many without any fact."""
+        gpus = self._data.get("gpus")
+        if not isinstance(gpus, list):
+            return tuple(GpuFacts(index) for index in range(min(self.gpu_count() or 0, GPU_LIMIT)))
+        return tuple(parse_gpu(index, _mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
         """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""

@@ -42,31 +42,3 @@ def share_gpus(visible_devices: str | None, gpu_count: int | None, local_rank: i
     """
     mine = name_visible_gpus(visible_devices, gpu_count)[local_rank * each : (local_rank + 1) * each]
     return ",".join(mine) if len(mine) == each else None
-
-
-def list_gpus() -> list[dict[str, object]]:
-    """Return the GPUs that NVML shows us; empty without a driver. For snapshots: NVML is slow."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        return [_describe_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    except pynvml.NVMLError:
-        return []
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _describe_gpu(index: int) -> dict[str, object]:
-    import pynvml
-
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    return {
-        "index": index,
-        "name": pynvml.nvmlDeviceGetName(handle),
-        "uuid": pynvml.nvmlDeviceGetUUID(handle),
-        "pci_bus_id": pynvml.nvmlDeviceGetPciInfo(handle).busId,
-    }

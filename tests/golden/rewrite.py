@@ -7,25 +7,19 @@ from __future__ import annotations
 
 import difflib
 import sys
+from pathlib import Path
 
 from tests.golden.jobs import EXPECTED, case_names, describe_case, render
+from tests.golden.topologies import shown, topology_names
 
 
 def main(names: list[str]) -> int:
-    """Rewrite some cases or all, drop documents without a case, print the difference."""
+    """Rewrite some cases and machines or all, drop documents without a case, print the difference."""
     changed = 0
-    for name in names or case_names():
-        path = EXPECTED / f"{name}.json"
-        old = path.read_text() if path.exists() else ""
-        new = render(describe_case(name)) + "\n"
-        if new == old:
-            continue
-        changed += 1
-        path.write_text(new)
-        lines = difflib.unified_diff(
-            old.splitlines(), new.splitlines(), f"old/{name}", f"new/{name}", lineterm="", n=2
-        )
-        print("\n".join(lines) if old else f"new/{name}: {len(new.splitlines())} lines")
+    for name in [name for name in names or case_names() if name in case_names()]:
+        changed += rewrite(EXPECTED / f"{name}.json", render(describe_case(name)) + "\n")
+    for name in [name for name in names or topology_names() if name in topology_names()]:
+        changed += sum(rewrite(path, text) for path, text in shown(name).items())
     for path in sorted(EXPECTED.glob("*.json")):
         if path.stem not in case_names():
             changed += 1
@@ -33,6 +27,20 @@ def main(names: list[str]) -> int:
             print(f"dropped {path.stem}: no such case")
     print(f"{changed} documents changed: read them before you commit them")
     return 0
+
+
+def rewrite(path: Path, new: str) -> bool:
+    """Write one document if it has changed, print the difference, return whether it has."""
+    old = path.read_text() if path.exists() else ""
+    if new == old:
+        return False
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(new)
+    lines = difflib.unified_diff(
+        old.splitlines(), new.splitlines(), f"old/{path.name}", f"new/{path.name}", lineterm="", n=2
+    )
+    print("\n".join(lines) if old else f"new/{path.name}: {len(new.splitlines())} lines")
+    return True
 
 
 if __name__ == "__main__":

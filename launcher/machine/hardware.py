@@ -1,0 +1,163 @@
+"""All of a node's parts at once, and how far they are from each other: what ``launcher topology`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.gpu_facts import GpuFacts, NvLink
+from launcher.machine.infiniband import Port
+from launcher.machine.network import Interface
+from launcher.machine.numa import parse_pci_address
+from launcher.machine.nvml import read_amd_gpus
+from launcher.machine.pci import SELF, PciFunction, read_function, relate
+from launcher.model import Layout
+
+FUNCTION_LIMIT = 1024
+"""More PCI addresses than the GPUs and ports of one machine have above them."""
+
+
+@frozen
+class NumaNode:
+    """A NUMA node and those of its CPUs that we may use. ``number`` None: the kernel tells no nodes."""
+
+    number: int | None
+    cpus: tuple[int, ...] = ()
+
+
+@frozen
+class Part:
+    """A GPU or a port as the matrix names it, and where it hangs.
+
+    Attributes:
+        label: ``GPU0``; ``mlx5_0``, or ``mlx5_0:2`` where the device has several ports.
+        path: In the PCI tree; empty if that is not known.
+        numa_node: None if that is not known.
+        gpu, port: The one of them that it is.
+    """
+
+    label: str
+    path: tuple[str, ...] = ()
+    numa_node: int | None = None
+    gpu: GpuFacts | None = None
+    port: Port | None = None
+
+
+@frozen
+class Hardware:
+    """A node's parts.
+
+    Attributes:
+        hostname: The node's own name.
+        nodes: NUMA nodes, by number.
+        gpus: Exposed GPUs: NVIDIA's in the order of PCI addresses, then AMD's.
+        ports: Of RDMA devices, InfiniBand or not.
+        interfaces: Network interfaces.
+        functions: What /sys says of their PCI addresses, and of the bridges above them.
+    """
+
+    hostname: str
+    nodes: tuple[NumaNode, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
+    ports: tuple[Port, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    functions: tuple[PciFunction, ...] = ()
+
+    def function(self, address: str | None) -> PciFunction | None:
+        """Return what is known of a PCI address."""
+        return next((known for known in self.functions if known.address == address), None)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """GPUs, then ports, as the matrix has them."""
+        gpus = [
+            Part(f"GPU{gpu.index}", self._path(gpu.address), self._node(gpu.numa_node), gpu=gpu)
+            for gpu in self.gpus
+        ]
+        return (*gpus, *(self._port(port) for port in self.ports))
+
+    def _port(self, port: Port) -> Part:
+        several = sum(other.device == port.device for other in self.ports) > 1
+        label = f"{port.device}:{port.number}" if several else port.device
+        return Part(label, port.pci_path, self._node(port.numa_node), port=port)
+
+    def _path(self, address: str | None) -> tuple[str, ...]:
+        known = self.function(address)
+        return known.path if known else ()
+
+    def _node(self, node: int | None) -> int | None:
+        """Return a device's node: where there is one only, it is that one, whatever the device says."""
+        return self.nodes[0].number if len(self.nodes) == 1 else node
+
+
+def read_hardware(host: Host) -> Hardware:
+    """Return the parts of a machine. Slow: asks NVML, and opens some files of each device."""
+    nvidia = host.gpu_facts()
+    amd = [GpuFacts(**{**vars(gpu), "index": len(nvidia) + gpu.index}) for gpu in read_amd_gpus(host)]
+    gpus, ports = (*nvidia, *amd), host.hca_ports()
+    return Hardware(
+        hostname=host.hostname(),
+        nodes=_nodes(host.layout(name_gpus=False), gpus, ports),
+        gpus=gpus,
+        ports=ports,
+        interfaces=host.interfaces(),
+        functions=read_functions(host, gpus, ports),
+    )
+
+
+def read_functions(host: Host, gpus: Sequence[GpuFacts], ports: Sequence[Port]) -> tuple[PciFunction, ...]:
+    """Return what /sys says of the PCI addresses of GPUs and ports, and of the bridges above them."""
+    wanted = [gpu.address for gpu in gpus if gpu.address] + [name for port in ports for name in port.pci_path]
+    found: dict[str, PciFunction] = {}
+    while wanted and len(found) < FUNCTION_LIMIT:
+        address = wanted.pop(0)
+        if address not in found and parse_pci_address(address) is not None:
+            found[address] = read_function(host, address)
+            wanted += found[address].path
+    return tuple(found[address] for address in sorted(found))
+
+
+def _nodes(layout: Layout, gpus: Iterable[GpuFacts], ports: Iterable[Port]) -> tuple[NumaNode, ...]:
+    """Return the nodes that have CPUs of ours, and those that have a GPU or a port."""
+    cpus: dict[int | None, list[int]] = {}
+    for core in layout.cores:
+        cpus.setdefault(core.node, []).extend(core.cpus)
+    told = [gpu.numa_node for gpu in gpus] + [port.numa_node for port in ports]
+    named = {node for node in told if node is not None}
+    if set(cpus) == {None} and len(named) == 1:
+        cpus = {named.pop(): cpus[None]}
+    for node in named:
+        cpus.setdefault(node, [])
+    order = sorted(cpus, key=lambda node: -1 if node is None else node)
+    return tuple(NumaNode(node, tuple(sorted(cpus[node]))) for node in order)
+
+
+def distance(a: Part, b: Part) -> str:
+    """Return how far two parts are from each other, as ``nvidia-smi topo -m`` says it.
+
+    ``NV4`` for four NVLinks between two GPUs, also through a switch; else what `relate` says.
+    """
+    if a == b:
+        return SELF
+    if a.gpu is not None and b.gpu is not None:
+        links = count_links(a.gpu, b.gpu)
+        if links:
+            return f"NV{links}"
+    return relate(a.path, a.numa_node, b.path, b.numa_node)
+
+
+def count_links(a: GpuFacts, b: GpuFacts) -> int:
+    """Return how many NVLinks two GPUs have between them, directly, or each to the switches."""
+    direct = sum(link.count for link in a.links or () if is_link_between(link, b))
+    return direct or min(count_switched(a), count_switched(b))
+
+
+def is_link_between(link: NvLink, other: GpuFacts) -> bool:
+    """Whether links lead straight to another GPU."""
+    return link.to != "switch" and link.address is not None and link.address == other.address
+
+
+def count_switched(gpu: GpuFacts) -> int:
+    """Return how many NVLinks lead from a GPU to switches."""
+    return sum(link.count for link in gpu.links or () if link.to == "switch")

@@ -1,0 +1,270 @@
+"""The facts of the GPUs that are exposed to us: from NVML, or without it from the driver's files.
+
+NVML takes tens of milliseconds, and seconds where no process keeps the GPUs initialized: it is asked by
+``launcher snapshot`` and ``launcher topology``, never on the way to a start. Whatever it refuses, does not
+support or answers in another form is None; nothing here raises.
+
+Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import byref
+from types import ModuleType
+from typing import Any, TypeVar
+from uuid import UUID
+
+from launcher.host import Host
+from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
+from launcher.machine.numa import (
+    DRIVER_GPUS,
+    PCI_DEVICES,
+    parse_pci_address,
+    read_gpus,
+    render_pci_address,
+)
+from launcher.machine.sysfs import read_number
+
+T = TypeVar("T")
+
+AMD_DEVICES = "/sys/bus/pci/drivers/amdgpu"
+DEVICE_LIMIT = 256
+LINK_LIMIT = 36
+"""Of one GPU; NVML says how many it has only by refusing the next."""
+NODE_WORDS = 16
+"""64-bit words of a set of NUMA nodes: the kernel counts to 1024 at most."""
+THROTTLE = (
+    *("idle", "application clocks", "power cap", "hardware slowdown", "sync boost", "hot (software)"),
+    *("hot (hardware)", "power brake", "display clocks", "board limit", "reliability"),
+)
+"""What the bits of NVML's mask mean, lowest first."""
+KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
+"""What NVML's numbers for the other end of a link mean; 1 is a POWER processor."""
+MIG_LIMIT = 64
+FABRIC_COMPLETED = 3
+
+
+def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
+    """Return the GPUs of this machine that are exposed to us, by PCI address."""
+    found = _by_nvml(host) or _by_driver(host)
+    return tuple(GpuFacts(**{**vars(gpu), "index": index}) for index, gpu in enumerate(found))
+
+
+def read_amd_gpus(host: Host) -> tuple[GpuFacts, ...]:
+    """Return AMD's GPUs: those that their driver has. Only where they are is known."""
+    names = [name for name in host.list_folder(AMD_DEVICES) if host.read_link(f"{AMD_DEVICES}/{name}")]
+    addresses = sorted(filter(None, map(parse_pci_address, names)))
+    return tuple(
+        GpuFacts(index, AMD, address, numa_node=read_number(host, f"{PCI_DEVICES}/{address}/numa_node"))
+        for index, address in enumerate(map(render_pci_address, addresses))
+    )
+
+
+def _by_driver(host: Host) -> list[GpuFacts]:
+    """Return the GPUs of the driver's files; where they do not tell which are ours, only how many."""
+    gpus = read_gpus(host)
+    if not gpus:
+        return [GpuFacts(index) for index in range(len(host.gpu_minors()))]
+    return [
+        GpuFacts(0, address=gpu.address, uuid=gpu.uuid, name=_model(host, gpu.address), numa_node=gpu.node)
+        for gpu in gpus
+    ]
+
+
+def _model(host: Host, address: str) -> str | None:
+    for line in (host.read_text(f"{DRIVER_GPUS}/{address}/information") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "Model" and value.strip().isprintable():
+            return value.strip() or None
+    return None
+
+
+class _Nvml:
+    """NVML's functions, with None for every way of not answering."""
+
+    def __init__(self, module: ModuleType) -> None:
+        self.module = module
+
+    def ask(self, take: Callable[[Any], T | None], name: str, *arguments: Any) -> T | None:
+        """Return what ``take`` makes of a function's answer.
+
+        None if the library, the driver or the GPU has no such thing, or answers in another form.
+        """
+        try:
+            return take(getattr(self.module, name)(*arguments))
+        except (self.module.NVMLError, AttributeError, LookupError, TypeError, ValueError, OSError):
+            return None
+
+
+def _as_it_is(answer: Any) -> Any:
+    return answer
+
+
+def _text(answer: Any) -> str | None:
+    """Return an answer that is a text; older libraries have bytes."""
+    text = answer.decode("ascii", "replace") if isinstance(answer, bytes) else answer
+    return text if isinstance(text, str) and text else None
+
+
+def _number(answer: Any) -> int | None:
+    return answer if isinstance(answer, int) and answer >= 0 else None
+
+
+def _by_nvml(host: Host) -> list[GpuFacts]:
+    try:
+        import pynvml
+    except ImportError:
+        return []
+    try:
+        pynvml.nvmlInit()
+    except (pynvml.NVMLError, OSError):
+        return []
+    nvml = _Nvml(pynvml)
+    try:
+        handles = _handles(nvml, host.gpu_minors())
+        return sorted((_read_gpu(nvml, handle, host) for handle in handles), key=_by_address)
+    finally:
+        nvml.ask(_as_it_is, "nvmlShutdown")
+
+
+def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
+    return parse_pci_address(gpu.address or "") or ()
+
+
+def _handles(nvml: _Nvml, minors: frozenset[str]) -> list[Any]:
+    """Return the GPUs that we may use: NVML counts those too whose device files we were not given."""
+    total = min(nvml.ask(_number, "nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
+    found = [nvml.ask(_as_it_is, "nvmlDeviceGetHandleByIndex", index) for index in range(total)]
+    return [handle for handle in found if handle is not None and _is_exposed(nvml, handle, minors)]
+
+
+def _is_exposed(nvml: _Nvml, handle: Any, minors: frozenset[str]) -> bool:
+    minor = nvml.ask(_number, "nvmlDeviceGetMinorNumber", handle)
+    return not minors or minor is None or str(minor) in minors
+
+
+def _read_gpu(nvml: _Nvml, handle: Any, host: Host) -> GpuFacts:
+    address = nvml.ask(_address, "nvmlDeviceGetPciInfo", handle)
+    cluster, clique = _read_fabric(nvml, handle)
+    pages_wait = nvml.ask(bool, "nvmlDeviceGetRetiredPagesPendingStatus", handle)
+    rows_wait = nvml.ask(lambda rows: bool(rows[2]), "nvmlDeviceGetRemappedRows", handle)
+    waits = [state for state in (pages_wait, rows_wait) if state is not None]
+    return GpuFacts(
+        index=0,
+        address=address,
+        uuid=nvml.ask(_text, "nvmlDeviceGetUUID", handle),
+        name=nvml.ask(_text, "nvmlDeviceGetName", handle),
+        capability=nvml.ask(_capability, "nvmlDeviceGetCudaComputeCapability", handle),
+        memory_bytes=nvml.ask(_total, "nvmlDeviceGetMemoryInfo", handle),
+        numa_node=_read_node(nvml, handle, host, address),
+        links=_read_links(nvml, handle),
+        mig=_read_mig(nvml, handle),
+        fabric_cluster=cluster,
+        fabric_clique=clique,
+        has_ecc=nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetEccMode", handle),
+        retired_pages=_count_pages(nvml, handle),
+        remapped_rows=nvml.ask(lambda rows: _number(rows[0] + rows[1]), "nvmlDeviceGetRemappedRows", handle),
+        remapping_failed=nvml.ask(lambda rows: bool(rows[3]), "nvmlDeviceGetRemappedRows", handle),
+        needs_reset=any(waits) if waits else None,
+        throttle=_read_throttle(nvml, handle),
+    )
+
+
+def _capability(pair: Any) -> str:
+    major, minor = pair
+    return f"{int(major)}.{int(minor)}"
+
+
+def _total(memory: Any) -> int | None:
+    return _number(memory.total)
+
+
+def _address(info: Any) -> str | None:
+    """Return the address in a structure that names a PCI device; NVML's has eight digits of domain."""
+    parsed = parse_pci_address(_text(info.busId) or "")
+    is_real = parsed is not None and 0 <= parsed[0] < 1 << 20 and parsed[1] < 1 << 8
+    return render_pci_address(parsed) if parsed is not None and is_real else None
+
+
+def _read_node(nvml: _Nvml, handle: Any, host: Host, address: str | None) -> int | None:
+    """Return the nearest NUMA node: the kernel's word for the device, else NVML's if it is one node."""
+    node = read_number(host, f"{PCI_DEVICES}/{address}/numa_node") if address else None
+    if node is not None:
+        return node
+    return nvml.ask(_only_node, "nvmlDeviceGetMemoryAffinity", handle, NODE_WORDS, 0)
+
+
+def _only_node(words: Any) -> int | None:
+    nodes = [64 * place + bit for place, word in enumerate(words) for bit in range(64) if word >> bit & 1]
+    return nodes[0] if len(nodes) == 1 else None
+
+
+def _read_links(nvml: _Nvml, handle: Any) -> tuple[NvLink, ...] | None:
+    """Return the active links by their other end; None if this GPU has none that NVML can ask about."""
+    ends: dict[tuple[str | None, str | None], int] = {}
+    for link in range(LINK_LIMIT):
+        state = nvml.ask(_number, "nvmlDeviceGetNvLinkState", handle, link)
+        if state is None:
+            if link == 0:
+                return None
+            break
+        if state:
+            end = _read_end(nvml, handle, link)
+            ends[end] = ends.get(end, 0) + 1
+    field = getattr(nvml.module, "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON", 90)
+    gbps = nvml.ask(_link_rate, "nvmlDeviceGetFieldValues", handle, [field]) if ends else None
+    return tuple(NvLink(to, address, number, gbps) for (to, address), number in ends.items())
+
+
+def _read_end(nvml: _Nvml, handle: Any, link: int) -> tuple[str | None, str | None]:
+    kind = nvml.ask(KINDS.get, "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)
+    return kind, nvml.ask(_address, "nvmlDeviceGetNvLinkRemotePciInfo", handle, link)
+
+
+def _link_rate(values: Any) -> float | None:
+    """Return the Gb/s of one link; NVML has megabytes."""
+    (value,) = values
+    return None if value.nvmlReturn != 0 else int(value.value.uiVal) * 8 / 1000 or None
+
+
+def _read_mig(nvml: _Nvml, handle: Any) -> tuple[MigInstance, ...] | None:
+    is_divided = nvml.ask(lambda modes: bool(modes[0]), "nvmlDeviceGetMigMode", handle)
+    if is_divided is None:
+        return None
+    total = nvml.ask(_number, "nvmlDeviceGetMaxMigDeviceCount", handle) if is_divided else None
+    places = range(min(total or 0, MIG_LIMIT))
+    parts = [nvml.ask(_as_it_is, "nvmlDeviceGetMigDeviceHandleByIndex", handle, place) for place in places]
+    return tuple(
+        MigInstance(
+            nvml.ask(_text, "nvmlDeviceGetUUID", part) or "",
+            nvml.ask(_text, "nvmlDeviceGetName", part),
+            nvml.ask(_total, "nvmlDeviceGetMemoryInfo", part),
+        )
+        for part in parts
+        if part is not None
+    )
+
+
+def _read_fabric(nvml: _Nvml, handle: Any) -> tuple[str | None, int | None]:
+    """Return cluster and clique of multi-node NVLink; both None where the GPU is in none."""
+    info = nvml.ask(_as_it_is, "c_nvmlGpuFabricInfoV_t")
+    if info is None or nvml.ask(_as_it_is, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
+        return None, None
+    cluster = bytes(info.clusterUuid)
+    if info.state != FABRIC_COMPLETED or info.status != 0 or not any(cluster):
+        return None, None
+    return str(UUID(bytes=cluster)), int(info.cliqueId)
+
+
+def _count_pages(nvml: _Nvml, handle: Any) -> int | None:
+    counts = [nvml.ask(len, "nvmlDeviceGetRetiredPages", handle, cause) for cause in (0, 1)]
+    known = [number for number in counts if number is not None]
+    return sum(known) if known else None
+
+
+def _read_throttle(nvml: _Nvml, handle: Any) -> tuple[str, ...] | None:
+    mask = nvml.ask(_number, "nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if mask is None:  # before driver 535
+        mask = nvml.ask(_number, "nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    return None if mask is None else tuple(name for bit, name in enumerate(THROTTLE) if mask >> bit & 1)

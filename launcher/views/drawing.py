@@ -1,0 +1,106 @@
+"""A drawing in SVG: shapes, and texts that keep to the room they are given.
+
+Nobody here knows which font a viewer has, so widths are those of a wide one (DejaVu Sans): what fits by
+them fits everywhere. Everything that comes from a machine is escaped.
+"""
+
+from __future__ import annotations
+
+from xml.sax.saxutils import escape, quoteattr
+
+from launcher.redact import printable
+
+FONT = "'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
+NARROW, WIDE = frozenset("ijl.,:;|'!()[]-/ "), frozenset("mwMW@%&")
+BOLD = 1.1
+ELLIPSIS = "\u2026"
+
+
+def measure(text: str, size: float, bold: bool = False) -> float:
+    """Return how wide a text is at most, in the unit of its size."""
+    return sum(map(_advance, text)) * size * (BOLD if bold else 1.0)
+
+
+def _advance(character: str) -> float:
+    if not character.isascii():
+        return 1.05  # as wide as the widest, an ideograph
+    if character in NARROW:
+        return 0.4
+    if character in WIDE:
+        return 1.0
+    return 0.73 if character.isupper() else 0.64
+
+
+def fit(text: str, room: float, size: float, bold: bool = False) -> str:
+    """Return a text, cut so that it is not wider than some room."""
+    text = printable(text)
+    if measure(text, size, bold) <= room:
+        return text
+    while text and measure(text + ELLIPSIS, size, bold) > room:
+        text = text[:-1]
+    return text + ELLIPSIS if text else ""
+
+
+class Drawing:
+    """Shapes in the order in which they were drawn, the later on top."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+
+    def rectangle(
+        self, kind: str, x: float, y: float, width: float, height: float, *, radius: float = 6, fill: str = ""
+    ) -> None:
+        """Draw a rectangle of a CSS class, with a fill of its own if one is given."""
+        own = f" style={quoteattr(f'fill:{fill}')}" if fill else ""
+        box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}"'
+        self._parts.append(f'<rect class="{kind}" {box}{own}/>')
+
+    def path(self, kind: str, steps: str, width: float) -> None:
+        """Draw a line of a CSS class."""
+        self._parts.append(f'<path class="{kind}" d="{steps}" style="stroke-width:{width:g}"/>')
+
+    def text(
+        self,
+        kind: str,
+        x: float,
+        y: float,
+        text: str,
+        room: float,
+        *,
+        size: float = 11,
+        bold: bool = False,
+        centre: bool = False,
+    ) -> float:
+        """Write a text on a base line, cut to its room, whole where a pointer rests; return its width."""
+        shown = fit(text, room, size, bold)
+        if not shown:
+            return 0.0
+        anchor = ' text-anchor="middle"' if centre else ""
+        weight = ' font-weight="600"' if bold else ""
+        whole = f"<title>{_clean(text)}</title>" if shown != printable(text) else ""
+        self._parts.append(
+            f'<text class="{kind}" x="{x:g}" y="{y:g}" font-size="{size:g}"{anchor}{weight}>'
+            f"{_clean(shown)}{whole}</text>"
+        )
+        return measure(shown, size, bold)
+
+    def joined(self, later: Drawing) -> Drawing:
+        """Return both drawings, the later one on top."""
+        both = Drawing()
+        both._parts = [*self._parts, *later._parts]
+        return both
+
+    def render(self, width: float, height: float, title: str, style: str) -> str:
+        """Return the whole file."""
+        head = (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+            f'height="{height:g}" role="img" font-family="{FONT}">'
+        )
+        return "\n".join(
+            [head, f"<title>{_clean(title)}</title>", f"<style>{style}</style>", *self._parts, "</svg>", ""]
+        )
+
+
+def _clean(text: str) -> str:
+    """Return a text for XML, which knows neither control characters nor halves of surrogate pairs."""
+    return escape(printable(text))

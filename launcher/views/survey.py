@@ -1,0 +1,47 @@
+"""``launcher topology``: look at a machine, plan on it, and show both in one of four forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.assignment import assign, find_visible
+from launcher.errors import LauncherError, UsageError
+from launcher.host import Host
+from launcher.machine.hardware import read_hardware
+from launcher.options import Options
+from launcher.plan import plan_job
+from launcher.redact import redact
+from launcher.views.nccl_xml import render_nccl_xml
+from launcher.views.topology import View, render_json, render_text
+from launcher.views.topology_svg import render_svg
+
+
+def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
+    """Return the parts of a machine, and what the processes of its plan have of them.
+
+    A machine can be looked at also where no job could be planned: a note says why then.
+
+    Raises:
+        UsageError: A flag or its variable is malformed.
+    """
+    hardware = read_hardware(host)
+    visible = find_visible(environ, hardware)
+    try:
+        plan = plan_job(environ, host, options, ())
+    except UsageError:
+        raise
+    except LauncherError as error:
+        problems = [f"no ranks are shown: {redact(problem.what)}" for problem in error.problems]
+        return View(hardware, visible, notes=tuple(problems))
+    if not plan.processes:
+        note = "no ranks are shown: they are given out when the processes start"
+        return View(hardware, visible, notes=(note,))
+    each = int(options.number("gpus_per_process", 1))
+    return View(hardware, visible, assign(plan, environ, hardware, each))
+
+
+def render(view: View, form: str) -> str:
+    """Return a view as ``text``, ``json``, ``svg`` or ``nccl-xml``."""
+    if form == "nccl-xml":
+        return render_nccl_xml(view.hardware)
+    return {"text": render_text, "json": render_json, "svg": render_svg}[form](view)

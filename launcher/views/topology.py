@@ -1,0 +1,254 @@
+"""The parts of a node and how far they are from each other, as text and as JSON (docs/topology.md)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from launcher import __version__
+from launcher.assignment import Assigned
+from launcher.frozen import frozen
+from launcher.machine.cpus import render_cpu_list
+from launcher.machine.gpu_facts import GpuFacts, describe_gpu
+from launcher.machine.hardware import Hardware, count_switched, distance
+from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.network import Interface
+from launcher.machine.pci import MEANINGS, SELF
+from launcher.redact import printable
+
+VERSION = 1
+GIB = 1 << 30
+
+
+@frozen
+class View:
+    """What is shown.
+
+    Attributes:
+        hardware: The node's parts.
+        visible: Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves.
+        assigned: What the processes have of them.
+        notes: What else is to be said.
+    """
+
+    hardware: Hardware
+    visible: frozenset[int] = frozenset()
+    assigned: tuple[Assigned, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def describe(view: View) -> dict[str, object]:
+    """Return everything as a JSON object."""
+    hardware = view.hardware
+    parts = hardware.parts
+    labels = {part.port: part.label for part in parts if part.port is not None}
+    paths = {part.gpu: part.path for part in parts if part.gpu is not None}
+    return {
+        "version": VERSION,
+        "launcher": __version__,
+        "hostname": hardware.hostname,
+        "numa_nodes": [{"node": n.number, "cpus": render_cpu_list(n.cpus)} for n in hardware.nodes],
+        "gpus": [
+            {**describe_gpu(gpu), "pci_path": list(paths[gpu]), "visible": gpu.index in view.visible}
+            for gpu in hardware.gpus
+        ],
+        "ports": [_describe_port(labels[port], port) for port in hardware.ports],
+        "interfaces": [_describe_interface(interface) for interface in hardware.interfaces],
+        "matrix": {
+            "labels": [part.label for part in parts],
+            "rows": [[distance(row, column) for column in parts] for row in parts],
+        },
+        "processes": [_describe_process(process) for process in view.assigned],
+        "notes": list(view.notes),
+    }
+
+
+def _describe_port(label: str, port: Port) -> dict[str, object]:
+    names = ("device", "number", "link_layer", "state", "rate_gbps", "numa_node", "interface", "driver")
+    return {
+        "label": label,
+        **{name: vars(port)[name] for name in names},
+        "pci_path": list(port.pci_path),
+        "usable": is_usable(port),
+    }
+
+
+def _describe_interface(interface: Interface) -> dict[str, object]:
+    names = ("name", "kind", "is_up", "has_carrier", "speed_mbps", "master")
+    return {name: vars(interface)[name] for name in names}
+
+
+def _describe_process(process: Assigned) -> dict[str, object]:
+    return {
+        "rank": process.rank,
+        "local_rank": process.local_rank,
+        "gpus": list(process.gpus),
+        "cpus": None if process.cpus is None else render_cpu_list(process.cpus),
+        "nearest_ports": list(process.ports),
+        "distance": process.reach,
+    }
+
+
+def render_json(view: View) -> str:
+    """Return everything as JSON text, keys in a fixed order."""
+    return json.dumps(describe(view), indent=1) + "\n"
+
+
+def render_text(view: View) -> str:
+    """Return everything for people: the matrix, then one table for each kind of part."""
+    hardware = view.hardware
+    blocks = [
+        [headline(hardware)],
+        _matrix(hardware),
+        _gpus(view),
+        _ports(hardware),
+        _nodes(hardware),
+        _processes(view.assigned),
+        [f"note: {printable(note)}" for note in view.notes],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def headline(hardware: Hardware) -> str:
+    """Return what there is, in one line."""
+    cpus = sum(len(node.cpus) for node in hardware.nodes)
+    counts = [
+        _count(len(hardware.gpus), "GPU"),
+        _count(len(hardware.ports), "RDMA port"),
+        _count(len(hardware.nodes), "NUMA node"),
+        _count(cpus, "CPU"),
+    ]
+    return f"{printable(hardware.hostname)}: {', '.join(counts)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _matrix(hardware: Hardware) -> list[str]:
+    parts = hardware.parts
+    if not parts:
+        return []
+    rows = [[distance(row, column) for column in parts] for row in parts]
+    head = ["", *(part.label for part in parts), "NUMA"]
+    lines = _align([head, *([p.label, *row, _or(p.numa_node)] for p, row in zip(parts, rows, strict=True))])
+    used = {cell for row in rows for cell in row}
+    legend = [f"  {word:<5} {meaning}" for word, meaning in MEANINGS.items() if word in used]
+    if any(cell.startswith("NV") for cell in used):
+        legend.insert(0, "  NV#   as many NVLinks, direct or through switches")
+    return [*lines, "", f"  {SELF:<5} itself", *legend]
+
+
+def _gpus(view: View) -> list[str]:
+    gpus = view.hardware.gpus
+    nodes = {part.gpu: part.numa_node for part in view.hardware.parts if part.gpu is not None}
+    rows = [
+        [
+            f"GPU{gpu.index}",
+            gpu.name or f"{gpu.vendor} GPU",
+            show_memory(gpu.memory_bytes),
+            _or(gpu.address),
+            _or(nodes[gpu]),
+            show_links(gpu, gpus),
+            show_state(gpu, gpu.index in view.visible),
+            _or(gpu.uuid),
+        ]
+        for gpu in gpus
+    ]
+    return _table(["GPU", "name", "memory", "PCI", "NUMA", "NVLinks", "state", "UUID"], rows)
+
+
+def show_memory(size: int | None) -> str:
+    """Return a GPU's memory as data sheets have it."""
+    return "?" if size is None else f"{size / GIB:.0f} GiB"
+
+
+def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:
+    """Return where the NVLinks of a GPU lead."""
+    if gpu.links is None:
+        return "?"
+    names = {other.address: f"GPU{other.index}" for other in gpus if other.address}
+    parts = [
+        f"{link.count} to {names.get(link.address or '', link.to or '?')}"
+        for link in gpu.links
+        if link.to != "switch"
+    ]
+    switched = count_switched(gpu)
+    return ", ".join([*([f"{switched} to switches"] if switched else []), *parts]) or "none"
+
+
+def show_state(gpu: GpuFacts, is_visible: bool) -> str:
+    """Return what is remarkable about a GPU; ``ok`` if nothing is."""
+    words = [] if is_visible else ["hidden"]
+    words += [f"{len(gpu.mig)} MIG instances"] if gpu.mig else []
+    words += ["no ECC"] if gpu.has_ecc is False else []
+    words += [f"{gpu.retired_pages} retired pages"] if gpu.retired_pages else []
+    words += [f"{gpu.remapped_rows} remapped rows"] if gpu.remapped_rows else []
+    words += ["no spare rows left"] if gpu.remapping_failed else []
+    words += ["needs a reset"] if gpu.needs_reset else []
+    words += [reason for reason in gpu.throttle or () if reason != "idle"]
+    words += [f"clique {gpu.fabric_clique} of {gpu.fabric_cluster}"] if gpu.fabric_cluster else []
+    known = any(fact is not None for fact in (gpu.has_ecc, gpu.remapped_rows, gpu.throttle))
+    return ", ".join(words) or ("ok" if known else "?")
+
+
+def _ports(hardware: Hardware) -> list[str]:
+    rows = [
+        [
+            part.label,
+            _or(part.port.link_layer),
+            _or(part.port.state),
+            show_rate(part.port),
+            _or(part.path[-1] if part.path else None),
+            _or(part.numa_node),
+            _or(part.port.interface),
+            _or(part.port.driver),
+            "usable" if is_usable(part.port) else "not usable",
+        ]
+        for part in hardware.parts
+        if part.port is not None
+    ]
+    head = ["port", "link", "state", "rate", "PCI", "NUMA", "interface", "driver", "as InfiniBand"]
+    return _table(head, rows)
+
+
+def show_rate(port: Port) -> str:
+    """Return a port's rate; that of a port that is down means nothing."""
+    return "?" if port.rate_gbps is None or port.state != "ACTIVE" else f"{port.rate_gbps:g} Gb/s"
+
+
+def _nodes(hardware: Hardware) -> list[str]:
+    rows = [
+        [_or(node.number), str(len(node.cpus)), render_cpu_list(node.cpus) or "-"] for node in hardware.nodes
+    ]
+    return _table(["NUMA", "CPUs", "which"], rows)
+
+
+def _processes(assigned: Sequence[Assigned]) -> list[str]:
+    rows = [
+        [
+            str(process.rank),
+            str(process.local_rank),
+            ", ".join(f"GPU{index}" for index in process.gpus) or "-",
+            "not bound" if process.cpus is None else render_cpu_list(process.cpus),
+            ", ".join(process.ports) or "-",
+            _or(process.reach, "-"),
+        ]
+        for process in assigned
+    ]
+    return _table(["rank", "local", "GPU", "CPUs", "nearest ports", "how near"], rows)
+
+
+def _or(value: object, unknown: str = "?") -> str:
+    return unknown if value is None else str(value)
+
+
+def _table(head: list[str], rows: list[list[str]]) -> list[str]:
+    return _align([head, *rows]) if rows else []
+
+
+def _align(rows: Sequence[Sequence[str]]) -> list[str]:
+    cells = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in cells]
+    return ["  ".join(row).rstrip() for row in padded]

@@ -1,0 +1,62 @@
+"""On a machine with an NVIDIA GPU: what we say of it is what ``nvidia-smi`` says."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from launcher.__main__ import main
+from launcher.host import Host
+from launcher.machine.numa import parse_pci_address
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not Host().gpu_minors(), reason="no NVIDIA GPU: there is no /dev/nvidia0"),
+    pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi on PATH"),
+]
+
+
+def ask_nvidia_smi() -> list[ET.Element]:
+    """Return what nvidia-smi says of each GPU, in the order of PCI addresses."""
+    done = subprocess.run(["nvidia-smi", "-q", "-x"], capture_output=True, text=True, timeout=60, check=True)
+    found = list(ET.fromstring(done.stdout).iter("gpu"))
+    return sorted(found, key=lambda gpu: parse_pci_address(gpu.get("id", "")) or ())
+
+
+def test_facts_are_those_of_nvidia_smi() -> None:
+    """Address, UUID, name, memory, ECC, instances, each GPU."""
+    theirs, ours = ask_nvidia_smi(), Host().gpu_facts()
+    assert len(ours) == len(theirs)
+    for gpu, node in zip(ours, theirs, strict=True):
+        assert parse_pci_address(gpu.address or "") == parse_pci_address(node.get("id", ""))
+        assert gpu.uuid == node.findtext("uuid")
+        assert gpu.name == node.findtext("product_name")
+        mebibytes = (node.findtext("fb_memory_usage/total") or "").split()
+        assert gpu.memory_bytes is not None
+        assert gpu.memory_bytes >> 20 == int(mebibytes[0])
+        ecc = {"Enabled": True, "Disabled": False}.get(node.findtext("ecc_mode/current_ecc") or "")
+        assert gpu.has_ecc == ecc
+        divided = node.findtext("mig_mode/current_mig") == "Enabled"
+        assert bool(gpu.mig) == (divided and node.find("mig_devices/mig_device") is not None)
+        failed = node.findtext("remapped_rows/remapped_row_failure")
+        assert gpu.remapping_failed == {"Yes": True, "No": False}.get(failed or "")
+
+
+def test_nvlinks_are_those_of_nvidia_smi() -> None:
+    """As many active ones, where it lists any."""
+    for gpu in Host().gpu_facts():
+        command = ["nvidia-smi", "nvlink", "--status", "-i", gpu.uuid or ""]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        active = done.stdout.count("GB/s")
+        assert sum(link.count for link in gpu.links or ()) == active
+
+
+@pytest.mark.parametrize("form", ["text", "json", "svg", "nccl-xml"])
+def test_topology_shows_the_machine(form: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Every GPU by its address."""
+    assert main(["topology", "--format", form], {}) == 0
+    shown = capfd.readouterr().out
+    assert all(str(gpu.address) in shown for gpu in Host().gpu_facts())
