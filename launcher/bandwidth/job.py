@@ -21,10 +21,11 @@ from launcher.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 RANK_LIMIT = 1 << 24
 WHERE = "the processes of this job"
+EARLIER = "look for an earlier message of another process, and for what a firewall lets through"
 START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
 
 
@@ -90,7 +91,7 @@ class Job:
         self.identity = identity
         self.timeout = timedelta(seconds=timeout_s)
         self.device = torch.device("cpu")
-        with said("peers-missing", f"not all {identity.world_size} processes came together"):
+        with said(_peers_missing(f"not all {identity.world_size} processes came together")):
             rendezvous = torch.distributed.rendezvous(
                 "env://", identity.rank, identity.world_size, timeout=self.timeout
             )
@@ -108,7 +109,7 @@ class Job:
             NotReady: Some process is not there in time.
         """
         rank, world_size = self.identity.rank, self.identity.world_size
-        with said("peers-missing", f"some of {world_size} processes never came to {name!r}"):
+        with said(_peers_missing(f"some of {world_size} processes never came to {name!r}")):
             self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
             self.store.set(f"bandwidth/{name}/{rank}", json.dumps(value))
             if rank == 0:
@@ -148,7 +149,7 @@ class Job:
             NotReady: They cannot reach each other.
         """
         dist = self.torch.distributed
-        with said("no-collective", f"{backend} between ranks {_list(ranks)} failed"):
+        with said(_no_collective(f"{backend} between ranks {_list(ranks)} failed")):
             dist.init_process_group(
                 backend,
                 store=dist.PrefixStore(f"bandwidth/{name}", self.store),
@@ -209,18 +210,25 @@ class Group:
 
 
 @contextlib.contextmanager
-def said(code: str, what: str) -> Iterator[None]:
-    """Turn what torch raises into a problem in one line.
+def said(describe: Callable[[str], Problem]) -> Iterator[None]:
+    """Turn what torch raises into a problem.
 
     Raises:
-        NotReady: With the first line of what torch said.
+        NotReady: What ``describe`` makes of the first line of what torch said.
     """
     try:
         yield
     except RuntimeError as error:  # torch's own errors are all of this kind
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        fix = "look for an earlier message of another process; launcher check, on every node"
-        raise NotReady(Problem(code, f"{what}: {reason[0]}", WHERE, fix)) from error
+        raise NotReady(describe(reason[0])) from error
+
+
+def _peers_missing(what: str) -> Callable[[str], Problem]:
+    return lambda reason: Problem("peers-missing", f"{what}: {reason}", WHERE, EARLIER)
+
+
+def _no_collective(what: str) -> Callable[[str], Problem]:
+    return lambda reason: Problem("no-collective", f"{what}: {reason}", WHERE, EARLIER)
 
 
 def _list(ranks: Sequence[int]) -> str:

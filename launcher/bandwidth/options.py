@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from launcher.arguments import Parser
 
-DESCRIPTION = "measure how fast the processes of a job can talk to each other, and say whether that is right"
+DESCRIPTION = "measure how fast the processes of a job talk to each other, and whether that is right"
 SWEEP = (1 << 10, 1 << 30, 4)
 """Smallest size, largest size, factor: latency, then bandwidth, and what is between."""
 PAIRS = (1 << 10, 1 << 26, 256)

@@ -139,7 +139,8 @@ def _measured(scale: _Scale, samples: Sequence[Sample]) -> Iterator[str]:
     x, y = scale.x(best.size_bytes), scale.y(best.bus_gbps)
     yield _label(x, y + 24, f"{render_gbps(best.bus_gbps)} Gb/s")
     if first is not best:
-        yield _label(scale.x(first.size_bytes), scale.y(first.bus_gbps) + 24, render_time(first.time_s))
+        y = scale.y(first.bus_gbps) + 24
+        yield _label(scale.x(first.size_bytes), y, f"latency {render_time(first.time_s)}")
 
 
 def _label(x: float, y: float, text: str) -> str:

@@ -137,9 +137,11 @@ def pairs_verdict(names: Sequence[str], pairs: Sequence[Pair], slow: Slow) -> tu
             who = ", ".join(names[node] for node in group)
             lines.append(f"{who} are slow with all others, not among themselves: {reached}: what joins them?")
     by_link = {pair.nodes: pair for pair in pairs}
-    for link in slow.links:
+    for link in slow.links[:LISTED]:
         got = render_gbps(by_link[link].bus_gbps)
         lines.append(f"the link {_link(link, names)} is slow: {got} Gb/s, {usual}; both are fast with others")
+    if len(slow.links) > LISTED:
+        lines.append(f"{len(slow.links) - LISTED} more links are slow: --format json has all")
     if len(pairs) == 1:
         got = render_gbps(pairs[0].bus_gbps)
         return (f"{_link(pairs[0].nodes, names)}: {got} Gb/s; one pair has nothing to compare with",)
