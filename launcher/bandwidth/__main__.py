@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from launcher.bandwidth.options import Options
 
 WRONG_SUMS = 1
+INTERRUPTED = 130  # 128 + SIGINT
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -36,6 +37,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def run(options: Options, environ: Mapping[str, str]) -> int:

@@ -243,7 +243,7 @@ def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Se
         return Verdict("unknown", "one process: nothing travels; start two or more")
     if expectation.gbps is None:
         return Verdict("unknown", f"{got} Gb/s: nothing to compare with ({expectation.of})")
-    of = f"{got} of {render_gbps(expectation.gbps)} Gb/s ({expectation.of})"
+    of = f"{got} of {render_gbps(expectation.gbps)} Gb/s"
     fraction = bus_gbps / expectation.gbps
     if fraction >= GOOD:
         return Verdict("good", f"{of}: as it should be", expectation.notes)

@@ -46,13 +46,17 @@ def read_identity(environ: Mapping[str, str]) -> Identity:
         UsageError: Nobody has given us a rank.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    meeting = ("MASTER_ADDR", "MASTER_PORT")
     try:
         rank, world_size, local_rank, local_size = (
             parse_int(environ.get(name, ""), 0, RANK_LIMIT) for name in names
         )
+        if any(not environ.get(name) for name in meeting):
+            raise Malformed("a host and a port")
     except Malformed:
-        found = ", ".join(f"{name}={environ[name]!r}" for name in names if name in environ) or "none of them"
-        what = f"expected {', '.join(names)}, found {found}: this measures between the processes of a job"
+        wanted = (*names, *meeting)
+        found = ", ".join(f"{name}={environ[name]!r}" for name in wanted if name in environ) or "none of them"
+        what = f"expected {', '.join(wanted)}, found {found}: this measures between the processes of a job"
         raise UsageError(Problem("usage", what, "environment", START)) from None
     return Identity(rank, world_size, local_rank, local_size)
 

@@ -19,6 +19,7 @@ SWEEP = (1 << 10, 1 << 30, 4)
 """Smallest size, largest size, factor: latency, then bandwidth, and what is between."""
 PAIRS = (1 << 10, 1 << 26, 256)
 """The same for each pair: latency, and bandwidth where it is high."""
+LIMIT_S, PAIRS_LIMIT_S = 10.0, 2.0
 FORMATS = ("text", "json")
 BACKENDS = ("auto", "nccl", "gloo")
 
@@ -62,6 +63,7 @@ def parse_options(argv: Sequence[str]) -> Options:
         parser.error("--one-by-one goes with --pairs")
     if words.svg and words.pairs:
         parser.error("--svg draws bandwidth over size, which --pairs does not measure")
+    words.limit_s = words.limit_s or (PAIRS_LIMIT_S if words.pairs else LIMIT_S)
     fields = ("iters", "warmup", "limit_s", "backend", "pairs", "one_by_one", "slow_below", "timeout_s")
     values = {name: getattr(words, name) for name in (*fields, "format", "output", "svg")}
     return Options(sizes=sizes, **values)
@@ -82,8 +84,8 @@ def _make_parser() -> Parser:
     add("--factor", type=_value(_whole(2)), metavar="N", help=text)
     add("--iters", type=_value(_whole(1)), metavar="N", default=20, help="all-reduces per size (20)")
     add("--warmup", type=_value(_whole(1)), metavar="N", default=5, help="not counted, before each size (5)")
-    text = "for one size: fewer iterations where they take longer, and no size of which one would (10)"
-    add("--limit", dest="limit_s", type=_value(_seconds), metavar="S", default=10.0, help=text)
+    text = "for one size: fewer iterations where they take longer, no size of which one would (10; pairs 2)"
+    add("--limit", dest="limit_s", type=_value(_seconds), metavar="S", help=text)
     text = "what is measured: nccl where each process has a GPU, else gloo (auto)"
     add("--backend", choices=BACKENDS, default="auto", help=text)
     text = "every two nodes by themselves (of one node: every two processes), to name a slow node or link"

@@ -39,17 +39,21 @@ def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) ->
     return {
         "host": name,
         "node": environ.get("NODE_RANK") or environ.get("GROUP_RANK"),
-        "gpus": _name_gpus(torch),
+        "gpus": name_gpus(torch, environ.get("CUDA_VISIBLE_DEVICES", "")),
         "ways": vars(read_ways(Host(), environ, name, master)) if local_rank == 0 else None,
     }
 
 
-def _name_gpus(torch: Any) -> list[str]:
+def name_gpus(torch: Any, visible: str) -> list[str]:
     """Return the GPUs that this process can use with NCCL, by what they are called on their node."""
     if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
         return []
-    properties = map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
-    return [str(found.uuid) for found in properties]
+    return [
+        str(
+            getattr(torch.cuda.get_device_properties(index), "uuid", f"{visible}:{index}")
+        )  # from torch 2.4 on
+        for index in range(torch.cuda.device_count())
+    ]
 
 
 def read_roster(processes: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.host import Host
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
 from tests.process.starting import clean_environ, launch
@@ -38,17 +39,12 @@ THREADS = {"OMP_NUM_THREADS": "1"}
 OTHER_PYTHON = "/usr/bin/python3"
 
 
-def measure(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run it as two processes of this machine."""
-    line = ("run", *TWO, "--", sys.executable, *PROGRAM, *words)
-    return launch(*line, environ=THREADS)
-
-
 def test_two_processes_measure_all_sizes_and_draw_them(tmp_path: Path) -> None:
     """Each size once, bandwidths as defined, the report and the picture where they were asked for."""
     report, picture = tmp_path / "report.json", tmp_path / "report.svg"
     words = ("--min-bytes", "1K", "--max-bytes", "1M", "--factor", "4", "--iters", "5", "--format", "json")
-    done = measure(*words, "--output", str(report), "--svg", str(picture))
+    line = ("run", *TWO, "--", sys.executable, *PROGRAM, *words)
+    done = launch(*line, "--output", str(report), "--svg", str(picture), environ=THREADS)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(report.read_text())
     assert (found["kind"], found["backend"], found["process_count"]) == ("sweep", "gloo", 2)
@@ -63,7 +59,8 @@ def test_two_processes_measure_all_sizes_and_draw_them(tmp_path: Path) -> None:
 
 def test_processes_of_one_node_can_be_measured_in_pairs() -> None:
     """Where there is no second node, every two processes; rank 0 alone reports, for people by default."""
-    done = measure("--pairs", "--max-bytes", "64K", "--iters", "2")
+    flags = {"LAUNCHER_NPROC_PER_NODE": "2", "LAUNCHER_STANDALONE": "1"}
+    done = launch("bandwidth", "--pairs", "--max-bytes", "64K", "--iters", "2", environ={**flags, **THREADS})
     assert done.returncode == 0, done.stderr
     assert {line.partition("]")[0] for line in done.stdout.splitlines()} == {"[rank 0"}
     for words in ("1 pair, those without a node in common at once", "bus bandwidth, Gb/s", "latency"):
@@ -92,6 +89,22 @@ def test_processes_that_never_come_are_an_error_of_one_line() -> None:
     done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=DEADLINE_S, check=False)
     assert done.returncode == 75, done.stderr
     assert "[peers-missing]" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.gpu
+def test_one_gpu_measures_with_nccl(tmp_path: Path) -> None:
+    """NCCL on the one GPU, through the launcher: right sums, nothing that travels, no verdict."""
+    if not Host().gpu_count():
+        pytest.skip("no NVIDIA GPU here")
+    report = tmp_path / "report.json"
+    words = ("--max-bytes", "64M", "--backend", "nccl", "--format", "json", "--output", str(report))
+    line = ("run", "--nproc-per-node", "1", "--standalone", "--", sys.executable, *PROGRAM, *words)
+    done = launch(*line, environ=THREADS)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(report.read_text())
+    assert (found["backend"], found["process_count"]) == ("nccl", 1)
+    assert all(sample["is_right"] and sample["bus_gbps"] == 0 for sample in found["samples"])
+    assert found["verdict"]["text"].startswith("one process")
 
 
 @pytest.mark.root

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import types
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -37,7 +38,7 @@ from launcher.bandwidth.expect import (
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import choose_backend, list_units, read_roster
+from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_roster
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -342,12 +343,12 @@ WIRE = Expectation(25.0, "eth0", ETHERNET)
 @pytest.mark.parametrize(
     ("gbps", "expectation", "telling", "level", "text"),
     [
-        (2.9, PORTS, True, "other-fabric", "2.9 of 3,200 Gb/s (8 InfiniBand ports): this is not InfiniBand"),
-        (3050, PORTS, True, "good", "3,050 of 3,200 Gb/s (8 InfiniBand ports): as it should be"),
-        (1600, PORTS, True, "slow", "1,600 of 3,200 Gb/s (8 InfiniBand ports): slower than it should be"),
-        (2.9, WIRE, True, "slow", "2.9 of 25.0 Gb/s (eth0): slower than it should be"),
-        (23, WIRE, True, "good", "23.0 of 25.0 Gb/s (eth0): as it should be"),
-        (2.9, PORTS, False, "unknown", "2.9 of 3,200 Gb/s (8 InfiniBand ports): too little data to tell"),
+        (2.9, PORTS, True, "other-fabric", "2.9 of 3,200 Gb/s: this is not InfiniBand"),
+        (3050, PORTS, True, "good", "3,050 of 3,200 Gb/s: as it should be"),
+        (1600, PORTS, True, "slow", "1,600 of 3,200 Gb/s: slower than it should be"),
+        (2.9, WIRE, True, "slow", "2.9 of 25.0 Gb/s: slower than it should be"),
+        (23, WIRE, True, "good", "23.0 of 25.0 Gb/s: as it should be"),
+        (2.9, PORTS, False, "unknown", "2.9 of 3,200 Gb/s: too little data to tell"),
         (9.1, Expectation(None, "because"), True, "unknown", "9.1 Gb/s: nothing to compare with (because)"),
         (0, PORTS, True, "unknown", "one process: nothing travels"),
     ],
@@ -409,6 +410,23 @@ def test_nccl_is_for_processes_with_a_gpu_each() -> None:
         choose_backend("nccl", shared)
 
 
+def test_gpus_are_told_apart_by_their_uuid() -> None:
+    """A stand-in for torch on a GPU machine: UUIDs where torch has them, else what is visible, by index."""
+    for properties, expected in (
+        (types.SimpleNamespace(uuid="GPU-7"), ["GPU-7"]),
+        (types.SimpleNamespace(), ["3:0"]),
+    ):
+        cuda = types.SimpleNamespace(
+            is_available=lambda: True,
+            device_count=lambda: 1,
+            get_device_properties=lambda index, found=properties: found,
+        )
+        distributed = types.SimpleNamespace(is_nccl_available=lambda: True)
+        assert name_gpus(types.SimpleNamespace(cuda=cuda, distributed=distributed), "3") == expected
+        distributed = types.SimpleNamespace(is_nccl_available=lambda: False)
+        assert name_gpus(types.SimpleNamespace(cuda=cuda, distributed=distributed), "3") == []
+
+
 def test_pairs_are_of_nodes_or_else_of_processes() -> None:
     """Of one node, its processes."""
     two = read_roster([process("a", "0"), process("a", "0"), process("b", "1")])
@@ -424,6 +442,7 @@ def test_options_have_defaults_for_each_kind_of_measurement() -> None:
     every, two = parse_options([]), parse_options(["--pairs"])
     assert (every.sizes[0], every.sizes[-1], every.iters, every.warmup) == (1 << 10, 1 << 30, 20, 5)
     assert two.sizes == (1 << 10, 1 << 18, 1 << 26)
+    assert (every.limit_s, two.limit_s) == (10, 2)
     assert parse_options(["--min-bytes", "4G"]).sizes == (4 << 30,)
 
 
@@ -452,6 +471,8 @@ def test_words_that_are_no_options(words: tuple[str, ...]) -> None:
 
 def test_without_ranks_it_says_how_to_be_started(capsys: pytest.CaptureFixture[str]) -> None:
     """Started by hand: status 64 and the line to type; torch is not even looked for."""
+    assert program.main([], RANKS) == 64  # nobody says where to meet
+    assert "MASTER_ADDR" in capsys.readouterr().err
     assert program.main([], {"RANK": "0"}) == 64
     err = capsys.readouterr().err
     assert "RANK='0'" in err and "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth" in err
@@ -478,7 +499,7 @@ def test_a_sweep_is_a_table_and_a_verdict() -> None:
     lines = text.splitlines()
     assert lines[0] == "all-reduce of float32, 2 processes on 2 nodes, NCCL 2.27.3"
     assert "     1 GiB       3 ms       358       358     2,863" in lines
-    assert lines[-1] == "verdict        2,863 of 3,200 Gb/s (8 InfiniBand ports): as it should be"
+    assert lines[-1] == "verdict        2,863 of 3,200 Gb/s: as it should be"
     wrong = (Sample(4096, 1e-3, 2, is_right=False),)
     assert "WRONG SUMS     at 4 KiB" in render_sweep(SETUP, wrong, "", PORTS, judge(1, True, PORTS))
 
