@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets up everything and runs all benchmarks: about 15 minutes on an idle machine, --quick 3. The results
+# Sets up everything and runs all benchmarks: about 18 minutes on an idle machine, --quick 6. The results
 # alone go to stdout; those of running processes, side by side with the peers, are Markdown as it stands
 # in benchmarks/RESULTS.md. The status is 1 if a promise was broken.
 #

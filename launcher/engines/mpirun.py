@@ -15,6 +15,7 @@ from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
 from launcher.host import Host
 from launcher.model import Agent, Allocation, Fleet, Setting, Topology
+from launcher.mpi.link import plan_shared
 from launcher.options import Options
 from launcher.ssh.client import LIVENESS
 
@@ -145,9 +146,14 @@ def typed_path(options: Options) -> str:
 def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
     """Return the words that are ssh to the nodes of this job."""
     if fleet.has_key:
-        return ("ssh", "-F", f"{FOLDER}/ssh_config")
+        return ("ssh", "-F", f"{FOLDER}/ssh_config", *plan_shared(FOLDER))
     port = ("-p", str(fleet.ssh_port)) if fleet.ssh_port else ()
-    return ("ssh", *port, *(word for item in LIVENESS.items() for word in ("-o", "=".join(item))))
+    return (
+        "ssh",
+        *port,
+        *plan_shared(FOLDER),
+        *(word for item in LIVENESS.items() for word in ("-o", "=".join(item))),
+    )
 
 
 def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:

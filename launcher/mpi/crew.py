@@ -15,6 +15,7 @@ from launcher import __version__
 from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
 from launcher.mpi import wire
+from launcher.mpi.link import Link, Pipes
 from launcher.redact import printable, redact
 from launcher.run.loop import Later, Loop
 from launcher.run.signals import Watched
@@ -29,10 +30,11 @@ NAMED_MAX = 20
 
 @frozen
 class Line:
-    """How one node is reached: its name, and the command that runs the session there."""
+    """How one node is reached: its name, the command that runs the session there, the connection for it."""
 
     host: str
     argv: tuple[str, ...]
+    link: tuple[str, ...] = ()
 
 
 class Node:
@@ -50,7 +52,8 @@ class Node:
     """
 
     def __init__(self, index: int, line: Line) -> None:
-        self.index, self.host, self.argv = index, line.host, line.argv
+        self.index, self.host, self.line = index, line.host, line
+        self.link: Link | None = None
         self.is_ready = self.is_gone = False
         self.reason = "no answer yet"
         self.started: dict[int, int] = {}
@@ -99,7 +102,11 @@ class Crew:
 
     def pids(self) -> tuple[int, ...]:
         """Return the processes that hold the sessions: they are none of the job."""
-        return tuple(node.pid for node in self.nodes if node.pid is not None)
+        links = [node.link.pid for node in self.nodes if node.link is not None]
+        return (*self._sessions(), *links)
+
+    def _sessions(self) -> list[int]:
+        return [node.pid for node in self.nodes if node.pid is not None]
 
     def missing(self) -> list[Node]:
         """Return the nodes that are not ready."""
@@ -134,7 +141,7 @@ class Crew:
         for node in self.nodes:
             if node.retry_at is not None and node.retry_at <= now:
                 node.retry_at = None
-                self._open(node)
+                self._reach(node)
         missing = self.missing()
         if missing and not self._closing and now >= self._said_at + SAY_EVERY_S:
             self._said_at = now
@@ -143,34 +150,41 @@ class Crew:
         words = [self._said_at + SAY_EVERY_S] if missing and not self._closing else []
         self.due = min([*retries, *words], default=None)
 
-    def _open(self, node: Node) -> None:
-        """Start the session of a node."""
-        pipes = [os.pipe() for _ in range(3)]
-        theirs = (pipes[0][0], pipes[1][1], pipes[2][1])
-        ours = (pipes[0][1], pipes[1][0], pipes[2][0])
-        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(theirs)]
+    def _reach(self, node: Node) -> None:
+        """Connect to a node, then start its session."""
+        if not node.line.link:
+            self._open(node)
+            return
         try:
-            node.pid = os.posix_spawnp(
-                node.argv[0],
-                node.argv,
+            node.link = Link(
+                node.line.link,
                 self._environ,
-                file_actions=actions,
-                setpgroup=0,
-                setsigmask=self._watched.mask,
+                self._loop,
+                self._watched,
+                lambda: self._open(node),
+                lambda words: self._lose_link(node, words),
             )
         except OSError as error:
-            for fd in ours:
-                os.close(fd)
-            self.refused = self.refused or NotReady(_no_program(node.argv[0], error))
+            self.refused = self.refused or NotReady(_no_program(node.line.link[0], error))
+
+    def _lose_link(self, node: Node, words: str) -> None:
+        """There is no connection, or no more: where a session went over it, that ends, too."""
+        node.link = None
+        node.errors += words.encode()
+        if node.pid is None:
+            self._note_failure(node)
+
+    def _open(self, node: Node) -> None:
+        """Start the session of a node."""
+        try:
+            process = Pipes(node.line.argv, self._environ, self._watched)
+        except OSError as error:
+            self.refused = self.refused or NotReady(_no_program(node.line.argv[0], error))
             return
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        node.stdin, node.stdout, node.stderr = ours
+        node.pid = process.pid
+        node.stdin, node.stdout, node.stderr = process.stdin, process.stdout, process.stderr
         node.lines, node.errors = wire.Lines(), b""
         node.unsent.clear()
-        for fd in ours:
-            os.set_blocking(fd, False)
         self._loop.add(node.stdout, lambda: self._read(node))
         self._loop.add(node.stderr, lambda: self._read_errors(node))
 
@@ -217,13 +231,21 @@ class Crew:
         node.stdin = node.stdout = node.stderr = -1
         node.pid = None
         was_ready, node.is_ready = node.is_ready, False
-        words = node.errors.decode("utf-8", "replace")
-        node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
+        if node.link is not None:
+            node.errors = node.link.words + node.errors
+            node.link.close()
+            node.link = None
+        self._note_failure(node)
         if was_ready and self.has_begun:
-            node.is_gone = True
+            node.is_gone, node.retry_at = True, None
             if not self._closing:
                 self._lose(node)
-        elif not self._closing:
+
+    def _note_failure(self, node: Node) -> None:
+        """Remember why a node is not ready, and try again a little later."""
+        words = node.errors.decode("utf-8", "replace")
+        node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
+        if not self._closing:
             node.retry_at = time.monotonic() + RETRY_S
             self.due = min(node.retry_at, self.due or node.retry_at)
 
@@ -243,10 +265,12 @@ class Crew:
                 self._kill(node)
         limit = Later(time.monotonic() + wait_s, lambda: None)
         self._loop.timers[:] = [limit]
-        while self.pids() and limit.due is not None:
+        while self._sessions() and limit.due is not None:
             self._loop.turn()
         for node in self.nodes:
             self._kill(node)
+            if node.link is not None:
+                node.link.close()
 
     def _kill(self, node: Node) -> None:
         if node.pid is not None:

@@ -343,6 +343,11 @@ class Head(Supervisor):
             self.say(f"{what}; stopping the other {others}" if others else what)
             self.ending.begin(signal.SIGTERM)
 
+    def stop_stalled(self, reason: str) -> None:
+        """The job hangs, and is to end as a failure: its ranks are, not mpirun."""
+        self.stalled = self.stalled or reason
+        self.ending.begin(signal.SIGTERM)
+
     def end_mpirun(self) -> None:
         """No rank is left, and mpirun has not noticed."""
         self.stopper.grace_s = MPI_GRACE_S
@@ -362,7 +367,7 @@ class Head(Supervisor):
             self.crew.close(mpirun.status, CLOSE_S)
             return super().finish()  # mpirun itself: its words say why
         if event is None:
-            return 0 if self.relay.told is None else mpirun.status
+            return self.end_of_stall() if self.relay.told is None else mpirun.status
         self.crew.close(event.status, CLOSE_S)
         self.loop.guard(lambda: self.publish(self.judge(event), shown=True))
         return event.status

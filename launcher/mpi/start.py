@@ -27,6 +27,7 @@ from launcher.model import Agent, Fleet, Plan, Setting, Supervision
 from launcher.mpi import session, wire
 from launcher.mpi.crew import Line
 from launcher.mpi.head import Head, Job
+from launcher.mpi.link import plan_link
 from launcher.mpi.serve import serve
 from launcher.options import Options
 from launcher.plan import apply_settings, plan_job
@@ -137,7 +138,8 @@ def _serve(watch: Supervision, fleet: Fleet, environ: Mapping[str, str], folder:
     keys = _read_keys(fleet, environ)
     assert keys is not None  # noqa: S101 - the plan has none without
     inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
-    return serve(keys, fleet.address, fleet.ssh_port, folder, watch, inherited, fleet.timeout_s)
+    own = Supervision(grace_s=watch.grace_s)  # the rest is about ranks: an sshd that is silent is no stall
+    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s)
 
 
 def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
@@ -192,4 +194,6 @@ def _write_files(agent: Agent, folder: str) -> None:
 def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
     """Return how a node is reached; the head itself without ssh."""
     words = (sys.executable, "-I", "-S", session.__file__, name)
-    return Line(host, words if index == 0 else (*ssh, host, f"exec {shlex.join(words)}"))
+    if index == 0:
+        return Line(host, words)
+    return Line(host, (*ssh, host, f"exec {shlex.join(words)}"), plan_link(ssh, host))

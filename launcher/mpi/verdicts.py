@@ -6,16 +6,38 @@ What arrives came from the network: every text is made safe once more, every num
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
+from typing import Any
 
 from launcher.redact import printable, redact
 from launcher.run.causes import Cause
 from launcher.run.verdict import End, Verdict
 
+Kinds = Mapping[str, tuple[type, ...]]
+
+END: Kinds = {
+    **dict.fromkeys(("rank", "local_rank", "pid", "code", "after_ns"), (int,)),
+    **dict.fromkeys(("status", "called"), (str,)),
+}
+CAUSE: Kinds = {
+    **dict.fromkeys(("code", "what", "fix"), (str,)),
+    "retryable": (bool, NoneType),
+    "consequence": (bool,),
+}
+VERDICT: Kinds = {
+    **dict.fromkeys(("ended_ns", "started_ns", "attempt"), (int,)),
+    **dict.fromkeys(("node_rank", "world_size"), (int, NoneType)),
+    **dict.fromkeys(("host_name", "exception", "note"), (str,)),
+    **dict.fromkeys(("told", "traceback_from"), (str, NoneType)),
+    "retryable": (bool, NoneType),
+}
 LISTS = ("traceback", "stderr", "leftovers")
+NUMBER_BITS = 63
+"""Nanoseconds since 1970 fit; what does not can be neither shown as a time nor as a process."""
 
 
 def render_record(verdict: Verdict) -> dict[str, object]:
-    """Return a verdict as what JSON can hold."""
+    """Return a verdict as what JSON can hold; how other processes ended is not on this node to say."""
     record = dict(vars(verdict))
     record["first"] = dict(vars(verdict.first))
     record["causes"] = [dict(vars(cause)) for cause in verdict.causes]
@@ -29,29 +51,39 @@ def parse_record(record: Mapping[str, object]) -> Verdict:
     Raises:
         KeyError: Something is missing.
         TypeError: Something is of another kind.
-        ValueError: Likewise.
+        ValueError: A number that is none of ours.
     """
-    values = {key: _safe(value) for key, value in record.items()}
-    first, causes = values["first"], values["causes"]
-    if not isinstance(first, dict) or not isinstance(causes, list):
-        raise TypeError("no verdict")
-    values["first"] = End(**first)
-    values["causes"] = tuple(Cause(**cause) for cause in causes)
-    values["others"] = ()
-    for key in LISTS:
-        found = values[key]
-        values[key] = tuple(str(item) for item in found) if isinstance(found, list) else ()
-    for key in ("ended_ns", "started_ns", "attempt"):
-        if not isinstance(values[key], int):
-            raise TypeError(f"{key} is no number")
-    return Verdict(**values)  # type: ignore[arg-type]
+    values = _read(record, VERDICT)
+    for name in LISTS:
+        values[name] = tuple(_read_text(line) for line in _read_list(record, name))
+    first = End(**_read(record["first"], END))
+    causes = tuple(Cause(**_read(cause, CAUSE)) for cause in _read_list(record, "causes"))
+    return Verdict(first=first, causes=causes, others=(), **values)
 
 
-def _safe(value: object) -> object:
-    if isinstance(value, str):
-        return printable(redact(value))
-    if isinstance(value, list):
-        return [_safe(item) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _safe(item) for key, item in value.items()}
-    return value if isinstance(value, (int, float, bool)) or value is None else str(value)
+def _read(record: object, kinds: Kinds) -> dict[str, Any]:
+    """Return the values of these names, each of a kind that it may be."""
+    if not isinstance(record, Mapping):
+        raise TypeError(f"a {type(record).__name__}, where an object was expected")
+    found = {}
+    for name, allowed in kinds.items():
+        value = record[name]
+        if type(value) not in allowed:  # True is an int to isinstance
+            raise TypeError(f"{name} is a {type(value).__name__}")
+        if isinstance(value, int) and abs(value) >> NUMBER_BITS:
+            raise ValueError(f"{name} is too large")
+        found[name] = _read_text(value) if isinstance(value, str) else value
+    return found
+
+
+def _read_list(record: Mapping[str, object], name: str) -> list[object]:
+    value = record[name]
+    if not isinstance(value, (list, tuple)):
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return list(value)
+
+
+def _read_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a {type(value).__name__}, where a text was expected")
+    return printable(redact(value))

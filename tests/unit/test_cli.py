@@ -44,7 +44,10 @@ KEYS = {
     "setting": {"name", "value", "origin"},
     "changed": {"inherited", "kept"},
     "process": {"rank", "local_rank", "argv", "cpus", "settings"},
-    "agent": {"argv", "settings", "unset", "files"},
+    "agent": {"argv", "settings", "unset", "files", "fleet"},
+    "fleet": {
+        *("hosts", "per_node", "address", "ssh_port", "has_key", "timeout_s", "forward", "restored"),
+    },
 }
 
 

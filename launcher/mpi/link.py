@@ -1,0 +1,164 @@
+"""One ssh connection per node, shared: our session goes over it, and mpirun's ssh to start its daemon.
+
+To set up an ssh connection takes 150 to 220 ms of CPU, mostly for its key exchange; one more command over
+a connection that is there takes 10 (ssh_config(5), ControlMaster). Whatever ssh does not find the shared
+connection makes one of its own, as if there were none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.run.kernel import die_with_parent
+from launcher.run.loop import Loop
+from launcher.run.sig import signal
+from launcher.run.signals import Watched
+
+READ_BYTES = 1 << 16
+STDERR_BYTES = 4096
+NOT_STARTED = 127
+UP = b"up"
+SHARED = "%C"
+"""Name of the connection's socket: a hash of host, port and user, as ssh writes it."""
+
+
+def plan_shared(folder: str) -> tuple[str, ...]:
+    """Return the options by which an ssh uses the shared connection of its node."""
+    return ("-o", f"ControlPath={folder}/{SHARED}")
+
+
+def plan_link(ssh: Sequence[str], host: str) -> tuple[str, ...]:
+    """Return the command that makes the shared connection of a node, and says so; it stays."""
+    options = ("ControlMaster=yes", "PermitLocalCommand=yes", f"LocalCommand=echo {UP.decode()}")
+    return (*ssh, *(word for option in options for word in ("-o", option)), "-N", host)
+
+
+class Pipes:
+    """A child of ours with a pipe for each of its standard streams; the kernel ends it with us."""
+
+    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched) -> None:
+        """Start it.
+
+        Raises:
+            OSError: No more processes or descriptors.
+        """
+        pipes: list[tuple[int, int]] = []
+        try:
+            for _ in range(3):
+                pipes.append(os.pipe())
+            launcher, self.pid = os.getpid(), os.fork()
+        except OSError:
+            for fd in (fd for pair in pipes for fd in pair):
+                os.close(fd)
+            raise
+        if self.pid == 0:
+            _become(argv, environ, launcher, (pipes[0][0], pipes[1][1], pipes[2][1]), watched)
+        for fd in (pipes[0][0], pipes[1][1], pipes[2][1]):
+            os.close(fd)
+        self.stdin, self.stdout, self.stderr = pipes[0][1], pipes[1][0], pipes[2][0]
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.set_blocking(fd, False)
+
+    def send(self, number: int) -> None:
+        """Send it a signal, if it is still there."""
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, number)
+
+    def close(self) -> None:
+        """Close our ends."""
+        for fd in (self.stdin, self.stdout, self.stderr):
+            os.close(fd)
+
+
+def _become(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    launcher: int,
+    streams: Sequence[int],
+    watched: Watched,
+) -> None:
+    """In the child."""
+    try:
+        die_with_parent(signal.SIGKILL)
+        if os.getppid() == launcher:
+            os.setpgid(0, 0)
+            for number, fd in enumerate(streams):
+                os.dup2(fd, number)
+            watched.reset()
+            os.execvpe(argv[0], list(argv), dict(environ))
+    except OSError as error:
+        os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
+    finally:
+        os._exit(NOT_STARTED)
+
+
+class Link:
+    """The shared connection of a node."""
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environ: Mapping[str, str],
+        loop: Loop,
+        watched: Watched,
+        when_up: Callable[[], None],
+        when_down: Callable[[str], None],
+    ) -> None:
+        """Begin to connect.
+
+        Args:
+            argv: From `plan_link`.
+            environ: What ssh is started with.
+            loop: Where to listen.
+            watched: Whose mask of signals is given back.
+            when_up: Called when it is there.
+            when_down: Called when it is not, or not any more, with what ssh says.
+
+        Raises:
+            OSError: No more processes or descriptors.
+        """
+        self.process = Pipes(argv, environ, watched)
+        self._loop, self._when_up, self._when_down = loop, when_up, when_down
+        self.words = b""
+        self._is_open = True
+        loop.add(self.process.stdout, self._on_output)
+        loop.add(self.process.stderr, self._on_words)
+
+    @property
+    def pid(self) -> int:
+        """The process that holds it."""
+        return self.process.pid
+
+    def _on_output(self) -> None:
+        data = _read(self.process.stdout)
+        if data and UP in data:
+            self._when_up()
+        elif data == b"":
+            self._on_words()
+            self.close()
+            self._when_down(self.words.decode("utf-8", "replace"))
+
+    def _on_words(self) -> None:
+        data = _read(self.process.stderr)
+        self.words = (self.words + (data or b""))[-STDERR_BYTES:]
+        if data == b"":
+            self._loop.remove(self.process.stderr)
+
+    def close(self) -> None:
+        """End the connection, and forget it."""
+        if self._is_open:
+            self._is_open = False
+            self.process.send(signal.SIGTERM)  # it takes its socket away
+            for fd in (self.process.stdout, self.process.stderr):
+                self._loop.remove(fd)
+            self.process.close()
+
+
+def _read(fd: int) -> bytes | None:
+    """Return what is there, empty at the end, None if there is nothing yet."""
+    try:
+        return os.read(fd, READ_BYTES)
+    except BlockingIOError:
+        return None

@@ -1,0 +1,304 @@
+"""What head, sessions and ranks say to each other, where it is not what it should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.mpi import wire
+from launcher.mpi.crew import NAMED_MAX, Line, Node, describe_nodes, not_ready
+from launcher.mpi.head import describe_places
+from launcher.mpi.verdicts import parse_record, render_record
+from launcher.run.causes import Cause
+from launcher.run.verdict import render_json, render_text
+from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
+
+# --- lines
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])
+def test_messages_come_out_however_they_are_cut(size: int) -> None:
+    """Pipes cut where they like, also inside of a character; what is not complete waits."""
+    messages: list[dict[str, object]] = [
+        {"is": "hello"},
+        {"größe": "漢字 🚀", "bytes": "\udcff"},
+        {"n": 1, "nested": {"a": [None]}},
+    ]
+    data = b"".join(map(wire.pack, messages)) + b'{"half'
+    lines = wire.Lines()
+    found = [m for at in range(0, len(data), size) for m in lines.feed(data[at : at + size])]
+    assert found == messages
+    assert lines.feed(b'": 1}\n\n\n') == [{"half": 1}]
+
+
+def test_a_message_is_one_line_whatever_it_holds() -> None:
+    """Line ends of a traceback, of Unicode too, never end a message."""
+    text = "one\ntwo\r\u2028three\x00\udcfe"
+    packed = wire.pack({"text": text})
+    assert packed.count(b"\n") == 1 and packed.isascii()
+    assert wire.Lines().feed(packed) == [{"text": text}]
+
+
+GARBLED = [
+    b"Welcome to node1!\n",
+    b"[1, 2]\n",
+    b'"text"\n',
+    b"null\n",
+    b"7\n",
+    b"{'a': 1}\n",
+    b'{"a": 1} x\n',
+    b'\xff\xfe{"a": 1}\n',
+    b'{"a": "\xff"}\n',
+    b"[" * 100_000 + b"\n",
+    b'{"a": ' * 100_000 + b"\n",
+    b'{"a": ' + b"9" * 5000 + b"}\n",
+    b"\x1b[2J\n",
+]
+
+
+@pytest.mark.parametrize("data", GARBLED, ids=lambda data: repr(data[:12]))
+def test_what_is_no_object_is_refused(data: bytes) -> None:
+    """A login's greeting, other JSON, other bytes, nested deeply: one kind of error, short and printable."""
+    with pytest.raises(wire.Garbled) as caught:
+        wire.Lines().feed(b'{"is": "ready"}\n' + data)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 400
+
+
+def test_a_line_without_an_end_is_refused_in_time() -> None:
+    """Somebody who never ends a line gets no more than a MiB of our memory; a long verdict fits."""
+    lines, piece = wire.Lines(), b"x" * wire.READ_BYTES
+    with pytest.raises(wire.Garbled, match=str(wire.LINE_LIMIT_BYTES)):
+        for _ in range(wire.LINE_LIMIT_BYTES // wire.READ_BYTES + 1):
+            lines.feed(piece)
+    longest = {"verdict": "x" * (wire.LINE_LIMIT_BYTES - 100)}
+    assert wire.Lines().feed(wire.pack(longest)) == [longest]
+
+
+@pytest.mark.parametrize("value", [None, "3", 3.0, True, [3], {}, float("nan")])
+def test_only_an_integer_is_a_number(value: object) -> None:
+    """A truth value is none either, and what is missing is no zero."""
+    with pytest.raises(wire.Garbled, match="no number pid"):
+        wire.number({"pid": value}, "pid")
+    assert wire.number({"pid": 3}, "pid") == 3
+    with pytest.raises(wire.Garbled):
+        wire.number({}, "pid")
+
+
+def test_a_text_that_is_none_is_empty() -> None:
+    """What is said of a node besides is not worth an error."""
+    assert [wire.text({"a": value}, "a") for value in ("x", 1, None, ["x"])] == ["x", "", "", ""]
+    assert wire.text({}, "a") == ""
+
+
+# --- folders
+
+
+@pytest.mark.parametrize("job", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a" * 65, "a\n", "a\0"])
+def test_a_name_that_is_no_jobs_makes_no_path(job: str) -> None:
+    """It stands on a command line, where anybody could have changed it."""
+    with pytest.raises(wire.Garbled):
+        wire.folder_name(job)
+
+
+@pytest.fixture
+def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder in which sessions have theirs."""
+    monkeypatch.setattr(wire, "FOLDERS", (str(tmp_path / "missing"), str(tmp_path)))
+    return tmp_path
+
+
+def test_a_session_is_found_in_a_folder_that_is_only_ours(base: Path) -> None:
+    """Not in one that others can write or read, nor behind a link that somebody has put there."""
+    assert wire.find_session("ab12") is None
+    folder = base / wire.folder_name("ab12")
+    folder.mkdir(mode=0o700)
+    assert wire.find_session("ab12") == f"{folder}/{wire.SOCKET}"
+    for mode in (0o750, 0o701, 0o777):
+        folder.chmod(mode)
+        assert wire.find_session("ab12") is None, oct(mode)
+    folder.chmod(0o700)
+    folder.rename(base / "elsewhere")
+    folder.symlink_to(base / "elsewhere")
+    assert wire.find_session("ab12") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_not_believed(base: Path) -> None:
+    """In /tmp anybody can make one of that name before us."""
+    folder = base / wire.folder_name("ab12")
+    folder.mkdir(mode=0o700)
+    os.chown(folder, 65534, 65534)
+    assert wire.find_session("ab12") is None
+
+
+def test_who_is_at_the_other_end_is_the_kernels_word() -> None:
+    """Pid and user, not what is said."""
+    one, other = socket.socketpair(socket.AF_UNIX)
+    with one, other:
+        assert wire.read_peer(one) == (os.getpid(), os.geteuid())
+
+
+# --- verdicts
+
+
+def travel(record: object) -> object:
+    """Return a record as it arrives."""
+    (message,) = wire.Lines().feed(wire.pack({"verdict": record}))
+    return message["verdict"]
+
+
+def test_a_verdict_arrives_as_it_was_given() -> None:
+    """All but the others, which the head knows."""
+    verdict = judge(
+        dead(2, -9, stderr=f"epoch 3\ntoken {SECRET}\n{TRACEBACK}"),
+        [dead(0, 1, 0.8)],
+        [OOM, PEER, Cause("killed", "größe 漢字", "fix")],
+        told="SIGTERM",
+        leftovers=["pid 12 (python)"],
+    )
+    arrived = travel(render_record(verdict))
+    assert isinstance(arrived, dict)
+    parsed = parse_record(arrived)
+    assert vars(parsed) == {**vars(verdict), "others": ()}
+    assert SECRET not in json.dumps(arrived)
+
+
+EVIL = "\x1b[2J\x1b]0;owned\x07\r\u202egnp.exe\n\x9b31m\udcff"
+
+
+def places(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """Yield the way to every value in a record, lists and objects too."""
+    if path:
+        yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield from places(inner, (*path, key))
+
+
+def changed(path: tuple[str | int, ...], value: object) -> dict[str, object]:
+    """Return a record with one value in place of what it has there."""
+    record: dict[str, object] = json.loads(json.dumps(FULL))
+    *way, last = path
+    inner: object = record
+    for key in way:
+        inner = inner[key]  # type: ignore[index]
+    inner[last] = value  # type: ignore[index]
+    return record
+
+
+FULL = json.loads(
+    json.dumps(
+        render_record(
+            judge(dead(2, -9, stderr=f"epoch 3\n{TRACEBACK}"), [], [OOM, PEER], leftovers=["pid 12 (python)"])
+        )
+    )
+)
+VALUES = [
+    EVIL,
+    f"x {SECRET}",
+    None,
+    True,
+    -1,
+    10**30,
+    1.5,
+    float("nan"),
+    float("inf"),
+    [],
+    [EVIL],
+    {EVIL: EVIL},
+]
+
+
+@pytest.mark.parametrize("path", list(places(FULL)), ids=lambda path: ".".join(map(str, path)))
+def test_no_record_gets_the_better_of_the_head(path: tuple[str | int, ...]) -> None:
+    """Whatever stands in one place: refused, or shown without what a terminal obeys, and without secrets."""
+    for value in VALUES:
+        try:
+            verdict = parse_record(changed(path, value))
+        except (KeyError, TypeError, ValueError):
+            continue
+        for text in (render_text(verdict), render_json(verdict)):
+            assert all(line.isprintable() for line in text.splitlines()), (path, value)
+            assert SECRET not in text
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_a_record_without_one_of_its_keys_is_refused(name: str) -> None:
+    """But for the others, which are not read."""
+    record = {key: value for key, value in FULL.items() if key != name}
+    if name == "others":
+        parse_record(record)
+        return
+    with pytest.raises(KeyError):
+        parse_record(record)
+
+
+def test_what_is_there_besides_is_not_looked_at() -> None:
+    """Not as a keyword of ours, nor as anything else."""
+    assert parse_record({**FULL, EVIL: EVIL, "__class__": 1}) == parse_record(FULL)
+
+
+# --- nodes in words
+
+
+def nodes(*states: tuple[str, str, int]) -> list[Node]:
+    """Return nodes by (host, reason, ranks that have started)."""
+    found = []
+    for index, (host, reason, started) in enumerate(states):
+        node = Node(index, Line(host, ("ssh", host)))
+        node.reason = reason
+        node.started = {100 * index + rank: rank for rank in range(started)}
+        found.append(node)
+    return found
+
+
+def test_the_same_reason_is_said_once() -> None:
+    """Nodes in their order, reasons in that of their first node."""
+    listed = nodes(("a", "no route", 0), ("b", "no answer yet", 0), ("c", "no route", 0))
+    assert describe_nodes(listed) == "a, c: no route; b: no answer yet"
+    assert describe_nodes([]) == ""
+
+
+def test_a_thousand_nodes_are_one_line() -> None:
+    """The first twenty by name, of each reason, and how many more there are."""
+    listed = nodes(*((f"node{index}", "no answer yet", 0) for index in range(1000)))
+    said = describe_nodes(listed)
+    assert said.endswith(f"node{NAMED_MAX - 1} and {1000 - NAMED_MAX} more: no answer yet")
+    assert len(said) < 400
+
+
+def test_who_did_not_answer_is_an_error_that_can_be_retried() -> None:
+    """Code, status, number and names."""
+    error = not_ready(nodes(("a", "no route", 0)), 900)
+    (problem,) = error.problems
+    assert (problem.code, error.exit_status) == ("nodes-missing", 75)
+    assert problem.what == "1 node did not answer within 900 s: a: no route"
+    (several,) = not_ready(nodes(("a", "x", 0), ("b", "y", 0)), 0.5).problems
+    assert several.what == "2 nodes did not answer within 0.5 s: a: x; b: y"
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ((), "0 started"),
+        ((0, 0), "0 started"),
+        ((1, 0), "1 started (1 on a)"),
+        ((4, 0), "4 started, all on a"),
+        ((0, 4), "4 started, all on b"),
+        ((2, 1), "3 started (2 on a, 1 on b)"),
+    ],
+)
+def test_where_ranks_have_started(counts: tuple[int, ...], said: str) -> None:
+    """All on one node is what an mpirun does that does not see its hosts."""
+    listed = nodes(*((host, "", count) for host, count in zip("abc", counts, strict=False)))
+    assert describe_places(listed) == said
+
+
+def test_ranks_on_a_thousand_nodes_are_one_line() -> None:
+    """Not a node more than a person reads."""
+    assert len(describe_places(nodes(*((f"node{i}", "", 2) for i in range(1000))))) < 400
