@@ -31,6 +31,7 @@ DESCRIPTION = {
     "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
     "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
+    "bandwidth": "measure how fast the processes of a job talk to each other, and whether that is right",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
 STYLES = ("table", "sh", "json", "dotenv")
@@ -327,6 +328,14 @@ def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return command.keygen(argv, environ, DESCRIPTION["keygen"])
 
 
+def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher bandwidth``: ``launcher run -- python -m launcher.bandwidth``, with this Python."""
+    from launcher.bandwidth.options import parse_options
+
+    parse_options(argv)  # what is wrong is said once, and not by every process
+    return run(("--", sys.executable, "-m", "launcher.bandwidth", *argv), environ)
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -343,5 +352,6 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "snapshot": snapshot,
     "serve": serve,
     "keygen": keygen,
+    "bandwidth": bandwidth,
     "rehearse": rehearse,
 }

@@ -1,0 +1,117 @@
+"""Entry point: ``launcher run -- python -m launcher.bandwidth``, once per process of the job."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher.__main__ import BROKEN_PIPE, print_problems
+from launcher.bandwidth.expect import is_telling, judge, plan_expectation
+from launcher.bandwidth.job import Job, load_torch, read_identity
+from launcher.bandwidth.measure import measure_pairs, sweep
+from launcher.bandwidth.options import parse_options
+from launcher.bandwidth.pairs import find_slow
+from launcher.bandwidth.plot import render_plot
+from launcher.bandwidth.roster import choose_backend, describe_process, list_units, read_roster
+from launcher.bandwidth.views import Setup, pairs_json, render_pairs, render_sweep, sweep_json
+from launcher.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.replace import replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.bandwidth.options import Options
+
+WRONG_SUMS = 1
+INTERRUPTED = 130  # 128 + SIGINT
+
+
+def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Measure together with the other processes; rank 0 reports. Return the exit status."""
+    try:
+        return run(parse_options(argv), environ)
+    except LauncherError as error:
+        print_problems(error)
+        return error.exit_status
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def run(options: Options, environ: Mapping[str, str]) -> int:
+    """Find the other processes, measure, and take leave of them."""
+    identity = read_identity(environ)
+    job = Job(load_torch(), identity, options.timeout_s)
+    facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
+    members = read_roster(facts)
+    try:
+        backend = choose_backend(options.backend, members)
+        job.use(backend)
+        setup = Setup(backend, job.describe_library(backend), members)
+        measure = _measure_pairs if options.pairs else _measure_all
+        return measure(job, setup, options)
+    finally:
+        job.leave()
+
+
+def _measure_all(job: Job, setup: Setup, options: Options) -> int:
+    with job.group("all", setup.backend, range(setup.process_count)) as group:
+        samples, ended = sweep(group, options)
+    ways = [member.ways for member in setup.members]
+    fewest = min(len(member.ranks) for member in setup.members)
+    expectation = plan_expectation(ways, setup.backend, fewest)
+    best = max(samples, key=lambda sample: sample.bus_gbps)
+    is_enough = is_telling(samples[-1].size_bytes, samples[-1].time_s)
+    hints = [f"{way.name}: {hint}" for way in ways for hint in way.hints]
+    verdict = judge(best.bus_gbps, is_enough, expectation, hints)
+    if job.identity.rank == 0:
+        render = sweep_json if options.format == "json" else render_sweep
+        _write(render(setup, samples, ended, expectation, verdict), options.output)
+        if options.svg:
+            _write(render_plot(samples, expectation, str(setup), verdict.text), options.svg)
+    return 0 if all(sample.is_right for sample in samples) else WRONG_SUMS
+
+
+def _measure_pairs(job: Job, setup: Setup, options: Options) -> int:
+    units = list_units(setup.members)
+    if len(units) < 2:
+        problem = Problem("usage", "--pairs: expected two processes or more, found one", "this job", START)
+        raise UsageError(problem)
+    pairs = measure_pairs(job, setup.backend, tuple(units.values()), options)
+    slow = find_slow(pairs, options.slow_below)
+    how = ONE_BY_ONE if options.one_by_one else AT_ONCE
+    if job.identity.rank == 0:
+        render = pairs_json if options.format == "json" else render_pairs
+        _write(render(setup, tuple(units), pairs, slow, how), options.output)
+    return 0
+
+
+START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth"
+ONE_BY_ONE = "one after the other"
+AT_ONCE = "those without a node in common at once, slow ones once more alone"
+
+
+def _write(text: str, path: str) -> None:
+    """Write a report to a file, or to standard output for ``-``.
+
+    Raises:
+        NotReady: It cannot be written.
+    """
+    try:
+        if path == "-":
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        else:
+            replace_file(text, path)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        what = f"{path!r}: {error.strerror}"
+        raise NotReady(Problem("cannot-write", what, "command line", "name another file")) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], os.environ))

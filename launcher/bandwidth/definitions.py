@@ -1,0 +1,102 @@
+"""Sizes, times and bandwidths of an all-reduce, as nccl-tests define them.
+
+Source: https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md, "Bandwidth": algbw = S/t, and for
+an all-reduce of n processes busbw = algbw * 2(n-1)/n, which "we can compare with the hardware peak bandwidth,
+independently of the number of ranks used".
+"""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+
+ELEMENT_BYTES = 4
+"""Of float32, which is summed."""
+UNITS = ("", "K", "M", "G", "T")
+
+
+@frozen
+class Sample:
+    """One size, measured.
+
+    Attributes:
+        size_bytes: What each process contributes, and gets.
+        time_s: One all-reduce; the mean over iterations, and over processes.
+        process_count: Between how many.
+        iterations: How many were timed.
+        is_right: Whether the sum was what it should be.
+    """
+
+    size_bytes: int
+    time_s: float
+    process_count: int
+    iterations: int = 1
+    is_right: bool = True
+
+    def __post_init__(self) -> None:
+        if self.size_bytes <= 0 or self.time_s <= 0 or self.process_count < 1:
+            raise ValueError(f"no measurement: {self}")
+
+    @property
+    def algorithm_gbps(self) -> float:
+        """Size over time, in Gb/s (10^9 bits)."""
+        return self.size_bytes / self.time_s * 8e-9
+
+    @property
+    def bus_gbps(self) -> float:
+        """What crosses the narrowest link, in Gb/s: comparable with its rate. 0 for one process."""
+        return self.algorithm_gbps * 2 * (self.process_count - 1) / self.process_count
+
+
+def list_sizes(min_bytes: int, max_bytes: int, factor: int) -> tuple[int, ...]:
+    """Return the sizes from one to the other, each ``factor`` times the one before; whole elements.
+
+    Raises:
+        ValueError: They do not follow each other, or less than an element.
+    """
+    if not ELEMENT_BYTES <= min_bytes <= max_bytes:
+        raise ValueError(f"expected {ELEMENT_BYTES} <= min-bytes <= max-bytes")
+    if factor < 2:
+        raise ValueError("expected a factor of 2 or more")
+    sizes = []
+    size = min_bytes
+    while size <= max_bytes:
+        sizes.append(size // ELEMENT_BYTES * ELEMENT_BYTES)
+        size *= factor
+    return tuple(sizes)
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes in e.g. ``1048576``, ``1M``, ``1MiB``; units are powers of 1024, as in nccl-tests.
+
+    Raises:
+        ValueError: It is no such size.
+    """
+    digits = text.strip().upper().removesuffix("B").removesuffix("I")
+    unit = digits[-1:] if digits[-1:] in UNITS[1:] else ""
+    number = digits.removesuffix(unit) if unit else digits
+    if not (number.isascii() and number.isdecimal() and len(number) <= 15):
+        raise ValueError("expected a size such as 1048576, 64K or 1G")
+    factor: int = 1024 ** UNITS.index(unit)
+    return int(number) * factor
+
+
+def render_size(size_bytes: int) -> str:
+    """Return e.g. ``64 KiB``; bytes where nothing larger fits evenly enough."""
+    value, unit = float(size_bytes), 0
+    while value >= 1024 and unit < len(UNITS) - 1:
+        value /= 1024
+        unit += 1
+    return f"{value:.4g} {UNITS[unit]}iB" if unit else f"{size_bytes} B"
+
+
+def render_time(time_s: float) -> str:
+    """Return e.g. ``43.1 µs``, ``12.5 ms``, ``2.1 s``: three digits."""
+    for scale, unit in ((1, "s"), (1e3, "ms")):
+        if time_s * scale >= 1:
+            return f"{time_s * scale:.3g} {unit}"
+    return f"{time_s * 1e6:.3g} µs"
+
+
+def render_gbps(gbps: float) -> str:
+    """Return e.g. ``3,200``, ``391``, ``18.5``, ``0.0093``: what can be told from a measurement."""
+    return f"{gbps:,.0f}" if gbps >= 100 else f"{gbps:.1f}" if gbps >= 1 else f"{gbps:.2g}"

@@ -1,0 +1,268 @@
+"""What the network of a job should give, by what its nodes have, and what to say of what it gave.
+
+An all-reduce crosses the border of each node once in each direction, whatever the number of its processes
+(see `launcher.bandwidth.definitions`): its bus bandwidth between nodes is at most what one node's ports give
+together, and the slowest node's counts for all.
+"""
+
+from __future__ import annotations
+
+from launcher.bandwidth.definitions import render_gbps
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.network import Interface, cluster_interface
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+GOOD = 0.75
+"""From this fraction of the ports' rates on all is well: protocols, PCI and the CPU take the rest."""
+OTHER_FABRIC = 0.25
+"""Below this one it is no port that is slow: the traffic takes another way."""
+TELLING_BYTES = 8 << 20
+TELLING_S = 0.1
+"""What is smaller and quicker than these shows latencies rather than bandwidth."""
+INFINIBAND = "InfiniBand"
+RDMA = "RDMA"
+ETHERNET = "interface"
+NVLINK = "NVLink"
+
+
+@frozen
+class Ways:
+    """What a node has to talk through.
+
+    Attributes:
+        name: Of the node.
+        port_gbps: The rate of each port that NCCL can use.
+        port_kind: `INFINIBAND`, or `RDMA` for RoCE and EFA.
+        interface: Name of the interface that leads to the other nodes.
+        interface_gbps: Its speed; None where nothing tells, or what tells is not to be believed.
+        nvlink_gbps: What a GPU's NVLinks give together, in one direction.
+        hints: What on this node keeps NCCL from its ports.
+    """
+
+    name: str
+    port_gbps: tuple[float, ...] = ()
+    port_kind: str = INFINIBAND
+    interface: str | None = None
+    interface_gbps: float | None = None
+    nvlink_gbps: float | None = None
+    hints: tuple[str, ...] = ()
+
+
+@frozen
+class Expectation:
+    """What the bus bandwidth should come near to.
+
+    Attributes:
+        gbps: None if nothing tells.
+        of: What gives it: ``8 InfiniBand ports``, ``eth0``; or, without a number, why there is none.
+        kind: `INFINIBAND`, `RDMA`, `ETHERNET`, `NVLINK`; empty without a number.
+        notes: What is odd about the nodes: one has fewer ports than the others.
+    """
+
+    gbps: float | None
+    of: str
+    kind: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@frozen
+class Verdict:
+    """What is to be said of a measurement.
+
+    Attributes:
+        level: ``good``, ``slow``, ``other-fabric``, or ``unknown``.
+        text: One line.
+        hints: What to look at, a line each.
+    """
+
+    level: str
+    text: str
+    hints: tuple[str, ...] = ()
+
+
+def read_ways(
+    host: Host,
+    environ: Mapping[str, str],
+    name: str,
+    master: str | None,
+    read_nvlink_gbps: Callable[[], float | None] = lambda: None,
+) -> Ways:
+    """Read what a node has to talk through.
+
+    Args:
+        host: The node.
+        environ: What a process of the job sees: the user's choice of an interface, NCCL's switches.
+        name: What the node is called in reports.
+        master: Where rank 0 is: the way there is the way to the others.
+        read_nvlink_gbps: Tells what a GPU's NVLinks give; nobody does yet.
+    """
+    interfaces = host.interfaces()
+    lead = _find_interface(host, interfaces, environ, master)
+    ports, kind = choose_ports(host.hca_ports(), interfaces)
+    return Ways(
+        name=name,
+        port_gbps=tuple(port.rate_gbps for port in ports if port.rate_gbps),
+        port_kind=kind,
+        interface=lead.name if lead else None,
+        interface_gbps=believable_gbps(lead) if lead else None,
+        nvlink_gbps=read_nvlink_gbps(),
+        hints=read_hints(environ, ports),
+    )
+
+
+def _find_interface(
+    host: Host, interfaces: Sequence[Interface], environ: Mapping[str, str], master: str | None
+) -> Interface | None:
+    for variable in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):
+        named = environ.get(variable, "").removeprefix("=")
+        for interface in interfaces:
+            if interface.name == named:
+                return interface
+    return cluster_interface(host, interfaces, master, ()) if master else None
+
+
+def believable_gbps(interface: Interface) -> float | None:
+    """Return the speed of an interface that has a cable: a pair of virtual ends only claims 10 Gb/s."""
+    is_hardware = interface.kind not in ("virtual", "bridge", "loopback")
+    return interface.speed_mbps / 1000 if interface.speed_mbps and is_hardware else None
+
+
+def choose_ports(ports: Sequence[Port], interfaces: Sequence[Interface]) -> tuple[tuple[Port, ...], str]:
+    """Return the ports that NCCL would use, and their kind: InfiniBand, or else RoCE and EFA.
+
+    The fast path of Azure's accelerated networking is an RDMA device, too; it is told by its interface, which
+    is a member of an ordinary one.
+    """
+    usable = tuple(port for port in ports if is_usable(port))
+    if usable:
+        return usable, INFINIBAND
+    kinds = {interface.name: interface.kind for interface in interfaces}
+    members = {
+        interface.name
+        for interface in interfaces
+        if interface.master and kinds.get(interface.master) != "bond"
+    }
+    others = tuple(
+        port
+        for port in ports
+        if port.state == "ACTIVE"
+        and port.has_uverbs
+        and (port.driver == "efa" or (port.link_layer == "Ethernet" and port.interface not in members))
+    )
+    return others, RDMA
+
+
+def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, ...]:
+    """Return what keeps NCCL from the ports of this node, as far as it can be seen from here."""
+    hints = []
+    if environ.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
+        hints.append(f"NCCL_IB_DISABLE={environ['NCCL_IB_DISABLE']} is set: NCCL leaves the ports alone")
+    if environ.get("NCCL_NET", "").lower() == "socket":
+        hints.append(f"NCCL_NET={environ['NCCL_NET']} is set: NCCL leaves the ports alone")
+    if any(port.has_uverbs is False for port in ports):
+        hints.append(
+            "/dev/infiniband is not in the container: docker run --device /dev/infiniband --cap-add IPC_LOCK"
+        )
+    return tuple(hints)
+
+
+def plan_expectation(nodes: Sequence[Ways], backend: str, processes_per_node: int) -> Expectation:
+    """Return what the bus bandwidth between all processes should come near to.
+
+    Args:
+        nodes: All nodes of the job.
+        backend: ``nccl``, or ``gloo``, which knows TCP alone.
+        processes_per_node: The fewest that a node has; each drives a port of its own.
+    """
+    if len(nodes) == 1:
+        return _expect_inside(nodes[0], backend)
+    if backend == "gloo":
+        return _slowest([_expect_interface(node) for node in nodes])
+    return _slowest([_expect_ports(node, processes_per_node) for node in nodes], _compare_ports(nodes))
+
+
+def _expect_inside(node: Ways, backend: str) -> Expectation:
+    if backend == "nccl" and node.nvlink_gbps:
+        return Expectation(node.nvlink_gbps, "a GPU's NVLinks", NVLINK)
+    inside = "GPUs" if backend == "nccl" else "processes"
+    return Expectation(None, f"one node: between its {inside}, no network is used")
+
+
+def _expect_interface(node: Ways) -> Expectation:
+    if node.interface is None:
+        return Expectation(None, f"{node.name} does not tell which interface leads to the others")
+    if node.interface_gbps is None:
+        return Expectation(None, f"{node.interface} of {node.name} does not tell its speed")
+    return Expectation(node.interface_gbps, node.interface, ETHERNET)
+
+
+def _expect_ports(node: Ways, processes_per_node: int) -> Expectation:
+    if not node.port_gbps:
+        return _expect_interface(node)
+    used = sorted(node.port_gbps, reverse=True)[:processes_per_node]
+    of = f"{len(used)} {node.port_kind} port{'s' if len(used) > 1 else ''}"
+    if len(used) < len(node.port_gbps):
+        of += f" of {len(node.port_gbps)}, one for each process"
+    return Expectation(sum(used), of, node.port_kind)
+
+
+def _compare_ports(nodes: Sequence[Ways]) -> tuple[str, ...]:
+    """Return a line for each node that has fewer ports than the best."""
+    most = max(nodes, key=lambda node: len(node.port_gbps))
+    return tuple(
+        f"{node.name} has {len(node.port_gbps) or 'no'} usable {most.port_kind} "
+        f"port{'' if len(node.port_gbps) == 1 else 's'}, {most.name} has {len(most.port_gbps)}: "
+        "all nodes go at the pace of the slowest"
+        for node in nodes
+        if len(node.port_gbps) < len(most.port_gbps)
+    )
+
+
+def _slowest(nodes: Sequence[Expectation], notes: tuple[str, ...] = ()) -> Expectation:
+    unknown = [node for node in nodes if node.gbps is None]
+    slowest = unknown[0] if unknown else min(nodes, key=lambda node: node.gbps or 0)
+    return Expectation(slowest.gbps, slowest.of, slowest.kind, notes)
+
+
+def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Sequence[str] = ()) -> Verdict:
+    """Return what is to be said of the best bus bandwidth that was measured.
+
+    Args:
+        bus_gbps: The best over all sizes.
+        is_telling: Whether sizes were large enough to show bandwidth; see `is_telling`.
+        expectation: What it should be.
+        hints: What the nodes say about why it may be slow.
+    """
+    got = render_gbps(bus_gbps)
+    if bus_gbps == 0:
+        return Verdict("unknown", "one process: nothing travels; start two or more")
+    if expectation.gbps is None:
+        return Verdict("unknown", f"{got} Gb/s: nothing to compare with ({expectation.of})")
+    of = f"{got} of {render_gbps(expectation.gbps)} Gb/s"
+    fraction = bus_gbps / expectation.gbps
+    if fraction >= GOOD:
+        return Verdict("good", f"{of}: as it should be", expectation.notes)
+    if not is_telling:
+        return Verdict("unknown", f"{of}: too little data to tell; --max-bytes 1G", expectation.notes)
+    ports = expectation.kind in (INFINIBAND, RDMA)
+    if fraction < OTHER_FABRIC and ports:
+        look = (*expectation.notes, *hints, "what NCCL uses stands in its NET/ lines: NCCL_DEBUG=INFO")
+        return Verdict("other-fabric", f"{of}: this is not {expectation.kind}", look)
+    look = (*expectation.notes, *hints, *(PORT_HINTS if ports else ()), PAIRS_HINT)
+    return Verdict("slow", f"{of}: slower than it should be", look)
+
+
+PORT_HINTS = (
+    "GPUDirect RDMA: NCCL_DEBUG=INFO says GDRDMA where it is used; without it, load nvidia-peermem",
+)
+PAIRS_HINT = "which node or link it is: --pairs"
+
+
+def is_telling(size_bytes: int, time_s: float) -> bool:
+    """Whether the largest size was large enough, or took long enough, to show bandwidth."""
+    return size_bytes >= TELLING_BYTES or time_s >= TELLING_S

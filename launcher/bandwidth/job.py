@@ -1,0 +1,240 @@
+"""The processes of a job: who they are, what they tell each other, and groups of them to measure.
+
+What they tell each other goes through torch's store, which is plain TCP to rank 0, and never through what is
+measured. A group is made anew for each measurement, between its members only: one link that does not
+work must not keep all others from being measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+import time
+from datetime import timedelta
+from typing import Any
+
+from launcher.environ import Malformed, parse_int
+from launcher.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+RANK_LIMIT = 1 << 24
+WHERE = "the processes of this job"
+EARLIER = "look for an earlier message of another process, and for what a firewall lets through"
+START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
+
+
+@frozen
+class Identity:
+    """This process, by what the launcher (or torchrun) has set."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_size: int
+
+
+def read_identity(environ: Mapping[str, str]) -> Identity:
+    """Return who we are.
+
+    Raises:
+        UsageError: Nobody has given us a rank.
+    """
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    meeting = ("MASTER_ADDR", "MASTER_PORT")
+    try:
+        rank, world_size, local_rank, local_size = (
+            parse_int(environ.get(name, ""), 0, RANK_LIMIT) for name in names
+        )
+        if any(not environ.get(name) for name in meeting):
+            raise Malformed("a host and a port")
+    except Malformed:
+        wanted = (*names, *meeting)
+        found = ", ".join(f"{name}={environ[name]!r}" for name in wanted if name in environ) or "none of them"
+        what = f"expected {', '.join(wanted)}, found {found}: this measures between the processes of a job"
+        raise UsageError(Problem("usage", what, "environment", START)) from None
+    return Identity(rank, world_size, local_rank, local_size)
+
+
+def load_torch() -> Any:
+    """Import torch, and the part of it that talks.
+
+    Raises:
+        Unavailable: This Python has none, or none that can.
+    """
+    try:
+        torch = importlib.import_module("torch")
+        importlib.import_module("torch.distributed")
+    except (ImportError, OSError) as error:  # OSError: a library of CUDA that is missing
+        raise Unavailable(_no_torch(f"{sys.executable} cannot import torch: {error}")) from error
+    if not torch.distributed.is_available():
+        raise Unavailable(_no_torch(f"torch {torch.__version__} was built without torch.distributed"))
+    return torch
+
+
+def _no_torch(what: str) -> Problem:
+    fix = "start it with a Python that has torch: launcher run -- /path/to/python -m launcher.bandwidth"
+    return Problem("torch-missing", what, "this process", fix)
+
+
+class Job:
+    """This process, and its way to the others."""
+
+    def __init__(self, torch: Any, identity: Identity, timeout_s: float) -> None:
+        """Find the others.
+
+        Raises:
+            NotReady: They are not all there in time.
+        """
+        self.torch = torch
+        self.identity = identity
+        self.timeout = timedelta(seconds=timeout_s)
+        self.device = torch.device("cpu")
+        with said(_peers_missing(f"not all {identity.world_size} processes came together")):
+            rendezvous = torch.distributed.rendezvous(
+                "env://", identity.rank, identity.world_size, timeout=self.timeout
+            )
+            self.store = next(rendezvous)[0]
+
+    def gather(self, name: str, value: object, timeout_s: float = 0) -> list[Any]:
+        """Return what each process gives under a name, in order of rank; all come together here.
+
+        Args:
+            name: Used once in a job.
+            value: What JSON can hold.
+            timeout_s: How much longer than at the start the others may take.
+
+        Raises:
+            NotReady: Some process is not there in time.
+        """
+        rank, world_size = self.identity.rank, self.identity.world_size
+        with said(_peers_missing(f"some of {world_size} processes never came to {name!r}")):
+            self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
+            self.store.set(f"bandwidth/{name}/{rank}", json.dumps(value))
+            if rank == 0:
+                texts = [self.store.get(f"bandwidth/{name}/{other}").decode() for other in range(world_size)]
+                self.store.set(f"bandwidth/{name}", f"[{','.join(texts)}]")
+            found: list[Any] = json.loads(self.store.get(f"bandwidth/{name}"))
+        return found
+
+    def leave(self) -> None:
+        """Say that we need nothing more; rank 0, at which the store is, waits for all."""
+        with contextlib.suppress(RuntimeError):
+            self.store.set(f"bandwidth/left/{self.identity.rank}", "")
+            if self.identity.rank == 0:
+                for rank in range(self.identity.world_size):
+                    self.store.get(f"bandwidth/left/{rank}")
+
+    def use(self, backend: str) -> None:
+        """Choose the device: with NCCL the GPU that belongs to this process."""
+        if backend == "nccl":
+            index = self.identity.local_rank % self.torch.cuda.device_count()
+            self.device = self.torch.device("cuda", index)
+            self.torch.cuda.set_device(self.device)
+
+    def describe_library(self, backend: str) -> str:
+        """Return what is measured, by version; with NCCL the GPU, too."""
+        torch = self.torch
+        if backend != "nccl":
+            return f"{backend}, torch {torch.__version__}"
+        version = ".".join(map(str, torch.cuda.nccl.version()))
+        return f"NCCL {version}, torch {torch.__version__}, {torch.cuda.get_device_name(self.device)}"
+
+    @contextlib.contextmanager
+    def group(self, name: str, backend: str, ranks: Sequence[int]) -> Iterator[Group]:
+        """Join some processes, this one among them, inside of a ``with`` block.
+
+        Raises:
+            NotReady: They cannot reach each other.
+        """
+        dist = self.torch.distributed
+        with said(_no_collective(f"{backend} between ranks {_list(ranks)} failed")):
+            dist.init_process_group(
+                backend,
+                store=dist.PrefixStore(f"bandwidth/{name}", self.store),
+                rank=list(ranks).index(self.identity.rank),
+                world_size=len(ranks),
+                timeout=self.timeout,
+            )
+            try:
+                yield Group(self.torch, self.device, len(ranks), list(ranks).index(self.identity.rank))
+            finally:
+                dist.destroy_process_group()
+
+
+class Group:
+    """Processes that are joined: what can be done between them, on this one's device."""
+
+    def __init__(self, torch: Any, device: Any, size: int, index: int) -> None:
+        self._torch = torch
+        self._device = device
+        self.size = size
+        self._index = index
+
+    def is_sum_right(self, count: int) -> bool:
+        """Whether an all-reduce of ``count`` elements gives what it should, on all processes."""
+        data = self.full(count, self._index + 1)
+        self._reduce(data)
+        expected = self.size * (self.size + 1) / 2
+        wrong = float(data.min()) != expected or float(data.max()) != expected
+        return self.mean(float(wrong)) == 0
+
+    def time(self, count: int, iterations: int) -> float:
+        """Return the seconds of one all-reduce, the mean over iterations and processes."""
+        data = self.full(count, 0)  # of anything else the sums would grow beyond a float
+        self._reduce(self.full(1, 0))  # all begin at once
+        self._wait()
+        begin = time.perf_counter()
+        for _ in range(iterations):
+            self._reduce(data)
+        self._wait()
+        return self.mean((time.perf_counter() - begin) / iterations)
+
+    def full(self, count: int, value: float) -> Any:
+        """Return ``count`` elements, all the same."""
+        return self._torch.full((count,), value, dtype=self._torch.float32, device=self._device)
+
+    def mean(self, value: float) -> float:
+        """Return the mean of what each process has; the same number on all."""
+        data = self._torch.tensor([value], dtype=self._torch.float64, device=self._device)
+        self._reduce(data)
+        return float(data) / self.size
+
+    def _reduce(self, data: Any) -> None:
+        self._torch.distributed.all_reduce(data)
+
+    def _wait(self) -> None:
+        if self._device.type == "cuda":
+            self._torch.cuda.synchronize(self._device)
+
+
+@contextlib.contextmanager
+def said(describe: Callable[[str], Problem]) -> Iterator[None]:
+    """Turn what torch raises into a problem.
+
+    Raises:
+        NotReady: What ``describe`` makes of the first line of what torch said.
+    """
+    try:
+        yield
+    except RuntimeError as error:  # torch's own errors are all of this kind
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise NotReady(describe(reason[0])) from error
+
+
+def _peers_missing(what: str) -> Callable[[str], Problem]:
+    return lambda reason: Problem("peers-missing", f"{what}: {reason}", WHERE, EARLIER)
+
+
+def _no_collective(what: str) -> Callable[[str], Problem]:
+    return lambda reason: Problem("no-collective", f"{what}: {reason}", WHERE, EARLIER)
+
+
+def _list(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return shown if len(ranks) <= 8 else f"{shown}, ... ({len(ranks)})"
