@@ -156,6 +156,13 @@ def plan_shim(options: Options, topology: Topology) -> tuple[str, ...]:
     return tuple(words)
 
 
+def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
+    """Return a planned line with what is made when the job starts; the user's command stays as it is."""
+    ours = argv.index("--", argv.index(JOB)) if JOB in argv else len(argv)
+    filled = (word.replace(FOLDER, folder).replace(JOB, job) for word in argv[:ours])
+    return (*filled, *argv[ours:])
+
+
 def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     """Return name and network (CIDR) of the interface that reaches the other nodes."""
     if len(fleet.hosts) < 2:

@@ -51,6 +51,7 @@ class Channel:
 
     Attributes:
         released: The job has ended, or nobody is there to say so: this rank may end, too.
+        path: Of the session's socket.
     """
 
     def __init__(self, job: str) -> None:
@@ -60,11 +61,11 @@ class Channel:
             NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
         """
         self.released = False
-        self._lines = wire.Lines()
-        path = wire.find_session(job)
+        self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        self.path = path = wire.find_session(job) or ""
         self.socket = socket.socket(socket.AF_UNIX)
         try:
-            if path is None:
+            if not path:
                 raise FileNotFoundError
             self.socket.connect(path)
         except OSError as error:
@@ -143,8 +144,10 @@ class RankSupervisor(Supervisor):
         """The session has said something, or is gone, and with it the job."""
         if not self.channel.hear():
             self.loop.remove(self.channel.socket.fileno())
-            if not self.channel.released and self.running:
-                self.stopper.begin(signal.SIGTERM)
+            if not self.channel.released:
+                wire.remove_folder(self.channel.path)  # a session that was killed has left it
+                if self.running:
+                    self.stopper.begin(signal.SIGTERM)
             self.channel.released = True
 
     def on_signals(self) -> None:
@@ -189,6 +192,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     channel = Channel(job)
     welcome = channel.greet()
     facts = read_place(environ)
+    take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
     channel.say({"is": "started", **facts})
     try:
         supervisor = prepare(words, environ, welcome, channel, facts)
@@ -196,6 +200,33 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
         channel.refuse(error, facts)
         raise
     return supervisor.run()
+
+
+def take_stdin(path: object) -> None:
+    """Read from there instead of from what mpirun has given us.
+
+    Rank 0 runs where the head does, and reads what the head would: Open MPI 5.0 never forwards the end of
+    it, and repeats parts of more than 64 KiB (openpmix/prrte issues 2373 and 2579). The others have nothing
+    to read, but MPICH leaves them a pipe from sshd that has no end.
+
+    Args:
+        path: A file, or a descriptor of the head in /proc; None for what mpirun has given us.
+    """
+    if not isinstance(path, str):
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe that nobody writes to any more
+    except OSError as error:
+        print(f"launcher: standard input of the head cannot be read: {error}", file=sys.stderr)
+        return
+    os.set_blocking(fd, True)
+    try:
+        with open(path.replace("/fd/", "/fdinfo/"), encoding="ascii") as file:
+            os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)
+    except (OSError, ValueError, IndexError):
+        pass  # no regular file
+    os.dup2(fd, 0)
+    os.close(fd)
 
 
 def prepare(

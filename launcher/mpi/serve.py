@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 GONE = 75
 """Our status where the head has gone without a word."""
+PATIENCE_S = 30.0
+"""How long a head may take on top of the grace that it gives the ranks."""
 CLOSE_S = 4.0
 """How long sshd and its sessions may take to end."""
 
@@ -43,14 +46,16 @@ class ServeRelay(Relay):
         """What is asked of us is not asked of sshd."""
 
     def pass_on(self, number: int, *, from_terminal: bool) -> None:
-        """Tell the head; before it has come, or when asked twice, end."""
+        """Tell the head; before it has come, or at a second Ctrl-C, end."""
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
-        again, self.told = self.told is not None, self.told or number
-        if again or not self._server.tell(number):
+        is_first, self.told = self.told is None, self.told or number
+        typed_twice = from_terminal and number == signal.SIGINT and not is_first
+        if typed_twice or not self._server.tell(number):
             self._server.end(128 + number)
-        else:
+        elif is_first:
             self._say(f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes")
+            self._server.wait_for_end()
 
 
 class Server(Supervisor):
@@ -66,9 +71,11 @@ class Server(Supervisor):
         environ: Mapping[str, str],
         listener: socket.socket,
         timeout_s: float,
+        private: str,
     ) -> None:
-        self.listener, self.timeout_s = listener, timeout_s
+        self.listener, self.timeout_s, self.private = listener, timeout_s, private
         self.connection: socket.socket | None = None
+        self.session_pid = 0
         self.status: int | None = None
         self.wake = Wake(time.monotonic() + timeout_s)
         self.is_late = False
@@ -96,6 +103,11 @@ class Server(Supervisor):
         self.loop.add(reading, lambda: self.on_sshd(reading))
         return child, Streams(streams.stdin, self.writing, self.writing), changes
 
+    def remove_traces(self) -> None:
+        """Keys stand in the private folder."""
+        super().remove_traces()
+        shutil.rmtree(self.private, ignore_errors=True)
+
     def on_sshd(self, fd: int) -> None:
         """sshd tells of every connection; who was refused is worth a word."""
         try:
@@ -109,15 +121,22 @@ class Server(Supervisor):
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
             if line and not is_routine(line):
                 self.say(f"sshd: {printable(line)}")
+        self.wake_session()
+
+    def wake_session(self) -> None:
+        """Somebody may have stopped the session: then it would not see that its connection has ended."""
+        if self.session_pid:
+            with contextlib.suppress(OSError):
+                os.kill(self.session_pid, signal.SIGCONT)
 
     def on_connect(self) -> None:
         """A session has been started on this node: the head has come."""
         connection, _ = self.listener.accept()
-        _, uid = wire.read_peer(connection)
+        pid, uid = wire.read_peer(connection)
         if uid != os.geteuid() or self.connection is not None:
             connection.close()
             return
-        self.connection, self.wake.due = connection, None
+        self.connection, self.session_pid, self.wake.due = connection, pid, None
         self.loop.add(connection.fileno(), self.on_word)
 
     def on_word(self) -> None:
@@ -130,14 +149,25 @@ class Server(Supervisor):
             self.end(min(int(data.split()[0]), 255))
         elif not data:
             self.loop.remove(self.connection.fileno())
+            self.session_pid = 0
             if self.status is None:
-                self.say("the head of the job is gone without a word; what it left here was ended")
+                self.say(
+                    "the head of the job is gone, or its session here: what it left on this node is ended"
+                )
                 self.end(GONE)
 
     def on_late(self) -> None:
-        """Nobody has come."""
-        self.is_late = True
-        self.end(GONE)
+        """Nobody has come; or the head was told to end the job, and has not."""
+        if self.relay.told is not None:
+            self.say("the head of the job has not ended it: giving up")
+            self.end(128 + self.relay.told)
+        else:
+            self.is_late = True
+            self.end(GONE)
+
+    def wait_for_end(self) -> None:
+        """The head has been told to end the job: that takes the grace, and what it needs to clean up."""
+        self.wake.due = time.monotonic() + self.watch.grace_s + PATIENCE_S
 
     def tell(self, number: int) -> bool:
         """Tell the head of a signal; return whether there is one."""
@@ -213,7 +243,7 @@ def serve(
     listener.listen(8)
     argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
     child = Child(0, 0, argv, dict(environ), called="sshd")
-    server = Server(child, argv[0], watch, environ, listener, timeout_s)
+    server = Server(child, argv[0], watch, environ, listener, timeout_s, folder)
     server.say(f"serving on {address} port {port} until the head of the job says that it is over")
     return server.run()
 
