@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import LauncherError
 from launcher.frozen import frozen
@@ -38,6 +38,8 @@ LOST = 75
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""
 NODE_LOST, DAEMON_LOST = "node-lost", "daemon-lost"
+KILLED = (0, 9, 137, 205, 255)
+"""Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
 """Between the first ranks and the last that mpirun starts."""
@@ -66,6 +68,7 @@ class Job:
         master_port: The port.
         variables: What the ranks get of our environment; None for what they are not to have.
         timeout_s: How long nodes may take to answer.
+        cwd: Where ranks work; empty where mpirun was told.
     """
 
     name: str
@@ -75,6 +78,7 @@ class Job:
     master_port: int
     variables: Mapping[str, str | None]
     timeout_s: float
+    cwd: str = ""
 
     @property
     def world_size(self) -> int:
@@ -246,6 +250,7 @@ class Head(Supervisor):
             "master_port": self.job.master_port,
             "grace_s": self.watch.grace_s,
             "variables": dict(self.job.variables),
+            "cwd": self.job.cwd,
             "stdin": self.stdin,
         }
 
@@ -397,11 +402,14 @@ class Head(Supervisor):
         """Say how the job ended, and return its status."""
         mpirun = self.processes[0]
         if mpirun.status and not self.events:
-            self.wait_for_reason()
+            self.wait_for(lambda: bool(self.events), EXPLAIN_S)
+        first = self.find_first()
+        if first is not None and _may_follow(first):
+            self.wait_for(lambda: self.find_first() is not first, SETTLE_S / 2)
         if self.relay.told is None:
             self.counting.check_all(succeeded=not self.events and not mpirun.status)
         event = self.find_first()
-        if self.mpirun_was_killed(event) or (event is None and mpirun.status and self.relay.told is None):
+        if self.mpirun_knows(event) or (event is None and mpirun.status and self.relay.told is None):
             self.crew.close(mpirun.status, CLOSE_S)
             return super().finish()  # mpirun itself: its words say why
         if event is None:
@@ -411,24 +419,27 @@ class Head(Supervisor):
         self.loop.guard(lambda: self.publish(self.judge(event), shown=True))
         return event.status
 
-    def mpirun_was_killed(self, event: Event | None) -> bool:
-        """Whether somebody else has ended mpirun by a signal, before anything else had failed."""
+    def mpirun_knows(self, event: Event | None) -> bool:
+        """Whether mpirun's own end says more than that of a rank: it was killed first, or has killed them."""
         mpirun = self.processes[0]
-        was_first = event is None or event.at_ns > (mpirun.ended_ns or 0)
-        return (mpirun.code or 0) < 0 and not mpirun.passed_on and was_first
+        if event is None or mpirun.passed_on is not None:
+            return False
+        if (mpirun.code or 0) < 0:
+            return event.at_ns > mpirun.ended_ns
+        return _may_follow(event) and mpirun.status not in KILLED  # MPI_Abort: its status is mpirun's
 
-    def wait_for_reason(self) -> None:
-        """mpirun has failed first: that a node was lost arrives a moment later."""
-        wake = Wake(time.monotonic() + EXPLAIN_S)
+    def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
+        """That a node was lost arrives a moment after what mpirun makes of it."""
+        wake = Wake(time.monotonic() + wait_s)
         self.loop.timers.append(wake)
-        while not self.events and wake.due is not None and self.crew.pids():
+        while not is_known() and wake.due is not None and self.crew.pids():
             self.loop.turn()
 
     def find_first(self) -> Event | None:
         """Return what came first, and of its own accord: not because somebody had asked for it."""
         own = [event for event in self.events if not event.asked]
         first = next(iter(own or self.events), None)
-        if first is not None and _code(first) == DAEMON_LOST:  # when a node is lost, mpirun ends its daemons
+        if first is not None and _may_follow(first):
             return next((event for event in own if _code(event) == NODE_LOST), first)
         return first
 
@@ -581,6 +592,17 @@ def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
         value if isinstance(value := message.get(key), int) else 0 for key in ("rank", "local_rank", "pid")
     ]
     return End(numbers[0], numbers[1], numbers[2], code, printable(words), event.at_ns - zero_ns)
+
+
+def _may_follow(event: Event) -> bool:
+    """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
+    return _code(event) == DAEMON_LOST or (event.cause is None and _is_silent(event))
+
+
+def _is_silent(event: Event) -> bool:
+    """Whether a rank was killed together with its launcher, which could not say anything."""
+    message = event.message or {}
+    return message.get("code") == -signal.SIGKILL and "verdict" not in message and "why" not in message
 
 
 def _code(event: Event) -> str:

@@ -195,11 +195,24 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
     channel.say({"is": "started", **facts})
     try:
-        supervisor = prepare(words, environ, welcome, channel, facts)
+        change_folder(wire.text(welcome, "cwd"))
+        return prepare(words, environ, welcome, channel, facts).run()
     except LauncherError as error:
         channel.refuse(error, facts)
         raise
-    return supervisor.run()
+
+
+def change_folder(path: str) -> None:
+    """Work where the head does: where that is missing, three of four mpiruns would use the home folder.
+
+    Raises:
+        NotReady: It is not there.
+    """
+    if path:
+        try:
+            os.chdir(path)
+        except OSError as error:
+            raise NotReady(_no_folder(path, error)) from error
 
 
 def take_stdin(path: object) -> None:
@@ -292,6 +305,15 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
     given = variables if isinstance(variables, dict) else {}
     merged = {**environ, **given}
     return {name: value for name, value in merged.items() if isinstance(value, str)}
+
+
+def _no_folder(path: str, error: OSError) -> Problem:
+    return Problem(
+        "no-folder",
+        f"the head's working directory {path!r}, on {os.uname().nodename}: {error.strerror}",
+        "this node",
+        "start the job in a folder that all nodes have, or name one: --mpi-args '-wdir FOLDER'",
+    )
 
 
 def _no_session(job: str) -> Problem:

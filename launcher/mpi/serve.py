@@ -13,7 +13,7 @@ from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.head import Wake
-from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.session import SERVE_SOCKET, parent_of
 from launcher.redact import printable
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
@@ -75,7 +75,6 @@ class Server(Supervisor):
     ) -> None:
         self.listener, self.timeout_s, self.private = listener, timeout_s, private
         self.connection: socket.socket | None = None
-        self.session_pid = 0
         self.status: int | None = None
         self.wake = Wake(time.monotonic() + timeout_s)
         self.is_late = False
@@ -121,13 +120,20 @@ class Server(Supervisor):
         for line in (line.decode("utf-8", "replace").strip() for line in lines):
             if line and not is_routine(line):
                 self.say(f"sshd: {printable(line)}")
-        self.wake_session()
 
-    def wake_session(self) -> None:
-        """Somebody may have stopped the session: then it would not see that its connection has ended."""
-        if self.session_pid:
+    def watch_session(self, pid: int) -> None:
+        """Wake the session when its sshd ends: one that somebody has stopped would not see that."""
+        with contextlib.suppress(OSError):  # an old kernel, or it is gone already
+            fd = os.pidfd_open(parent_of(pid))
+            self.loop.add(fd, lambda: self.wake_session(pid, fd))
+
+    def wake_session(self, pid: int, fd: int) -> None:
+        """The connection of the session has ended."""
+        self.loop.remove(fd)
+        os.close(fd)
+        if self.status is None:
             with contextlib.suppress(OSError):
-                os.kill(self.session_pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGCONT)
 
     def on_connect(self) -> None:
         """A session has been started on this node: the head has come."""
@@ -136,7 +142,8 @@ class Server(Supervisor):
         if uid != os.geteuid() or self.connection is not None:
             connection.close()
             return
-        self.connection, self.session_pid, self.wake.due = connection, pid, None
+        self.connection, self.wake.due = connection, None
+        self.watch_session(pid)
         self.loop.add(connection.fileno(), self.on_word)
 
     def on_word(self) -> None:
@@ -149,7 +156,6 @@ class Server(Supervisor):
             self.end(min(int(data.split()[0]), 255))
         elif not data:
             self.loop.remove(self.connection.fileno())
-            self.session_pid = 0
             if self.status is None:
                 self.say(
                     "the head of the job is gone, or its session here: what it left on this node is ended"

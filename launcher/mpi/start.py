@@ -17,6 +17,7 @@ from launcher.engines.mpirun import (
     SERVE,
     SSH_PORT,
     fill_line,
+    names_folder,
     plan_ssh,
     typed_path,
 )
@@ -161,6 +162,7 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
             MARK: environment[MARK],
         },
         timeout_s=fleet.timeout_s,
+        cwd="" if names_folder(agent.argv) else os.getcwd(),
     )
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     raise_limit(len(fleet.hosts))

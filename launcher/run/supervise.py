@@ -146,10 +146,10 @@ class Supervisor:
                 )
             return self.finish()
         finally:
-            if self.guardian is not None:
-                self.guardian.dismiss()
             self.output.close()
             self.folder.remove()
+            if self.guardian is not None:  # last: who is killed while ending leaves nothing either
+                self.guardian.dismiss()
 
     # --- start
 
