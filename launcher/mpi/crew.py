@@ -18,6 +18,7 @@ from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.redact import printable, redact
 from launcher.run.loop import Later, Loop
+from launcher.run.sig import signal
 from launcher.run.signals import Watched
 from launcher.ssh.client import explain
 
@@ -46,6 +47,8 @@ class Node:
         is_ready: Its session has said so, and is there.
         is_gone: It was ready, and is no more.
         reason: Why it is not ready, as far as known.
+        name: What it calls itself.
+        last_words: Why its session ends, in its own words.
         started: Ranks that have said that they start, by the pid of their shim.
         ended: Those of them that have ended.
         unsent: What its session has not taken yet: one that hangs must not hang us.
@@ -62,6 +65,7 @@ class Node:
         self.retry_at: float | None = 0.0
         self.lines = wire.Lines()
         self.errors = b""
+        self.last_words = self.name = ""
         self.stdin = self.stdout = self.stderr = -1
         self.unsent = bytearray()
 
@@ -183,7 +187,7 @@ class Crew:
             return
         node.pid = process.pid
         node.stdin, node.stdout, node.stderr = process.stdin, process.stdout, process.stderr
-        node.lines, node.errors = wire.Lines(), b""
+        node.lines, node.errors, node.last_words = wire.Lines(), b"", ""
         node.unsent.clear()
         self._loop.add(node.stdout, lambda: self._read(node))
         self._loop.add(node.stderr, lambda: self._read_errors(node))
@@ -207,19 +211,34 @@ class Crew:
             data, messages = b"", []
             node.errors = f"its session says something else: {garbled}".encode()
         for message in messages:
-            if message.get("is") == "ready":
-                self._greet(node, message)
-            else:
-                self._hear_message(node, message)
+            self._loop.guard(lambda message=message: self._hear(node, message))  # type: ignore[misc]
         if not data:
             self._end(node)
+
+    def _hear(self, node: Node, message: Mapping[str, object]) -> None:
+        match message.get("is"):
+            case "ready":
+                self._greet(node, message)
+            case "taken":
+                self._note_taken(node, wire.text(message, "node"))
+            case "leaving":
+                node.last_words = printable(redact(wire.text(message, "why")))
+            case _:
+                self._hear_message(node, message)
+
+    def _note_taken(self, node: Node, name: str) -> None:
+        """This job has a session there already: another node's, or an earlier one that we have lost."""
+        node.last_words = "a session of this job is there already"
+        for twin in self.nodes:
+            if twin.is_ready and twin.name == name:
+                self.refused = self.refused or EnvironmentUntrusted(_same_node(twin, node))
 
     def _greet(self, node: Node, message: Mapping[str, object]) -> None:
         theirs = wire.text(message, "launcher")
         if theirs != __version__:
             self.refused = self.refused or EnvironmentUntrusted(_other_version(node, theirs))
             return
-        node.is_ready, node.reason = True, ""
+        node.is_ready, node.reason, node.name = True, "", wire.text(message, "node")
         self._send(node, {"do": "welcome", **self._welcome(node.index)})
 
     def _end(self, node: Node) -> None:
@@ -244,7 +263,9 @@ class Crew:
     def _note_failure(self, node: Node) -> None:
         """Remember why a node is not ready, and try again a little later."""
         words = node.errors.decode("utf-8", "replace")
-        node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
+        node.reason = node.last_words or (
+            printable(redact(explain(words))) if words.strip() else "its session has ended"
+        )
         if not self._closing:
             node.retry_at = time.monotonic() + RETRY_S
             self.due = min(node.retry_at, self.due or node.retry_at)
@@ -262,20 +283,25 @@ class Crew:
         for node in self.nodes:
             node.retry_at = None
             if node.stdin >= 0 and not node.is_ready:  # still being asked for
-                self._kill(node)
+                _send_signal(node, signal.SIGKILL)
         limit = Later(time.monotonic() + wait_s, lambda: None)
-        self._loop.timers[:] = [limit]
+        self._loop.timers.append(limit)
+        for node in self.nodes:
+            _send_signal(node, signal.SIGCONT)  # one that was stopped could not hear us
         while self._sessions() and limit.due is not None:
             self._loop.turn()
+        self._loop.timers.remove(limit)
         for node in self.nodes:
-            self._kill(node)
+            _send_signal(node, signal.SIGKILL)
             if node.link is not None:
                 node.link.close()
 
-    def _kill(self, node: Node) -> None:
-        if node.pid is not None:
-            with contextlib.suppress(OSError):
-                os.kill(node.pid, 9)
+
+def _send_signal(node: Node, number: int) -> None:
+    """Send a signal to what holds a node's session, if that is there."""
+    if node.pid is not None:
+        with contextlib.suppress(OSError):
+            os.kill(node.pid, number)
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:
@@ -310,6 +336,15 @@ def _other_version(node: Node, theirs: str) -> Problem:
         f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
         "session",
         "use the same image on all nodes",
+    )
+
+
+def _same_node(one: Node, other: Node) -> Problem:
+    return Problem(
+        "same-node",
+        f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
+        "the hosts of the job",
+        "name each node once; or look at what the name resolves to on the head (getent hosts)",
     )
 
 
