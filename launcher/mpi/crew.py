@@ -25,6 +25,7 @@ from launcher.ssh.client import explain
 RETRY_S = 1.0
 SAY_EVERY_S = 15.0
 STDERR_BYTES = 4096
+NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20
 """How many nodes are named in one message."""
 
@@ -58,7 +59,7 @@ class Node:
         self.index, self.host, self.line = index, line.host, line
         self.link: Link | None = None
         self.is_ready = self.is_gone = False
-        self.reason = "no answer yet"
+        self.reason = NO_ANSWER
         self.started: dict[int, int] = {}
         self.ended: set[int] = set()
         self.pid: int | None = None
@@ -263,9 +264,10 @@ class Crew:
     def _note_failure(self, node: Node) -> None:
         """Remember why a node is not ready, and try again a little later."""
         words = node.errors.decode("utf-8", "replace")
-        node.reason = node.last_words or (
+        reason = node.last_words or (
             printable(redact(explain(words))) if words.strip() else "its session has ended"
         )
+        node.reason = join_reasons(node.reason, reason)
         if not self._closing:
             node.retry_at = time.monotonic() + RETRY_S
             self.due = min(node.retry_at, self.due or node.retry_at)
@@ -302,6 +304,14 @@ def _send_signal(node: Node, number: int) -> None:
     if node.pid is not None:
         with contextlib.suppress(OSError):
             os.kill(node.pid, number)
+
+
+def join_reasons(old: str, new: str) -> str:
+    """Return why a node does not answer, with what it was before: whoever refuses our key gives up, too."""
+    before = old.partition(BEFORE)[0]
+    if before in ("", NO_ANSWER):
+        return new
+    return old if new == before else f"{new}{BEFORE}{before})"
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:

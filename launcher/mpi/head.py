@@ -408,6 +408,7 @@ class Head(Supervisor):
     def finish(self) -> int:
         """Say how the job ended, and return its status."""
         mpirun = self.processes[0]
+        self.wait_for(lambda: not self.ranks_running(), EXPLAIN_S)  # their last words may come after its own
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
         first = self.find_first()

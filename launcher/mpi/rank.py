@@ -292,6 +292,7 @@ def prepare(
     path = find_program(child.argv[0], environment)
     if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
+    told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
     return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)

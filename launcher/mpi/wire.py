@@ -12,6 +12,8 @@ import os
 import socket
 import struct
 
+from launcher.run.folder import remove_tree
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,11 +117,9 @@ def find_session(job: str) -> str | None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a session's socket, and the folder that it stands in."""
+    """Remove a session's socket, the folder that it stands in, and what ranks that were killed left there."""
     with contextlib.suppress(OSError):
-        os.unlink(path)
-    with contextlib.suppress(OSError):
-        os.rmdir(os.path.dirname(path))
+        remove_tree(os.path.dirname(path))
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:
