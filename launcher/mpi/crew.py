@@ -24,6 +24,7 @@ from launcher.ssh.client import explain
 
 RETRY_S = 1.0
 SAY_EVERY_S = 15.0
+COLLECT_S = 1.0
 STDERR_BYTES = 4096
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20
@@ -103,6 +104,7 @@ class Crew:
         self._said_at = time.monotonic()
         self._closing = False
         self.has_begun = False
+        self._opened: set[int] = set()
         self.refused: LauncherError | None = None
 
     def pids(self) -> tuple[int, ...]:
@@ -157,6 +159,7 @@ class Crew:
 
     def _reach(self, node: Node) -> None:
         """Connect to a node, then start its session."""
+        node.errors = b""
         if not node.line.link:
             self._open(node)
             return
@@ -169,6 +172,7 @@ class Crew:
                 lambda: self._open(node),
                 lambda words: self._lose_link(node, words),
             )
+            self._opened.add(node.link.pid)
         except OSError as error:
             self.refused = self.refused or NotReady(_no_program(node.line.link[0], error))
 
@@ -182,13 +186,16 @@ class Crew:
     def _open(self, node: Node) -> None:
         """Start the session of a node."""
         try:
-            process = Pipes(node.line.argv, self._environ, self._watched)
+            # The session of our own node cleans up after us; another's has the end of its connection
+            here = not node.line.link
+            process = Pipes(node.line.argv, self._environ, self._watched, outlives=here)
         except OSError as error:
             self.refused = self.refused or NotReady(_no_program(node.line.argv[0], error))
             return
         node.pid = process.pid
+        self._opened.add(process.pid)
         node.stdin, node.stdout, node.stderr = process.stdin, process.stdout, process.stderr
-        node.lines, node.errors, node.last_words = wire.Lines(), b"", ""
+        node.lines, node.last_words = wire.Lines(), ""
         node.unsent.clear()
         self._loop.add(node.stdout, lambda: self._read(node))
         self._loop.add(node.stderr, lambda: self._read_errors(node))
@@ -297,6 +304,13 @@ class Crew:
             _send_signal(node, signal.SIGKILL)
             if node.link is not None:
                 node.link.close()
+        self._collect(time.monotonic() + COLLECT_S)
+
+    def _collect(self, deadline: float) -> None:
+        """Leave no zombies to a process 1 that may not know of them; all have ended, or are about to."""
+        while self._opened and time.monotonic() < deadline:
+            self._opened = {pid for pid in self._opened if not _has_ended(pid)}
+            time.sleep(0.002 if self._opened else 0)
 
 
 def _send_signal(node: Node, number: int) -> None:
@@ -312,6 +326,13 @@ def join_reasons(old: str, new: str) -> str:
     if before in ("", NO_ANSWER):
         return new
     return old if new == before else f"{new}{BEFORE}{before})"
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # the supervisor was quicker
+        return True
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:

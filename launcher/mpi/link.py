@@ -36,10 +36,18 @@ def plan_link(ssh: Sequence[str], host: str) -> tuple[str, ...]:
 
 
 class Pipes:
-    """A child of ours with a pipe for each of its standard streams; the kernel ends it with us."""
+    """A child of ours with a pipe for each of its standard streams."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched, *, outlives: bool = False
+    ) -> None:
         """Start it.
+
+        Args:
+            argv: Its command line.
+            environ: Its environment.
+            watched: Whose mask of signals is given back.
+            outlives: Whether it is to go on when we are killed; else the kernel ends it with us.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -54,7 +62,9 @@ class Pipes:
                 os.close(fd)
             raise
         if self.pid == 0:
-            _become(argv, environ, launcher, (pipes[0][0], pipes[1][1], pipes[2][1]), watched)
+            _become(
+                argv, environ, 0 if outlives else launcher, (pipes[0][0], pipes[1][1], pipes[2][1]), watched
+            )
         for fd in (pipes[0][0], pipes[1][1], pipes[2][1]):
             os.close(fd)
         self.stdin, self.stdout, self.stderr = pipes[0][1], pipes[1][0], pipes[2][0]
@@ -81,8 +91,9 @@ def _become(
 ) -> None:
     """In the child."""
     try:
-        die_with_parent(signal.SIGKILL)
-        if os.getppid() == launcher:
+        if launcher:
+            die_with_parent(signal.SIGKILL)
+        if launcher in (0, os.getppid()):
             os.setpgid(0, 0)
             for number, fd in enumerate(streams):
                 os.dup2(fd, number)

@@ -220,6 +220,7 @@ def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeF
         f"""
         import os, signal, sys, time
         def save(*_):
+            open("{tmp_path}/asked" + os.environ["RANK"], "w").close()
             time.sleep(2)
             open("{tmp_path}/saved" + os.environ["RANK"], "w").close()
             os._exit(0)
@@ -232,7 +233,7 @@ def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeF
     two.start_all("--grace", "8", "--", "python", script)
     await_files(tmp_path, "ready*", 2)
     two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
-    time.sleep(0.5)  # two requests, not one: nothing tells that the first was taken
+    await_files(tmp_path, "asked*", 2)
     two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
     head, other = end(two)
     assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
