@@ -144,18 +144,17 @@ class Link:
 
     def _on_output(self) -> None:
         data = _read(self.process.stdout)
-        if data and UP in data:
+        if data == b"":  # ssh closes what it has no more use for; only its standard error lives as long
+            self._loop.remove(self.process.stdout)
+        elif data and UP in data:
             self._when_up()
-        elif data == b"":
-            self._on_words()
-            self.close()
-            self._when_down(self.words.decode("utf-8", "replace"))
 
     def _on_words(self) -> None:
         data = _read(self.process.stderr)
         self.words = (self.words + (data or b""))[-STDERR_BYTES:]
         if data == b"":
-            self._loop.remove(self.process.stderr)
+            self.close()
+            self._when_down(self.words.decode("utf-8", "replace"))
 
     def close(self) -> None:
         """End the connection, and forget it."""
