@@ -25,6 +25,8 @@ RESOURCE_MANAGERS = "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"
 """Whose allocation is not asked for: a host that is not in it, or is under another name, would be refused."""
 PARAMETER_OPTIONS = frozenset(("mca", "gmca", "omca", "prtemca", "pmixmca"))
 EXECUTABLES = ("launcher-exec", "bootstrap-exec")
+EVERYWHERE = ("-wdir", "/")
+"""A folder that every node has."""
 CHANGED = ("PATH", "LD_LIBRARY_PATH")
 """Where Open MPI that is named by path puts its own folders in front: 4 on all nodes, 5 on its own."""
 
@@ -247,6 +249,8 @@ def _plan_mpich(job: MpirunJob) -> Iterator[_Choice]:
     if job.interface:
         yield _hydra_interface(job.interface, "HYDRA_IFACE")
     yield _Choice(("-bind-to", "none"), names=("bind-to", "binding"), yields_to=("HYDRA_BINDING",))
+    # A node that lacks the head's folder ends the job with no reason; a rank's launcher goes there, and says.
+    yield _Choice(EVERYWHERE, names=("wdir", "wd"))
     if job.mpi.family == MVAPICH:
         yield _set_for_ranks("MV2_ENABLE_AFFINITY", "0")
     yield from _plan_hydra_ranks(job)

@@ -9,7 +9,15 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
+from launcher.engines.dialects import (
+    EVERYWHERE,
+    MpirunJob,
+    carries,
+    changed,
+    plan_line,
+    plan_variables,
+    render_hostfile,
+)
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
@@ -40,6 +48,7 @@ PASSED = (
     "local_ranks_filter",
 )
 """Flags that are about each rank, and are its shim's to carry out."""
+FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 
 
@@ -171,6 +180,20 @@ def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple
     if bind != "none" and not options.given_text("bind"):
         words.append(f"--bind={bind}")
     return tuple(words)
+
+
+def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
+    """Return a planned line with what is made when the job starts; the user's command stays as it is."""
+    ours = argv.index("--", argv.index(JOB)) if JOB in argv else len(argv)
+    filled = (word.replace(FOLDER, folder).replace(JOB, job) for word in argv[:ours])
+    return (*filled, *argv[ours:])
+
+
+def names_folder(argv: tuple[str, ...]) -> bool:
+    """Return whether a planned line tells mpirun where ranks are to work, in the user's words."""
+    words = argv[: argv.index(JOB)] if JOB in argv else argv
+    pairs = zip(words, (*words[1:], ""), strict=True)
+    return any(word in FOLDER_OPTIONS and (word, value) != EVERYWHERE for word, value in pairs)
 
 
 def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:

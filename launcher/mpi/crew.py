@@ -18,12 +18,15 @@ from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.redact import printable, redact
 from launcher.run.loop import Later, Loop
+from launcher.run.sig import signal
 from launcher.run.signals import Watched
 from launcher.ssh.client import explain
 
 RETRY_S = 1.0
 SAY_EVERY_S = 15.0
+COLLECT_S = 1.0
 STDERR_BYTES = 4096
+NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20
 """How many nodes are named in one message."""
 
@@ -46,6 +49,8 @@ class Node:
         is_ready: Its session has said so, and is there.
         is_gone: It was ready, and is no more.
         reason: Why it is not ready, as far as known.
+        name: What it calls itself.
+        last_words: Why its session ends, in its own words.
         started: Ranks that have said that they start, by the pid of their shim.
         ended: Those of them that have ended.
         unsent: What its session has not taken yet: one that hangs must not hang us.
@@ -55,13 +60,14 @@ class Node:
         self.index, self.host, self.line = index, line.host, line
         self.link: Link | None = None
         self.is_ready = self.is_gone = False
-        self.reason = "no answer yet"
+        self.reason = NO_ANSWER
         self.started: dict[int, int] = {}
         self.ended: set[int] = set()
         self.pid: int | None = None
         self.retry_at: float | None = 0.0
         self.lines = wire.Lines()
         self.errors = b""
+        self.last_words = self.name = ""
         self.stdin = self.stdout = self.stderr = -1
         self.unsent = bytearray()
 
@@ -98,6 +104,7 @@ class Crew:
         self._said_at = time.monotonic()
         self._closing = False
         self.has_begun = False
+        self._opened: set[int] = set()
         self.refused: LauncherError | None = None
 
     def pids(self) -> tuple[int, ...]:
@@ -152,6 +159,7 @@ class Crew:
 
     def _reach(self, node: Node) -> None:
         """Connect to a node, then start its session."""
+        node.errors = b""
         if not node.line.link:
             self._open(node)
             return
@@ -164,6 +172,7 @@ class Crew:
                 lambda: self._open(node),
                 lambda words: self._lose_link(node, words),
             )
+            self._opened.add(node.link.pid)
         except OSError as error:
             self.refused = self.refused or NotReady(_no_program(node.line.link[0], error))
 
@@ -177,13 +186,16 @@ class Crew:
     def _open(self, node: Node) -> None:
         """Start the session of a node."""
         try:
-            process = Pipes(node.line.argv, self._environ, self._watched)
+            # The session of our own node cleans up after us; another's has the end of its connection
+            here = not node.line.link
+            process = Pipes(node.line.argv, self._environ, self._watched, outlives=here)
         except OSError as error:
             self.refused = self.refused or NotReady(_no_program(node.line.argv[0], error))
             return
         node.pid = process.pid
+        self._opened.add(process.pid)
         node.stdin, node.stdout, node.stderr = process.stdin, process.stdout, process.stderr
-        node.lines, node.errors = wire.Lines(), b""
+        node.lines, node.last_words = wire.Lines(), ""
         node.unsent.clear()
         self._loop.add(node.stdout, lambda: self._read(node))
         self._loop.add(node.stderr, lambda: self._read_errors(node))
@@ -207,19 +219,34 @@ class Crew:
             data, messages = b"", []
             node.errors = f"its session says something else: {garbled}".encode()
         for message in messages:
-            if message.get("is") == "ready":
-                self._greet(node, message)
-            else:
-                self._hear_message(node, message)
+            self._loop.guard(lambda message=message: self._hear(node, message))  # type: ignore[misc]
         if not data:
             self._end(node)
+
+    def _hear(self, node: Node, message: Mapping[str, object]) -> None:
+        match message.get("is"):
+            case "ready":
+                self._greet(node, message)
+            case "taken":
+                self._note_taken(node, wire.text(message, "node"))
+            case "leaving":
+                node.last_words = printable(redact(wire.text(message, "why")))
+            case _:
+                self._hear_message(node, message)
+
+    def _note_taken(self, node: Node, name: str) -> None:
+        """This job has a session there already: another node's, or an earlier one that we have lost."""
+        node.last_words = "a session of this job is there already"
+        for twin in self.nodes:
+            if twin.is_ready and twin.name == name:
+                self.refused = self.refused or EnvironmentUntrusted(_same_node(twin, node))
 
     def _greet(self, node: Node, message: Mapping[str, object]) -> None:
         theirs = wire.text(message, "launcher")
         if theirs != __version__:
             self.refused = self.refused or EnvironmentUntrusted(_other_version(node, theirs))
             return
-        node.is_ready, node.reason = True, ""
+        node.is_ready, node.reason, node.name = True, "", wire.text(message, "node")
         self._send(node, {"do": "welcome", **self._welcome(node.index)})
 
     def _end(self, node: Node) -> None:
@@ -244,7 +271,10 @@ class Crew:
     def _note_failure(self, node: Node) -> None:
         """Remember why a node is not ready, and try again a little later."""
         words = node.errors.decode("utf-8", "replace")
-        node.reason = printable(redact(explain(words))) if words.strip() else "its session has ended"
+        reason = node.last_words or (
+            printable(redact(explain(words))) if words.strip() else "its session has ended"
+        )
+        node.reason = join_reasons(node.reason, reason)
         if not self._closing:
             node.retry_at = time.monotonic() + RETRY_S
             self.due = min(node.retry_at, self.due or node.retry_at)
@@ -262,20 +292,47 @@ class Crew:
         for node in self.nodes:
             node.retry_at = None
             if node.stdin >= 0 and not node.is_ready:  # still being asked for
-                self._kill(node)
+                _send_signal(node, signal.SIGKILL)
         limit = Later(time.monotonic() + wait_s, lambda: None)
-        self._loop.timers[:] = [limit]
+        self._loop.timers.append(limit)
+        for node in self.nodes:
+            _send_signal(node, signal.SIGCONT)  # one that was stopped could not hear us
         while self._sessions() and limit.due is not None:
             self._loop.turn()
+        self._loop.timers.remove(limit)
         for node in self.nodes:
-            self._kill(node)
+            _send_signal(node, signal.SIGKILL)
             if node.link is not None:
                 node.link.close()
+        self._collect(time.monotonic() + COLLECT_S)
 
-    def _kill(self, node: Node) -> None:
-        if node.pid is not None:
-            with contextlib.suppress(OSError):
-                os.kill(node.pid, 9)
+    def _collect(self, deadline: float) -> None:
+        """Leave no zombies to a process 1 that may not know of them; all have ended, or are about to."""
+        while self._opened and time.monotonic() < deadline:
+            self._opened = {pid for pid in self._opened if not _has_ended(pid)}
+            time.sleep(0.002 if self._opened else 0)
+
+
+def _send_signal(node: Node, number: int) -> None:
+    """Send a signal to what holds a node's session, if that is there."""
+    if node.pid is not None:
+        with contextlib.suppress(OSError):
+            os.kill(node.pid, number)
+
+
+def join_reasons(old: str, new: str) -> str:
+    """Return why a node does not answer, with what it was before: whoever refuses our key gives up, too."""
+    before = old.partition(BEFORE)[0]
+    if before in ("", NO_ANSWER):
+        return new
+    return old if new == before else f"{new}{BEFORE}{before})"
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # the supervisor was quicker
+        return True
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:
@@ -310,6 +367,15 @@ def _other_version(node: Node, theirs: str) -> Problem:
         f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
         "session",
         "use the same image on all nodes",
+    )
+
+
+def _same_node(one: Node, other: Node) -> Problem:
+    return Problem(
+        "same-node",
+        f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
+        "the hosts of the job",
+        "name each node once; or look at what the name resolves to on the head (getent hosts)",
     )
 
 

@@ -8,8 +8,10 @@ little, one whose network is cut does nothing at all, and each has its own idea 
 from __future__ import annotations
 
 import os
+import shutil
+import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import LauncherError
 from launcher.frozen import frozen
@@ -22,15 +24,22 @@ from launcher.run.causes import Cause
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
 from launcher.run.signals import name_signal
-from launcher.run.spawn import Child
+from launcher.run.spawn import Child, Inherited, Streams
 from launcher.run.supervise import Node as Place
 from launcher.run.supervise import Supervisor
 from launcher.run.verdict import Death, End, Verdict, describe_end, make_verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.spawn import Changes
 
 LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""
+NODE_LOST, DAEMON_LOST = "node-lost", "daemon-lost"
+KILLED = (0, 9, 137, 205, 255)
+"""Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
 """Between the first ranks and the last that mpirun starts."""
@@ -59,6 +68,7 @@ class Job:
         master_port: The port.
         variables: What the ranks get of our environment; None for what they are not to have.
         timeout_s: How long nodes may take to answer.
+        cwd: Where ranks work; empty where mpirun was told.
     """
 
     name: str
@@ -68,6 +78,7 @@ class Job:
     master_port: int
     variables: Mapping[str, str | None]
     timeout_s: float
+    cwd: str = ""
 
     @property
     def world_size(self) -> int:
@@ -109,13 +120,13 @@ class Ending:
     def __init__(self, head: Head) -> None:
         self.due: float | None = None
         self.begun = self.killed = self.released = False
-        self._settles = False
+        self._kill_at, self._settled_at = 0.0, 0.0
         self._head = head
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
         """Tell all ranks; the clock of the first time is not restarted."""
         if not self.begun:
-            self.due = time.monotonic() + self._head.watch.grace_s
+            self.due = self._kill_at = time.monotonic() + self._head.watch.grace_s
         self.begun = True
         self._head.crew.tell({"do": "signal", "number": number, "ends": True})
         self.check()
@@ -136,16 +147,19 @@ class Ending:
             return
         if self._head.ranks_started() >= self._head.job.world_size:
             self._release()
-        elif not self._settles:
-            self._settles, self.due = True, time.monotonic() + SETTLE_S
+        else:
+            self._settled_at = time.monotonic() + SETTLE_S
+            self.due = min(self._kill_at, self._settled_at)
 
     def fire(self, now: float) -> None:
         """The next step is due."""
         if self.released:
             self.due = None
             self._head.end_mpirun()
-        elif self.killed or (self._settles and not self._head.ranks_running()):
+        elif self.killed or (now >= self._settled_at and not self._head.ranks_running()):
             self._release()
+        elif now < self._kill_at:
+            self.due = self._kill_at  # some have started meanwhile
         else:
             count = self._head.ranks_running()
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"
@@ -199,15 +213,23 @@ class Head(Supervisor):
     may_share_terminal = False
 
     def __init__(
-        self, child: Child, path: str, watch: Supervision, job: Job, environ: Mapping[str, str]
+        self,
+        child: Child,
+        path: str,
+        watch: Supervision,
+        job: Job,
+        environ: Mapping[str, str],
+        private: str,
     ) -> None:
-        self.job = job
+        self.job, self.private = job, private
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
         """By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it."""
         self.count_by: float | None = None
         super().__init__([child], [path], watch, Place(0, job.world_size), environ)
         self.run_id = job.name
+        self.stdin = find_stdin()
+        self.processes, self.running = [], {}
         self.has_run = False
         self.ending = Ending(self)
         self.crew = Crew(
@@ -229,7 +251,17 @@ class Head(Supervisor):
             "grace_s": self.watch.grace_s,
             "colours": os.isatty(1) and not self.environ.get("NO_COLOR"),
             "variables": dict(self.job.variables),
+            "cwd": self.job.cwd,
+            "stdin": self.stdin,
         }
+
+    def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
+        """Return mpirun as it is to be started; what rank 0 reads by itself is not for it."""
+        child, streams, changes = super().prepare(index, inherited)
+        if self.stdin is not None:
+            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            streams = Streams(null, streams.stdout, streams.stderr)
+        return child, streams, changes
 
     def ranks_running(self) -> int:
         """Return how many ranks run, as far as they have said so."""
@@ -249,6 +281,7 @@ class Head(Supervisor):
         """
         status = LOST
         try:
+            self.start_guardian()
             self.gather()
             if self.relay.told is not None:
                 status = 128 + self.relay.told
@@ -262,6 +295,8 @@ class Head(Supervisor):
         finally:
             self.crew.close(status, CLOSE_S)
             if not self.has_run:
+                if self.guardian is not None:
+                    self.guardian.dismiss()
                 self.output.close()
                 self.folder.remove()
 
@@ -276,6 +311,7 @@ class Head(Supervisor):
         self.loop.timers[:] = [self.crew, wake]
         while self.crew.missing() and self.relay.told is None:
             self.loop.turn()
+            self.reap()
             if self.crew.refused is not None:
                 raise self.crew.refused
             if wake.due is None and self.crew.missing():
@@ -286,6 +322,11 @@ class Head(Supervisor):
         self.crew.has_begun = True
         self.loop.timers += [self.crew, self.ending, self.counting]
         super().start_all()
+
+    def remove_traces(self) -> None:
+        """Keys stand in the private folder."""
+        super().remove_traces()
+        shutil.rmtree(self.private, ignore_errors=True)
 
     def spared(self) -> tuple[int, ...]:
         """Sessions clean up by themselves."""
@@ -303,10 +344,12 @@ class Head(Supervisor):
             case "ended":
                 self.note_end(node, pid, message)
             case "gone" if pid in node.started and pid not in node.ended:
-                rank = node.started[pid]
-                self.note_end(
-                    node, pid, {"rank": rank, "local_rank": -1, "pid": pid, "code": -9, "status": 137}
-                )
+                end = {"rank": node.started[pid], "local_rank": -1, "code": -9, "status": 137}
+                if self.ending.released:  # by mpirun, which ends what is left when one has failed
+                    end["asked"] = signal.SIGKILL
+                self.note_end(node, pid, end)
+            case "orphaned":
+                self.on_orphaned(node, wire.number(message, "daemon"))
             case "told":
                 number = wire.number(message, "number")
                 self.say(f"node {node.index} ({node.host}) was told {name_signal(number)}: for all ranks")
@@ -326,12 +369,19 @@ class Head(Supervisor):
             )
         self.ending.check()
 
+    def on_orphaned(self, node: Node, daemon: int) -> None:
+        """What mpirun has started on a node to start the ranks there has ended before them."""
+        what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
+        fix = "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there"
+        cause = Cause(DAEMON_LOST, what, fix, retryable=True)
+        self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
+
     def on_lost(self, node: Node) -> None:
         """A node's session is gone: whatever ran there is no part of the job any more."""
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
         fix = "look at the node, at its network, and at whether somebody has ended its container"
-        cause = Cause("node-lost", what, fix, retryable=True)
+        cause = Cause(NODE_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()
 
@@ -358,31 +408,49 @@ class Head(Supervisor):
     def finish(self) -> int:
         """Say how the job ended, and return its status."""
         mpirun = self.processes[0]
+        self.wait_for(lambda: not self.ranks_running(), EXPLAIN_S)  # their last words may come after its own
         if mpirun.status and not self.events:
-            self.wait_for_reason()
+            self.wait_for(lambda: bool(self.events), EXPLAIN_S)
+        first = self.find_first()
+        if first is not None and _may_follow(first):
+            self.wait_for(lambda: self.find_first() is not first, SETTLE_S / 2)
         if self.relay.told is None:
             self.counting.check_all(succeeded=not self.events and not mpirun.status)
         event = self.find_first()
-        if event is None and mpirun.status and self.relay.told is None:
+        if self.mpirun_knows(event) or (event is None and mpirun.status and self.relay.told is None):
             self.crew.close(mpirun.status, CLOSE_S)
             return super().finish()  # mpirun itself: its words say why
         if event is None:
-            return self.end_of_stall() if self.relay.told is None else mpirun.status
+            if self.relay.told is None:
+                return self.end_of_stall()
+            return 0 if len(self.ends) >= self.job.world_size else 128 + self.relay.told
         self.crew.close(event.status, CLOSE_S)
         self.loop.guard(lambda: self.publish(self.judge(event), shown=True))
         return event.status
 
-    def wait_for_reason(self) -> None:
-        """mpirun has failed first: that a node was lost arrives a moment later."""
-        wake = Wake(time.monotonic() + EXPLAIN_S)
+    def mpirun_knows(self, event: Event | None) -> bool:
+        """Whether mpirun's own end says more than that of a rank: it was killed first, or has killed them."""
+        mpirun = self.processes[0]
+        if event is None or mpirun.passed_on is not None:
+            return False
+        if (mpirun.code or 0) < 0:
+            return event.at_ns > mpirun.ended_ns
+        return _may_follow(event) and mpirun.status not in KILLED  # MPI_Abort: its status is mpirun's
+
+    def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
+        """That a node was lost arrives a moment after what mpirun makes of it."""
+        wake = Wake(time.monotonic() + wait_s)
         self.loop.timers.append(wake)
-        while not self.events and wake.due is not None and self.crew.pids():
+        while not is_known() and wake.due is not None and self.crew.pids():
             self.loop.turn()
 
     def find_first(self) -> Event | None:
         """Return what came first, and of its own accord: not because somebody had asked for it."""
         own = [event for event in self.events if not event.asked]
-        return next(iter(own or self.events), None)
+        first = next(iter(own or self.events), None)
+        if first is not None and _may_follow(first):
+            return next((event for event in own if _code(event) == NODE_LOST), first)
+        return first
 
     def judge(self, event: Event) -> Verdict:
         """Return the verdict on the whole job."""
@@ -434,9 +502,22 @@ class Head(Supervisor):
         )
         if not called:
             return verdict
-        status = "is lost" if node else "has started other processes than it was asked for"
+        status = "has started other processes than it was asked for"
+        if node:
+            status = "is lost" if causes[0].code == NODE_LOST else "cannot go on"
         first = End(**{**vars(verdict.first), "status": status})
         return Verdict(**{**vars(verdict), "first": first})
+
+
+def find_stdin() -> str | None:
+    """Return the path where rank 0, on our node, can read what we would; None if there is no such path."""
+    try:
+        mode = os.fstat(0).st_mode
+    except OSError:
+        return os.devnull
+    if stat.S_ISSOCK(mode):
+        return None
+    return f"/proc/{os.getpid()}/fd/0" if stat.S_ISREG(mode) or stat.S_ISFIFO(mode) else os.devnull
 
 
 class Wake:
@@ -520,6 +601,21 @@ def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
         value if isinstance(value := message.get(key), int) else 0 for key in ("rank", "local_rank", "pid")
     ]
     return End(numbers[0], numbers[1], numbers[2], code, printable(words), event.at_ns - zero_ns)
+
+
+def _may_follow(event: Event) -> bool:
+    """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
+    return _code(event) == DAEMON_LOST or (event.cause is None and _is_silent(event))
+
+
+def _is_silent(event: Event) -> bool:
+    """Whether a rank was killed together with its launcher, which could not say anything."""
+    message = event.message or {}
+    return message.get("code") == -signal.SIGKILL and "verdict" not in message and "why" not in message
+
+
+def _code(event: Event) -> str:
+    return event.cause.code if event.cause is not None else ""
 
 
 def _why(message: Mapping[str, object]) -> Cause:

@@ -36,10 +36,18 @@ def plan_link(ssh: Sequence[str], host: str) -> tuple[str, ...]:
 
 
 class Pipes:
-    """A child of ours with a pipe for each of its standard streams; the kernel ends it with us."""
+    """A child of ours with a pipe for each of its standard streams."""
 
-    def __init__(self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched) -> None:
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched, *, outlives: bool = False
+    ) -> None:
         """Start it.
+
+        Args:
+            argv: Its command line.
+            environ: Its environment.
+            watched: Whose mask of signals is given back.
+            outlives: Whether it is to go on when we are killed; else the kernel ends it with us.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -54,7 +62,9 @@ class Pipes:
                 os.close(fd)
             raise
         if self.pid == 0:
-            _become(argv, environ, launcher, (pipes[0][0], pipes[1][1], pipes[2][1]), watched)
+            _become(
+                argv, environ, 0 if outlives else launcher, (pipes[0][0], pipes[1][1], pipes[2][1]), watched
+            )
         for fd in (pipes[0][0], pipes[1][1], pipes[2][1]):
             os.close(fd)
         self.stdin, self.stdout, self.stderr = pipes[0][1], pipes[1][0], pipes[2][0]
@@ -81,8 +91,9 @@ def _become(
 ) -> None:
     """In the child."""
     try:
-        die_with_parent(signal.SIGKILL)
-        if os.getppid() == launcher:
+        if launcher:
+            die_with_parent(signal.SIGKILL)
+        if launcher in (0, os.getppid()):
             os.setpgid(0, 0)
             for number, fd in enumerate(streams):
                 os.dup2(fd, number)
@@ -133,18 +144,17 @@ class Link:
 
     def _on_output(self) -> None:
         data = _read(self.process.stdout)
-        if data and UP in data:
+        if data == b"":  # ssh closes what it has no more use for; only its standard error lives as long
+            self._loop.remove(self.process.stdout)
+        elif data and UP in data:
             self._when_up()
-        elif data == b"":
-            self._on_words()
-            self.close()
-            self._when_down(self.words.decode("utf-8", "replace"))
 
     def _on_words(self) -> None:
         data = _read(self.process.stderr)
         self.words = (self.words + (data or b""))[-STDERR_BYTES:]
         if data == b"":
-            self._loop.remove(self.process.stderr)
+            self.close()
+            self._when_down(self.words.decode("utf-8", "replace"))
 
     def close(self) -> None:
         """End the connection, and forget it."""

@@ -54,6 +54,7 @@ class Channel:
     Attributes:
         job: Name of the job.
         released: The job has ended, or nobody is there to say so: this rank may end, too.
+        path: Of the session's socket.
     """
 
     def __init__(self, job: str) -> None:
@@ -64,11 +65,11 @@ class Channel:
         """
         self.job = job
         self.released = False
-        self._lines = wire.Lines()
-        path = wire.find_session(job)
+        self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        self.path = path = wire.find_session(job) or ""
         self.socket = socket.socket(socket.AF_UNIX)
         try:
-            if path is None:
+            if not path:
                 raise FileNotFoundError
             self.socket.connect(path)
         except OSError as error:
@@ -152,8 +153,10 @@ class RankSupervisor(Supervisor):
         """The session has said something, or is gone, and with it the job."""
         if not self.channel.hear():
             self.loop.remove(self.channel.socket.fileno())
-            if not self.channel.released and self.running:
-                self.stopper.begin(signal.SIGTERM)
+            if not self.channel.released:
+                wire.remove_folder(self.channel.path)  # a session that was killed has left it
+                if self.running:
+                    self.stopper.begin(signal.SIGTERM)
             self.channel.released = True
 
     def on_signals(self) -> None:
@@ -198,13 +201,54 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     channel = Channel(job)
     welcome = channel.greet()
     facts = read_place(environ)
+    take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
     channel.say({"is": "started", **facts})
     try:
-        supervisor = prepare(words, environ, welcome, channel, facts)
+        change_folder(wire.text(welcome, "cwd"))
+        return prepare(words, environ, welcome, channel, facts).run()
     except LauncherError as error:
         channel.refuse(error, facts)
         raise
-    return supervisor.run()
+
+
+def change_folder(path: str) -> None:
+    """Work where the head does: where that is missing, three of four mpiruns would use the home folder.
+
+    Raises:
+        NotReady: It is not there.
+    """
+    if path:
+        try:
+            os.chdir(path)
+        except OSError as error:
+            raise NotReady(_no_folder(path, error)) from error
+
+
+def take_stdin(path: object) -> None:
+    """Read from there instead of from what mpirun has given us.
+
+    Rank 0 runs where the head does, and reads what the head would: Open MPI 5.0 never forwards the end of
+    it, and repeats parts of more than 64 KiB (openpmix/prrte issues 2373 and 2579). The others have nothing
+    to read, but MPICH leaves them a pipe from sshd that has no end.
+
+    Args:
+        path: A file, or a descriptor of the head in /proc; None for what mpirun has given us.
+    """
+    if not isinstance(path, str):
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe that nobody writes to any more
+    except OSError as error:
+        print(f"launcher: standard input of the head cannot be read: {error}", file=sys.stderr)
+        return
+    os.set_blocking(fd, True)
+    try:
+        with open(path.replace("/fd/", "/fdinfo/"), encoding="ascii") as file:
+            os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)
+    except (OSError, ValueError, IndexError):
+        pass  # no regular file
+    os.dup2(fd, 0)
+    os.close(fd)
 
 
 def prepare(
@@ -248,6 +292,7 @@ def prepare(
     path = find_program(child.argv[0], environment)
     if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
+    told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
     return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)
@@ -274,6 +319,15 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
     given = variables if isinstance(variables, dict) else {}
     merged = {**environ, **given}
     return {name: value for name, value in merged.items() if isinstance(value, str)}
+
+
+def _no_folder(path: str, error: OSError) -> Problem:
+    return Problem(
+        "no-folder",
+        f"the head's working directory {path!r}, on {os.uname().nodename}: {error.strerror}",
+        "this node",
+        "start the job in a folder that all nodes have, or name one: --mpi-args '-wdir FOLDER'",
+    )
 
 
 def _no_session(job: str) -> Problem:

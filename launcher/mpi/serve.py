@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.head import Wake
-from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.session import SERVE_SOCKET, parent_of
 from launcher.redact import printable
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 GONE = 75
 """Our status where the head has gone without a word."""
+PATIENCE_S = 30.0
+"""How long a head may take on top of the grace that it gives the ranks."""
 CLOSE_S = 4.0
 """How long sshd and its sessions may take to end."""
 
@@ -43,14 +46,16 @@ class ServeRelay(Relay):
         """What is asked of us is not asked of sshd."""
 
     def pass_on(self, number: int, *, from_terminal: bool) -> None:
-        """Tell the head; before it has come, or when asked twice, end."""
+        """Tell the head; before it has come, or at a second Ctrl-C, end."""
         if number not in (signal.SIGTERM, signal.SIGINT):
             return
-        again, self.told = self.told is not None, self.told or number
-        if again or not self._server.tell(number):
+        is_first, self.told = self.told is None, self.told or number
+        typed_twice = from_terminal and number == signal.SIGINT and not is_first
+        if typed_twice or not self._server.tell(number):
             self._server.end(128 + number)
-        else:
+        elif is_first:
             self._say(f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes")
+            self._server.wait_for_end()
 
 
 class Server(Supervisor):
@@ -66,8 +71,9 @@ class Server(Supervisor):
         environ: Mapping[str, str],
         listener: socket.socket,
         timeout_s: float,
+        private: str,
     ) -> None:
-        self.listener, self.timeout_s = listener, timeout_s
+        self.listener, self.timeout_s, self.private = listener, timeout_s, private
         self.connection: socket.socket | None = None
         self.status: int | None = None
         self.wake = Wake(time.monotonic() + timeout_s)
@@ -96,6 +102,11 @@ class Server(Supervisor):
         self.loop.add(reading, lambda: self.on_sshd(reading))
         return child, Streams(streams.stdin, self.writing, self.writing), changes
 
+    def remove_traces(self) -> None:
+        """Keys stand in the private folder."""
+        super().remove_traces()
+        shutil.rmtree(self.private, ignore_errors=True)
+
     def on_sshd(self, fd: int) -> None:
         """sshd tells of every connection; who was refused is worth a word."""
         try:
@@ -110,14 +121,29 @@ class Server(Supervisor):
             if line and not is_routine(line):
                 self.say(f"sshd: {printable(line)}")
 
+    def watch_session(self, pid: int) -> None:
+        """Wake the session when its sshd ends: one that somebody has stopped would not see that."""
+        with contextlib.suppress(OSError):  # an old kernel, or it is gone already
+            fd = os.pidfd_open(parent_of(pid))
+            self.loop.add(fd, lambda: self.wake_session(pid, fd))
+
+    def wake_session(self, pid: int, fd: int) -> None:
+        """The connection of the session has ended."""
+        self.loop.remove(fd)
+        os.close(fd)
+        if self.status is None:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGCONT)
+
     def on_connect(self) -> None:
         """A session has been started on this node: the head has come."""
         connection, _ = self.listener.accept()
-        _, uid = wire.read_peer(connection)
+        pid, uid = wire.read_peer(connection)
         if uid != os.geteuid() or self.connection is not None:
             connection.close()
             return
         self.connection, self.wake.due = connection, None
+        self.watch_session(pid)
         self.loop.add(connection.fileno(), self.on_word)
 
     def on_word(self) -> None:
@@ -131,13 +157,23 @@ class Server(Supervisor):
         elif not data:
             self.loop.remove(self.connection.fileno())
             if self.status is None:
-                self.say("the head of the job is gone without a word; what it left here was ended")
+                self.say(
+                    "the head of the job is gone, or its session here: what it left on this node is ended"
+                )
                 self.end(GONE)
 
     def on_late(self) -> None:
-        """Nobody has come."""
-        self.is_late = True
-        self.end(GONE)
+        """Nobody has come; or the head was told to end the job, and has not."""
+        if self.relay.told is not None:
+            self.say("the head of the job has not ended it: giving up")
+            self.end(128 + self.relay.told)
+        else:
+            self.is_late = True
+            self.end(GONE)
+
+    def wait_for_end(self) -> None:
+        """The head has been told to end the job: that takes the grace, and what it needs to clean up."""
+        self.wake.due = time.monotonic() + self.watch.grace_s + PATIENCE_S
 
     def tell(self, number: int) -> bool:
         """Tell the head of a signal; return whether there is one."""
@@ -213,7 +249,7 @@ def serve(
     listener.listen(8)
     argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
     child = Child(0, 0, argv, dict(environ), called="sshd")
-    server = Server(child, argv[0], watch, environ, listener, timeout_s)
+    server = Server(child, argv[0], watch, environ, listener, timeout_s, folder)
     server.say(f"serving on {address} port {port} until the head of the job says that it is over")
     return server.run()
 

@@ -17,14 +17,17 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import contextlib
+import resource
 import select
 import signal
 import socket
 import time
+from errno import EADDRINUSE
 
 from launcher import __version__
 from launcher.mpi import wire
-from launcher.run.guardian import find_marked
+from launcher.run.family import is_alive
+from launcher.run.guardian import find_marked, is_guardian
 from launcher.run.kernel import set_name
 
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
@@ -34,22 +37,43 @@ DEFAULT_GRACE_S = 30.0
 LINGER_S = 1.0
 """After the job, before what it left here is killed."""
 KILL_WAIT_S = 2.0
+DEPTH_MAX = 1000
+"""Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
 DAEMONS = ("orted", "prted", "hydra_pmi_proxy")
 """Comm names (15 bytes) of what mpirun starts on a node, and what starts the ranks there."""
 
 
 class Rank:
-    """One rank's shim, at the other end of a connection."""
+    """One rank's shim, at the other end of a connection.
+
+    Attributes:
+        daemon: What of MPI has started it here; None if that is mpirun itself.
+        waits: It has said hello, and is to be welcomed.
+        started: Signals for the rank can be sent to it.
+        unsent: What it has not taken yet: one that is stopped must not stop us.
+    """
 
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self.connection, self.pid = connection, pid
+        self.daemon = find_daemon(pid)
         self.lines = wire.Lines()
-        self.ended = False
+        self.waits = self.started = self.ended = False
+        self.unsent = b""
 
     def say(self, message: dict[str, object]) -> None:
         """Tell the shim something; one that does not listen any more misses nothing."""
-        with contextlib.suppress(OSError):
-            self.connection.sendall(wire.pack(message))
+        self.unsent += wire.pack(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send as much as it takes."""
+        try:
+            while self.unsent:
+                self.unsent = self.unsent[self.connection.send(self.unsent[: wire.READ_BYTES]) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.unsent = b""
 
 
 class Session:
@@ -59,19 +83,27 @@ class Session:
         self.job = job
         self.folder = make_folder(job)
         self.ranks: dict[int, Rank] = {}
+        self.daemons: dict[int, int] = {}
+        """By pidfd: the daemons of MPI on this node, as long as they live."""
         self.welcome: dict[str, object] = {}
         self.signalled: int | None = None
         self.released = False
         self.status: int | None = None
         self.deadline: float | None = None
-        self._head = wire.Lines()
+        self._head = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         self._poll = select.poll()
         self._server = socket.socket(socket.AF_UNIX)
         self._serve: socket.socket | None = None
 
     def run(self) -> int:
         """Live until the head says that the job is over, or is gone."""
-        self._server.bind(os.path.join(self.folder, wire.SOCKET))
+        try:
+            self._server.bind(os.path.join(self.folder, wire.SOCKET))
+        except OSError as error:
+            if error.errno != EADDRINUSE:
+                raise
+            self.tell({"is": "taken", "node": os.uname().nodename})
+            return 1
         self._server.listen(512)
         self._serve = attach(os.environ.get(SERVE_SOCKET))
         for fd in (0, self._server.fileno(), *([self._serve.fileno()] if self._serve else [])):
@@ -91,15 +123,22 @@ class Session:
         wait_ms = None
         if self.deadline is not None:
             wait_ms = max(0.0, self.deadline - time.monotonic()) * 1000
-        for fd, _ in self._poll.poll(wait_ms):
+        ended = []
+        for fd, event in self._poll.poll(wait_ms):
             if fd == 0:
                 self._hear_head()
             elif fd == self._server.fileno():
                 self._accept()
             elif self._serve is not None and fd == self._serve.fileno():
                 self._hear_serve()
+            elif fd in self.daemons:
+                ended.append(fd)
+            elif fd in self.ranks and event & select.POLLOUT:
+                self._flush(self.ranks[fd])
             elif fd in self.ranks:
                 self._hear_rank(self.ranks[fd])
+        for fd in ended:  # after what its ranks have had to say
+            self._lose_daemon(fd)
         if self.deadline is not None and not self.ranks:
             self.deadline = 0.0
 
@@ -130,12 +169,13 @@ class Session:
         match message.get("do"):
             case "welcome":
                 self.welcome = message
+                for rank in self.ranks.values():
+                    self._greet(rank)
             case "signal":
                 self._signal(wire.number(message, "number"), begins_end=bool(message.get("ends")))
             case "release":
                 self.released = True
-                for rank in self.ranks.values():
-                    rank.say({"do": "release"})
+                self._tell_ranks({"do": "release"})
             case "end":
                 self.status = wire.number(message, "status")
 
@@ -147,32 +187,78 @@ class Session:
                 grace_s if isinstance(grace_s, (int, float)) else DEFAULT_GRACE_S
             )
             self.released = True
-            for rank in self.ranks.values():
-                rank.say({"do": "release"})
+            self._tell_ranks({"do": "release"})
             self._signal(signal.SIGTERM, begins_end=True)
 
     def _signal(self, number: int, *, begins_end: bool) -> None:
         if begins_end:
             self.signalled = number
         for rank in list(self.ranks.values()):
-            if not rank.ended:
+            if rank.started and not rank.ended:
                 send(rank.pid, number)
+                if begins_end:
+                    send(rank.pid, signal.SIGCONT)  # one that is stopped could not pass it on
 
     # --- ranks
 
     def _accept(self) -> None:
-        connection, _ = self._server.accept()
-        pid, uid = wire.read_peer(connection)
-        if uid != os.geteuid():
-            connection.close()
+        try:
+            connection, _ = self._server.accept()
+        except OSError:  # whoever came is gone again, or we have no descriptor for it
             return
-        self.ranks[connection.fileno()] = Rank(connection, pid)
+        pid, uid = wire.read_peer(connection)
+        if uid != os.geteuid() or descends_from(pid, {rank.pid for rank in self.ranks.values()}):
+            connection.close()  # what a rank has started is none, whatever it says
+            return
+        connection.setblocking(False)
+        rank = self.ranks[connection.fileno()] = Rank(connection, pid)
         self._poll.register(connection.fileno(), select.POLLIN)
+        self._watch_daemon(rank.daemon)
+
+    def _watch_daemon(self, daemon: int | None) -> None:
+        if daemon is None or daemon in self.daemons.values():
+            return
+        with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
+            fd = os.pidfd_open(daemon)
+            self.daemons[fd] = daemon
+            self._poll.register(fd, select.POLLIN)
+
+    def _lose_daemon(self, fd: int) -> None:
+        """MPI's daemon has ended; if that was before its ranks, mpirun may wait for it forever."""
+        daemon = self.daemons.pop(fd)
+        self._poll.unregister(fd)
+        os.close(fd)
+        if any(
+            rank.daemon == daemon and not rank.ended and is_alive(rank.pid) for rank in self.ranks.values()
+        ):
+            self.tell({"is": "orphaned", "daemon": daemon})
+
+    def _tell_ranks(self, message: dict[str, object]) -> None:
+        for rank in self.ranks.values():
+            self._say(rank, message)
+
+    def _say(self, rank: Rank, message: dict[str, object]) -> None:
+        rank.say(message)
+        if rank.unsent:
+            self._poll.modify(rank.connection.fileno(), select.POLLIN | select.POLLOUT)
+
+    def _flush(self, rank: Rank) -> None:
+        rank.flush()
+        if not rank.unsent:
+            self._poll.modify(rank.connection.fileno(), select.POLLIN)
+
+    def _greet(self, rank: Rank) -> None:
+        """Welcome a rank that has said hello, once the head has told with what."""
+        if rank.waits and self.welcome:
+            rank.waits = False
+            self._say(rank, {**self.welcome, "do": "welcome"})
 
     def _hear_rank(self, rank: Rank) -> None:
         try:
             data = rank.connection.recv(wire.READ_BYTES)
             messages = rank.lines.feed(data)
+        except BlockingIOError:
+            return
         except (OSError, wire.Garbled):
             data, messages = b"", []
         for message in messages:
@@ -185,15 +271,20 @@ class Session:
             self.tell({"is": "gone", "pid": rank.pid, "ended": rank.ended})
 
     def _take(self, rank: Rank, message: dict[str, object]) -> None:
-        if message.get("is") == "hello":
-            rank.say({**self.welcome, "do": "welcome"})
-            return
-        rank.ended = rank.ended or message.get("is") == "ended"
-        self.tell({**message, "pid": rank.pid})
-        if rank.ended and self.released:
-            rank.say({"do": "release"})
-        elif message.get("is") == "started" and self.signalled is not None:
-            send(rank.pid, self.signalled)  # the job began to end while this one was being started
+        match message.get("is"):
+            case "hello":
+                rank.waits = True
+                self._greet(rank)
+            case "started" if not rank.started:
+                rank.started = True
+                self.tell({**message, "pid": rank.pid})
+                if self.signalled is not None:
+                    send(rank.pid, self.signalled)  # the job began to end while this one was being started
+            case "ended" if not rank.ended:
+                rank.ended = True
+                self.tell({**message, "pid": rank.pid})
+                if self.released:
+                    self._say(rank, {"do": "release"})
 
     # --- serve
 
@@ -209,45 +300,69 @@ class Session:
             self._poll.unregister(self._serve.fileno())
             self._serve.close()
             self._serve = None
-            self._lose_head()  # whoever was killed there, nobody is left to hold this node for the job
+            self.tell({"is": "leaving", "why": "the launcher that served there was killed"})
+            self._lose_head()  # nobody is left to hold this node for the job
 
     # --- the end
 
     def clean_up(self) -> None:
         """End what the job has left on this node, and tell who serves here how the job ended."""
         deadline = time.monotonic() + (LINGER_S if self.status is not None else 0.0)
-        while find_marked(self.job.encode()) and time.monotonic() < deadline:
+        while (self._living_daemons() or find_marked(self.job.encode())) and time.monotonic() < deadline:
             select.select([], [], [], 0.02)
-        kill_leftovers(self.job, [rank.pid for rank in self.ranks.values()])
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(self.folder, wire.SOCKET))
-            os.rmdir(self.folder)
+        for fd in self._living_daemons():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        kill_leftovers(self.job)
+        wire.remove_folder(os.path.join(self.folder, wire.SOCKET))
         if self._serve is not None and self.status is not None:
             with contextlib.suppress(OSError):
                 self._serve.sendall(b"%d\n" % self.status)
 
+    def _living_daemons(self) -> list[int]:
+        return [fd for fd in self.daemons if not select.select([fd], [], [], 0)[0]]
 
-def kill_leftovers(job: str, shims: list[int]) -> None:
-    """Kill what carries the job's mark, and the daemons of MPI that have started it."""
-    for pid in {parent for shim in shims if (parent := find_daemon(shim))}:
-        send(pid, signal.SIGKILL)
+
+def kill_leftovers(job: str) -> None:
+    """Kill what carries the job's mark; the guardians of launchers that are killed end by themselves."""
     deadline = time.monotonic() + KILL_WAIT_S
-    while found := [pid for pid in find_marked(job.encode()) if pid != os.getpid()]:
+    while found := find_marked(job.encode()):
+        is_late = time.monotonic() >= deadline
         for pid in found:
-            send(pid, signal.SIGKILL)
-        if time.monotonic() >= deadline:
+            if is_late or not is_guardian(pid):
+                send(pid, signal.SIGKILL)
+        if is_late:
             return
         select.select([], [], [], 0.01)
 
 
-def find_daemon(pid: int) -> int | None:
-    """Return MPI's daemon above a process, if that is one."""
+def descends_from(pid: int, ancestors: set[int]) -> bool:
+    """Return whether a process is below one of these."""
+    for _ in range(DEPTH_MAX):
+        pid = parent_of(pid)
+        if pid in ancestors:
+            return True
+        if pid <= 1:
+            return False
+    return True
+
+
+def parent_of(pid: int) -> int:
+    """Return the parent of a process, 0 if there is none any more."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            parent = int(file.read().rpartition(b")")[2].split()[1])
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def find_daemon(pid: int) -> int | None:
+    """Return MPI's daemon above a process, if that is one."""
+    parent = parent_of(pid)
+    try:
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
             return parent if file.read().strip() in DAEMONS else None
-    except (OSError, ValueError):
+    except OSError:
         return None
 
 
@@ -258,12 +373,12 @@ def send(pid: int, signum: int) -> None:
 
 
 def make_folder(job: str) -> str:
-    """Make the session's folder; an empty one of ours is what a session that was killed has left.
+    """Make the session's folder, or return that of another session of this job, which lives or was killed.
 
     Raises:
         OSError: Nowhere.
     """
-    refused = OSError("no folder for a session")
+    refused: OSError = FileExistsError("all belong to somebody else")
     for base in wire.FOLDERS:
         path = os.path.join(base, wire.folder_name(job))
         try:
@@ -271,13 +386,22 @@ def make_folder(job: str) -> str:
         except FileExistsError:
             if wire.find_session(job) != os.path.join(path, wire.SOCKET):
                 continue
-            with contextlib.suppress(OSError):
-                os.unlink(os.path.join(path, wire.SOCKET))
+            remove_dead(os.path.join(path, wire.SOCKET))
         except OSError as error:
             refused = error
             continue
         return path
     raise refused
+
+
+def remove_dead(path: str) -> None:
+    """Remove a socket that nobody listens at any more."""
+    with socket.socket(socket.AF_UNIX) as trial:
+        try:
+            trial.connect(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
 
 
 def attach(path: str | None) -> socket.socket | None:
@@ -299,7 +423,14 @@ def main(argv: list[str]) -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     set_name(NAME)
-    return Session(argv[0]).run()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two for each rank, and none is started by us
+    try:
+        return Session(argv[0]).run()
+    except OSError as error:
+        where = error.filename or ", ".join(wire.FOLDERS)
+        print(f"no session on {os.uname().nodename}: {where}: {error.strerror or error}", file=sys.stderr)
+        return 1
 
 
 if __name__ == "__main__":

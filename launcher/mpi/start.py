@@ -12,11 +12,12 @@ from collections.abc import Mapping
 
 from launcher.engines.mpirun import (
     FOLDER,
-    JOB,
     KEY_VARIABLE,
     ROLL_CALL_TIMEOUT_S,
     SERVE,
     SSH_PORT,
+    fill_line,
+    names_folder,
     plan_ssh,
     typed_path,
 )
@@ -148,7 +149,7 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
     name = os.urandom(8).hex()
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
     _write_files(agent, folder)
-    argv = tuple(word.replace(FOLDER, folder).replace(JOB, name) for word in agent.argv)
+    argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)
     environment[MARK] = mark_of(name, environ)
@@ -165,12 +166,13 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
             MARK: environment[MARK],
         },
         timeout_s=fleet.timeout_s,
+        cwd="" if names_folder(agent.argv) else os.getcwd(),
     )
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     raise_limit(len(fleet.hosts))
     child = Child(0, 0, argv, environment, called=agent.engine)
     path = find_program(argv[0], environment)
-    return Head(child, path, plan.supervision, job, inherited).run()
+    return Head(child, path, plan.supervision, job, inherited, folder).run()
 
 
 def raise_limit(node_count: int) -> None:

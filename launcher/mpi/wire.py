@@ -6,10 +6,13 @@ arrives is believed to be well-formed, small, or printable.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
 import struct
+
+from launcher.run.folder import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
+WELCOME_LIMIT_BYTES = 1 << 26
+"""What a rank is told first holds its variables: 2 MB at most, and JSON makes six times of some of them."""
 READ_BYTES = 1 << 16
 SOCKET = "session"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and its owner is looked at
@@ -30,8 +35,9 @@ class Garbled(ValueError):
 class Lines:
     """Puts pieces of bytes together to messages."""
 
-    def __init__(self) -> None:
-        self._rest = b""
+    def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
+        self._parts: list[bytes] = []
+        self._size, self._limit = 0, limit_bytes
 
     def feed(self, data: bytes) -> list[dict[str, object]]:
         """Return the messages that are complete now.
@@ -39,9 +45,14 @@ class Lines:
         Raises:
             Garbled: A line that is no JSON object, or is too long.
         """
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if len(self._rest) > LINE_LIMIT_BYTES:
-            raise Garbled(f"a line of more than {LINE_LIMIT_BYTES} bytes")
+        *lines, rest = data.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts, self._size = [], 0
+        self._parts.append(rest)
+        self._size += len(rest)
+        if self._size > self._limit:
+            raise Garbled(f"a line of more than {self._limit} bytes")
         return [_parse(line) for line in lines if line]
 
 
@@ -103,6 +114,12 @@ def find_session(job: str) -> str | None:
         if status.st_uid == os.geteuid() and status.st_mode & 0o77 == 0:
             return os.path.join(folder, SOCKET)
     return None
+
+
+def remove_folder(path: str) -> None:
+    """Remove a session's socket, the folder that it stands in, and what ranks that were killed left there."""
+    with contextlib.suppress(OSError):
+        remove_tree(os.path.dirname(path))
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:

@@ -82,7 +82,7 @@ class RunFolder:
     def remove(self) -> None:
         """Take the folder away, unless somebody wants to read it."""
         if self.path is not None and not self.keeps:
-            _remove(self.path)
+            remove_tree(self.path)
 
 
 def _make(path: str) -> None:
@@ -92,12 +92,12 @@ def _make(path: str) -> None:
         raise cannot_write(path, error) from error
 
 
-def _remove(path: str) -> None:
+def remove_tree(path: str) -> None:
     """Remove a tree of ours; what somebody else has put there and protects stays."""
     try:
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):
-                _remove(entry.path)
+                remove_tree(entry.path)
             else:
                 os.unlink(entry.path)
         os.rmdir(path)

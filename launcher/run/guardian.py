@@ -104,12 +104,15 @@ def _guard(fd: int, run_id: bytes) -> None:
     for group in groups:
         killed += _kill(-group)
     for _ in range(PASSES):
-        found = find_marked(run_id)
+        found = [pid for pid in find_marked(run_id) if not is_guardian(pid)]
         killed += sum(_kill(pid) for pid in found)
         if not found:
             break
     if killed:
-        os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
+        try:  # noqa: SIM105
+            os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
+        except OSError:
+            pass  # whoever has read what we write was killed, too
 
 
 def _close_others(fd: int) -> None:
@@ -146,6 +149,15 @@ def find_marked(run_id: bytes) -> list[int]:
         except OSError:
             continue  # another user's, or gone
     return found
+
+
+def is_guardian(pid: int) -> bool:
+    """Whether a process is somebody's guardian: it has its own to clean up, and ends by itself then."""
+    try:
+        with open(f"/proc/{pid}/comm", encoding="ascii", errors="replace") as file:
+            return file.read().rstrip("\n") == NAME
+    except OSError:
+        return False
 
 
 def _has_mark(environ: bytes, run_id: bytes) -> bool:

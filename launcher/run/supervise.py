@@ -148,10 +148,10 @@ class Supervisor:
                 )
             return self.finish()
         finally:
-            if self.guardian is not None:
-                self.guardian.dismiss()
             self.output.close()
             self.folder.remove()
+            if self.guardian is not None:  # last: who is killed while ending leaves nothing either
+                self.guardian.dismiss()
 
     # --- start
 
@@ -216,11 +216,15 @@ class Supervisor:
     def start_guardian(self) -> None:
         """Have somebody who takes the job along should we be killed; it runs without, too."""
         try:
-            self.guardian = self.guardian or Guardian(self.run_id, self.folder.remove)
+            self.guardian = self.guardian or Guardian(self.run_id, self.remove_traces)
             for process in self.processes:
                 self.guardian.tell(process.pid)
         except OSError as error:
             self.say(f"no guardian ({error.strerror}): {UNGUARDED}")
+
+    def remove_traces(self) -> None:
+        """Remove what is ours alone; what the guardian does for a launcher that was killed."""
+        self.folder.remove()
 
     def start_some(self, indices: Sequence[int], refusals: Refusals) -> None:
         """Start a few processes, and watch for their end.

@@ -34,7 +34,7 @@ TRIAL_TIMEOUT_S = 20.0
 _ROUTINE = (
     *("Server listening on ", "Accepted publickey for ", "Received disconnect from "),
     *("Disconnected from ", "Received signal ", "Connection closed by "),
-    "Exiting on signal ",
+    *("Exiting on signal ", "ssh_packet_send_debug: "),
 )
 _NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60")
 """Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early; and

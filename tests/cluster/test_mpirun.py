@@ -213,7 +213,7 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet, tm
     assert head.status == 75 and "[nodes-missing] 4 nodes did not answer within 10 s" in head.err
     assert "no-such-node: its name cannot be resolved" in head.err
     assert "10.77.0.99: no route to it" in head.err or "10.77.0.99: no answer" in head.err
-    assert "node2: it" in head.err and "started with another key" in head.err
+    assert "node2: " in head.err and "started with another key" in head.err
     assert "node3: nothing listens there" in head.err
     assert bare.status == 75 and "[sshd-missing]" in bare.err and "openssh-server" in bare.err
     assert good.status == 75, good.err

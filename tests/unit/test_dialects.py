@@ -83,11 +83,11 @@ def test_open_mpi_5() -> None:
 def test_mpich() -> None:
     """Nothing is forwarded but what is named; without a name, nothing."""
     assert line(MPICH) == (
-        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -bind-to none "
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -bind-to none -wdir / "
         "-f /run/x/hosts -ppn 2 -genvnone -n 6"
     )
     assert line(MPICH, **FULL) == (
-        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -iface eth0 -bind-to none "
+        "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -iface eth0 -bind-to none -wdir / "
         "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist HELLO,PATH -n 6 "
         "--tag-output"
     )

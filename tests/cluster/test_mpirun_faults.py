@@ -1,0 +1,453 @@
+"""``launcher run --engine mpirun`` under attack: who is killed, stopped or lied to, and what is left then."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.mpi import session, wire
+from launcher.rehearse.cluster import Cluster, Node
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.fleets import Done, Fleet, make_key
+from tests.mpis import FAMILIES, find_mpi
+from tests.process.starting import clean_environ
+
+pytestmark = [pytest.mark.root]
+
+MakeFleet = Callable[..., Fleet]
+SLEEP = """
+    import os, signal, sys, time
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    open("{folder}/ready" + os.environ["RANK"], "w").close()
+    while True:
+        time.sleep(1)
+"""
+FIND = "ls -d /dev/shm/launcher-* $TMPDIR/launcher_* 2>/dev/null"
+"""Keys, sessions and files of ranks; /tmp is the machine's own, and others use it, too."""
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
+    """Return a function that makes two nodes with a family of MPI and a key of the job."""
+    need_namespaces()
+    made: list[Fleet] = []
+
+    def make(family: str) -> Fleet:
+        cluster = Cluster(2)
+        made.append(Fleet(cluster, find_mpi(family), make_key(tmp_path), tmp_path))
+        cluster.__enter__()
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.cluster.close()
+        one.close()
+
+
+def start_sleepers(two: Fleet, folder: Path, *options: str) -> None:
+    """Start four ranks that wait for SIGTERM, and return once they do."""
+    script = two.script(SLEEP.format(folder=folder))
+    two.start_all("--nproc-per-node", "2", "--grace", "2", *options, "--", "python", script)
+    await_files(folder, "ready*", 4)
+
+
+def await_files(folder: Path, pattern: str, count: int) -> None:
+    """Wait until there are so many files."""
+    deadline = time.monotonic() + 40
+    while len(list(folder.glob(pattern))) < count:
+        assert time.monotonic() < deadline, f"fewer than {count} of {pattern}"
+        time.sleep(0.02)
+
+
+def run_on(two: Fleet, node: Node, command: str) -> str:
+    """Run a shell command on a node, and return what it prints."""
+    line = two.cluster.argv(node, ["sh", "-c", command])
+    return subprocess.run(line, env=two.environ(), capture_output=True, text=True, check=False).stdout
+
+
+def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
+    """Return the processes of a node, by its own numbers, whose command line begins or ends so."""
+    lines = [line.split(None, 1) for line in run_on(two, node, "ps -e -o pid=,args=").splitlines()]
+    return [int(pid) for pid, args in lines if any(mark in args for mark in marks)]
+
+
+def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
+    """Send a signal to a process of a node: a rank's launcher has a guardian, a prted its own parent."""
+    index = -1 if "prted -" in marks else 0
+    run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")
+
+
+def assert_nothing_left(two: Fleet) -> None:
+    """No process and no folder of ours, on any node."""
+    deadline = time.monotonic() + 10
+    while True:
+        processes = [line for node in two.cluster.nodes for line in two.processes(node)]
+        folders = [line for node in two.cluster.nodes for line in run_on(two, node, FIND).split()]
+        if not (processes or folders) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    assert (processes, folders) == ([], [])
+
+
+def end(two: Fleet, timeout_s: float = 30) -> list[Done]:
+    """Wait for all launchers; then nothing is left."""
+    done = two.wait(timeout_s)
+    assert_nothing_left(two)
+    return done
+
+
+def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
+    """Return where a part of a job runs, and what its command line has."""
+    head, other = two.cluster.nodes
+    if part == "mpirun":
+        return head, ("bin/mpirun -", "bin/prterun -", "mpiexec.hydra -")
+    return other, {
+        "session": ("session.py",),
+        "shim": ("rank.py",),
+        "daemon": ("prted -", "hydra_pmi_proxy -"),
+    }[part]
+
+
+# --- SIGKILL
+
+KILLED = {
+    "mpirun": (137, "mpirun failed first: it was killed by SIGKILL"),
+    "session": (75, "node 1 failed first: it is lost"),
+    "shim": (137, "[rank-killed] its launcher ended without a word"),
+    "daemon": (75, "[daemon-lost] mpirun's daemon on node 1 (node1), pid"),
+}
+
+
+@pytest.mark.parametrize(
+    ("part", "family"),
+    [
+        ("mpirun", "mpich"),
+        ("session", "openmpi5"),
+        ("shim", "mpich"),
+        ("daemon", "openmpi5"),
+        ("daemon", "mpich"),
+        ("daemon", "impi"),
+    ],
+)
+def test_a_part_that_is_killed(part: str, family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """The job ends, the verdict names what was killed and not what followed, and nothing is left."""
+    two = fleet(family)
+    start_sleepers(two, tmp_path)
+    node, marks = find_part(two, part)
+    signal_on(two, node, signal.SIGKILL, *marks)
+    status, words = KILLED[part]
+    head, other = end(two)
+    assert (head.status, other.status) == (status, status), head.err[-3000:]
+    assert words in head.err, head.err[-3000:]
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_launcher_that_is_killed_leaves_no_keys(index: int, fleet: MakeFleet, tmp_path: Path) -> None:
+    """SIGKILL to the head or to a node that serves: its folder with the job's keys goes with it."""
+    two = fleet("mpich")
+    start_sleepers(two, tmp_path)
+    two.cluster.kill(two.launchers[index].pid, signal.SIGKILL)
+    done = end(two)
+    assert done[1 - index].status == 75
+    if index == 1:
+        assert "the launcher that served there was killed" in done[0].err, done[0].err[-2000:]
+
+
+def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -> None:
+    """Nothing of the job has started yet."""
+    two = fleet("openmpi5")
+    head, _ = two.cluster.nodes
+    two.start(head, "--", "true")
+    deadline = time.monotonic() + 20
+    while not find_pids(two, head, "session.py") and time.monotonic() < deadline:
+        time.sleep(0.02)
+    two.cluster.kill(two.launchers[0].pid, signal.SIGKILL)
+    two.wait(20)
+    assert_nothing_left(two)
+
+
+# --- SIGSTOP and SIGTERM
+
+
+@pytest.mark.parametrize(("part", "status"), [("mpirun", 0), ("session", None), ("shim", 0)])
+def test_a_part_that_is_stopped_does_not_keep_the_job(
+    part: str, status: int | None, fleet: MakeFleet, tmp_path: Path
+) -> None:
+    """SIGTERM ends the job within the grace and a few seconds, on all nodes; ranks have had their SIGTERM."""
+    two = fleet("openmpi5")
+    start_sleepers(two, tmp_path)
+    node, marks = find_part(two, part)
+    signal_on(two, node, signal.SIGSTOP, *marks)
+    started = time.monotonic()
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    head, other = end(two)
+    assert time.monotonic() - started < 2 + 20
+    assert head.status == other.status == (head.status if status is None else status), head.err[-2000:]
+
+
+def test_sigterm_while_ranks_start_leaves_them_their_grace(fleet: MakeFleet, tmp_path: Path) -> None:
+    """Ranks that start after the signal hear it, too, and none is killed long before the grace is over."""
+    two = fleet("mpich")
+    script = two.script(
+        f"""
+        import os, signal, sys, time
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        open("{tmp_path}/up" + os.environ["RANK"], "w").close()
+        time.sleep(60)
+        """
+    )
+    two.start_all("--nproc-per-node", "2", "--grace", "4", "--", "python", script)
+    await_files(tmp_path, "up*", 1)
+    started = time.monotonic()
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    head, other = end(two)
+    assert time.monotonic() - started > 3.5, head.err[-2000:]
+    assert (head.status, other.status) == (137, 137), head.err[-2000:]
+
+
+def test_a_serving_node_is_told_twice_and_the_ranks_have_their_time(fleet: MakeFleet, tmp_path: Path) -> None:
+    """SIGTERM is no Ctrl-C: who sends it again does not cut the grace short."""
+    two = fleet("openmpi5")
+    script = two.script(
+        f"""
+        import os, signal, sys, time
+        def save(*_):
+            open("{tmp_path}/asked" + os.environ["RANK"], "w").close()
+            time.sleep(2)
+            open("{tmp_path}/saved" + os.environ["RANK"], "w").close()
+            os._exit(0)
+        signal.signal(signal.SIGTERM, save)
+        open("{tmp_path}/ready" + os.environ["RANK"], "w").close()
+        while True:
+            time.sleep(1)
+        """
+    )
+    two.start_all("--grace", "8", "--", "python", script)
+    await_files(tmp_path, "ready*", 2)
+    two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
+    await_files(tmp_path, "asked*", 2)
+    two.cluster.kill(two.launchers[1].pid, signal.SIGTERM)
+    head, other = end(two)
+    assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
+    assert len(list(tmp_path.glob("saved*"))) == 2
+
+
+# --- what a rank does
+
+HOSTILE = """
+    import glob, json, os, socket, sys, time
+    if os.environ["RANK"] == "1":
+        (path,) = glob.glob("/dev/shm/launcher-*/session")
+        def send(data):
+            with socket.socket(socket.AF_UNIX) as one:
+                one.connect(path)
+                try:
+                    one.sendall(data)
+                    one.shutdown(socket.SHUT_WR)
+                    one.recv(1)
+                except OSError:
+                    pass
+        forged = [{"is": "ended", "rank": 0, "status": 9, "code": 9}, {"is": "told", "number": 15},
+                  {"is": "ready", "launcher": "0"}, {"is": "started"}, {"is": "gone", "pid": "x"}]
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                for message in forged:
+                    send(json.dumps(message).encode() + b"\\n")
+                os._exit(0)
+            os._exit(0)
+        for message in forged:
+            send(json.dumps(message).encode() + b"\\n")
+        for data in (b"garbage\\n", b'{"is": "en', b"x" * 10_000_000, b"[" * 100_000 + b"\\n"):
+            send(data)
+        for _ in range(3000):
+            send(b"")
+        print(json.dumps({"is": "ended", "rank": 0, "status": 9, "code": 9}))
+    time.sleep(1)
+"""
+
+
+def test_a_rank_that_lies_to_the_session(fleet: MakeFleet) -> None:
+    """What a rank has started is no rank: forged reports, garbage and floods change nothing."""
+    two = fleet("mpich")
+    two.start_all("--no-prefix", "--", "python", two.script(HOSTILE))
+    head, other = end(two)
+    assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
+    assert "fault" not in head.err and "stopping" not in head.err
+
+
+ECHO = """
+    import json, os, sys
+    said = {"rank": os.environ["RANK"], "argv": sys.argv[1:], "cwd": os.getcwd(), "stdin": sys.stdin.read()}
+    sys.stdout.write(json.dumps(said) + "\\n")
+"""
+WORDS = (
+    "a b",
+    "",
+    "'q'",
+    '"d"',
+    "$HOME `id`",
+    "new\nline",
+    "*",
+    "--",
+    "größe",
+    "\\b\\",
+    ";",
+    "{folder}",
+    "{job}",
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_words_folder_and_input_arrive(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """Arguments bit for bit, the head's folder, its input to rank 0, and an end of file to the others."""
+    two = fleet(family)
+    head, other = two.cluster.nodes
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    text = "line\n" * 50_000
+    (tmp_path / "input").write_text("skipped\n" + text)
+    line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", "--no-prefix", "--")
+    shell = ("sh", "-c", 'read skipped; exec "$@"', "sh")
+    with (tmp_path / "input").open() as stdin:
+        argv = two.cluster.argv(head, (*shell, *line, "python", two.script(ECHO), *WORDS), cwd=str(folder))
+        two.launchers.append(
+            subprocess.Popen(
+                argv,
+                env=two.environ(),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    two.start(other, "--", "true")
+    done, _ = end(two)
+    assert done.status == 0, done.err[-2000:]
+    common = {"argv": list(WORDS), "cwd": str(folder)}
+    assert sorted(done.records, key=lambda one: one["rank"]) == [
+        {"rank": "0", **common, "stdin": text},
+        {"rank": "1", **common, "stdin": ""},
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_that_one_node_lacks(family: str, fleet: MakeFleet) -> None:
+    """Ranks do not work in the home folder instead: the verdict names the node and the folder."""
+    two = fleet(family)
+    head, other = two.cluster.nodes
+    run_on(two, head, "mkdir /dev/shm/only-here")
+    line = (sys.executable, "-m", "launcher", "run", "--engine", "mpirun", "--", "sleep", "20")
+    argv = two.cluster.argv(head, line, cwd="/dev/shm/only-here")
+    two.launchers.append(
+        subprocess.Popen(
+            argv,
+            env=two.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    )
+    two.start(other, "--", "true")
+    done, _ = end(two)
+    assert done.status == 75, done.err[-2000:]
+    assert "working directory '/dev/shm/only-here', on node1: No such file" in done.err, done.err[-2000:]
+
+
+def test_a_command_that_one_node_lacks(fleet: MakeFleet) -> None:
+    """Status 127, and the verdict names node and reason, although the kernel said so after the fork."""
+    two = fleet("openmpi5")
+    run_on(two, two.cluster.nodes[0], "cp /bin/sleep /dev/shm/only-here")
+    two.start_all("--", "/dev/shm/only-here", "20")
+    head, other = end(two)
+    assert (head.status, other.status) == (127, 127), head.err[-2000:]
+    assert "host node1, node 1" in head.err and "'/dev/shm/only-here': no such program" in head.err
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mpi_abort(family: str, fleet: MakeFleet) -> None:
+    """The status is what MPI_Abort was called with, also where mpirun kills the rank before it ends."""
+    two = fleet(family)
+    script = two.script(
+        """
+        from mpi4py import MPI
+        MPI.COMM_WORLD.Barrier()
+        if MPI.COMM_WORLD.rank == 1:
+            MPI.COMM_WORLD.Abort(7)
+        MPI.COMM_WORLD.Barrier()
+        """
+    )
+    two.start_all("--", "python", script)
+    head, other = end(two)
+    assert (head.status, other.status) == (7, 7), head.err[-2000:]
+
+
+# --- before mpirun
+
+
+def test_one_node_under_two_names(fleet: MakeFleet) -> None:
+    """The list is wrong, and that is said at once: a second session would take the place of the first."""
+    two = fleet("openmpi5")
+    environ = {"LAUNCHER_HOSTS": "node0,node1,10.77.0.11"}
+    two.start(two.cluster.nodes[0], "--", "true", environ=environ)
+    two.start(two.cluster.nodes[1], "--node-rank", "1", "--", "true", environ=environ)
+    started = time.monotonic()
+    head, other = end(two)
+    assert time.monotonic() - started < 15
+    assert (head.status, other.status) == (78, 78), head.err[-2000:] + other.err
+    assert "[same-node] node1 and 10.77.0.11 are the same node" in head.err or (
+        "[same-node] 10.77.0.11 and node1 are the same node" in head.err
+    )
+
+
+def test_attempts_to_reach_a_node_do_not_pile_up(fleet: MakeFleet) -> None:
+    """Each ssh that has failed is waited for: 15 minutes of them would fill the process table."""
+    two = fleet("openmpi5")
+    head, _ = two.cluster.nodes
+    two.start(head, "--", "true", environ={"LAUNCHER_ROLL_CALL_TIMEOUT": "5"})
+    zombies = 0
+    while two.launchers[0].poll() is None:
+        zombies = max(zombies, run_on(two, head, "ps -e -o stat=,comm=").count("Z"))
+    assert zombies <= 2
+    assert end(two)[0].status == 75
+
+
+# --- the session by itself
+
+
+def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) -> None:
+    """mpirun may be quicker than the line to a node; and what a node is told may have 5 MB."""
+    job = f"test{os.getpid()}"
+    line = [sys.executable, "-I", "-S", session.__file__, job]
+    with (
+        subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=clean_environ()) as node,
+        socket.socket(socket.AF_UNIX) as rank,
+    ):
+        assert node.stdin is not None and node.stdout is not None
+        assert b"ready" in node.stdout.readline()
+        rank.connect(wire.find_session(job) or "")
+        rank.sendall(wire.pack({"is": "hello"}))
+        rank.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            rank.recv(1)
+        rank.settimeout(10)
+        node.stdin.write(wire.pack({"do": "welcome", "variables": {"LONG": "ö" * 800_000}}))
+        node.stdin.flush()
+        lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        found: list[dict[str, object]] = []
+        while not found:
+            found = lines.feed(rank.recv(wire.READ_BYTES))
+        assert found == [{"do": "welcome", "variables": {"LONG": "ö" * 800_000}}]
+        rank.close()
+        node.stdin.close()
+        assert node.wait(10) == 0
+    assert wire.find_session(job) is None
