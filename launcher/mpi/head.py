@@ -37,7 +37,6 @@ LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""
-NODE_LOST, DAEMON_LOST = "node-lost", "daemon-lost"
 KILLED = (0, 9, 137, 205, 255)
 """Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
 KILL_WAIT_S = 2.0
@@ -373,7 +372,7 @@ class Head(Supervisor):
         """What mpirun has started on a node to start the ranks there has ended before them."""
         what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
         fix = "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there"
-        cause = Cause(DAEMON_LOST, what, fix, retryable=True)
+        cause = Cause("daemon-lost", what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
@@ -381,7 +380,7 @@ class Head(Supervisor):
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
         fix = "look at the node, at its network, and at whether somebody has ended its container"
-        cause = Cause(NODE_LOST, what, fix, retryable=True)
+        cause = Cause("node-lost", what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()
 
@@ -449,7 +448,7 @@ class Head(Supervisor):
         own = [event for event in self.events if not event.asked]
         first = next(iter(own or self.events), None)
         if first is not None and _may_follow(first):
-            return next((event for event in own if _code(event) == NODE_LOST), first)
+            return next((event for event in own if _code(event) == "node-lost"), first)
         return first
 
     def judge(self, event: Event) -> Verdict:
@@ -504,7 +503,7 @@ class Head(Supervisor):
             return verdict
         status = "has started other processes than it was asked for"
         if node:
-            status = "is lost" if causes[0].code == NODE_LOST else "cannot go on"
+            status = "is lost" if causes[0].code == "node-lost" else "cannot go on"
         first = End(**{**vars(verdict.first), "status": status})
         return Verdict(**{**vars(verdict), "first": first})
 
@@ -605,7 +604,7 @@ def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
 
 def _may_follow(event: Event) -> bool:
     """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
-    return _code(event) == DAEMON_LOST or (event.cause is None and _is_silent(event))
+    return _code(event) == "daemon-lost" or (event.cause is None and _is_silent(event))
 
 
 def _is_silent(event: Event) -> bool:
