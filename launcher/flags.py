@@ -154,10 +154,6 @@ def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
         raise Malformed(shape) from None
 
 
-def _key_path(text: str) -> str:
-    return text
-
-
 def _words(text: str) -> tuple[str, ...]:
     import shlex
 
@@ -380,7 +376,7 @@ FLAGS = (
         "ssh_key",
         "FILE",
         "the job's keys, a file or folder (launcher keygen); the nodes then serve by themselves",
-        _key_path,
+        str,
         group="mpirun",
         secret=True,
     ),

@@ -17,7 +17,7 @@ from launcher.errors import LauncherError
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.mpi import wire
-from launcher.mpi.crew import Crew, Line, Node, describe_nodes, not_ready
+from launcher.mpi.crew import Crew, Line, Node, not_ready
 from launcher.mpi.verdicts import parse_record
 from launcher.redact import printable, redact
 from launcher.run.causes import Cause
@@ -224,7 +224,6 @@ class Head(Supervisor):
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
         """By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it."""
-        self.count_by: float | None = None
         super().__init__([child], [path], watch, Place(0, job.world_size), environ)
         self.run_id = job.name
         self.stdin = find_stdin()
@@ -626,6 +625,3 @@ def _why(message: Mapping[str, object]) -> Cause:
         "its launcher ended without a word, as SIGKILL does it",
         "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there",
     )
-
-
-__all__ = ["Head", "Job", "describe_nodes"]
