@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import marshal
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
+from launcher.__main__ import print_problems
 from launcher.bundle import HEAD_BYTES, PACKAGE, bundle_file
-from launcher.errors import EXIT_NOT_READY
+from launcher.errors import NotReady, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,8 +25,12 @@ def main() -> int:
     try:
         write_bundle(file)
     except OSError as error:
-        print(f"launcher: error: [no-bundle] {file}: {error.strerror}; starts go on without", file=sys.stderr)
-        return EXIT_NOT_READY
+        fix = "run it as the one who installed the package; starts work without, a little slower"
+        refused = NotReady(
+            Problem("no-bundle", f"{file}: {error.strerror}", "python -m launcher.bundle", fix)
+        )
+        print_problems(refused)
+        return refused.exit_status
     print(file)
     return 0
 
