@@ -54,6 +54,11 @@ TABLE = (
     Row("proxies", "proxy variables that would catch what nodes say to each other", is_live=True),
     Row("names", "what the names of this node and of the master resolve to", is_quick=False, is_live=True),
     Row("mpi", "the mpirun on PATH, others behind it, and packages built for another MPI", is_quick=False),
+    Row(
+        "health",
+        "GPUs that are slowed down, or short of NVLinks or of memory to fall back on",
+        is_quick=False,
+    ),
     Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
 )
 """In the order of the machine: what it has, what we may use of it, what is around it."""
