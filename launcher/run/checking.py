@@ -34,7 +34,7 @@ class Checking:
     """The process that looks, as the launcher sees it.
 
     Attributes:
-        pid: A child of ours that is none of the job; it may be gone.
+        pid: A child of ours that is none of the job; None once somebody has waited for it.
         due: When it has had its time (monotonic seconds), None once it has ended.
     """
 
@@ -51,6 +51,7 @@ class Checking:
         """
         self._loop, self._say, self._text = loop, say, b""
         self._fd, writing = os.pipe()
+        self.pid: int | None
         try:
             self.pid, self._pidfd = _fork(look, writing)
         except OSError:
@@ -60,7 +61,7 @@ class Checking:
             os.close(writing)
         self.due: float | None = time.monotonic() + LIMIT_S
         os.set_blocking(self._fd, False)
-        loop.add(self._fd, self._read)
+        loop.add(self._fd, self._hear)
 
     def fire(self, now: float) -> None:
         """Its time is up."""
@@ -69,8 +70,8 @@ class Checking:
     def end(self) -> None:
         """The job has ended: say what is there to be said, and look no longer."""
         if self.due is not None:
-            self._read()
-        self.close()
+            self._take()
+            self._tell()
 
     def close(self) -> None:
         """Look no longer, and say nothing."""
@@ -92,14 +93,20 @@ class Checking:
             pass  # whoever collects orphans was quicker
         os.close(self._pidfd)
 
-    def _read(self) -> None:
+    def _hear(self) -> None:
+        if self._take():
+            self._tell()
+
+    def _take(self) -> bool:
+        """Read what is there; return whether that is all that there will be."""
         try:
             data = os.read(self._fd, LIMIT_BYTES)
         except BlockingIOError:
-            return
+            return False
         self._text = (self._text + data)[:LIMIT_BYTES]
-        if data and len(self._text) < LIMIT_BYTES:
-            return
+        return not data or len(self._text) == LIMIT_BYTES
+
+    def _tell(self) -> None:
         self.close()
         lines = self._text.decode("utf-8", "replace").splitlines()
         if lines:

@@ -210,7 +210,7 @@ class Supervisor:
         """Our own children that are none of the job."""
         guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
         helpers = () if self.watching is None else self.watching.helpers()
-        checking = () if self.checking is None else (self.checking.pid,)
+        checking = () if self.checking is None or self.checking.pid is None else (self.checking.pid,)
         return (*guardian, *helpers, *checking, *self.inherited)
 
     def start_all(self) -> None:
@@ -408,6 +408,8 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
                 self.inherited.discard(found.si_pid)
                 self.news = True
+                if self.checking is not None and found.si_pid == self.checking.pid:
+                    self.checking.pid = None
                 if self.guardian is not None and found.si_pid == self.guardian.pid:
                     self.guardian.lose()
                     self.say(f"somebody has killed the launcher's guardian: {UNGUARDED}")

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.run.checking import Checking
+from launcher.run.loop import Loop
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch
 
@@ -198,6 +200,24 @@ def test_it_ends_with_the_launcher(tmp_path: Path) -> None:
     with Job(tmp_path, HANG, "exec sleep 1000").running() as (launcher, pid):
         launcher.kill()
         wait_for(lambda: is_gone(pid), "the check has ended")
+
+
+def test_what_was_found_when_the_job_ends_is_said() -> None:
+    """The loop has not heard of it yet."""
+    said: list[str] = []
+
+    def look() -> tuple[str, ...]:
+        return ("check: one", "check: two")
+
+    loop = Loop(said.append)
+    checking = Checking(look, loop, said.append)
+    try:
+        wait_for(lambda: checking.pid is not None and is_gone(checking.pid), "the check has ended")
+        checking.end()
+        assert said == ["check: one\ncheck: two"] and checking.due is None
+    finally:
+        checking.reap()
+        loop.close()
 
 
 def test_a_restart_is_not_looked_at_again(tmp_path: Path) -> None:
