@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from launcher.run.checking import Checking
 from launcher.run.loop import Loop
 from tests.process.looking import is_gone, read_pid, wait_for
-from tests.process.starting import DEADLINE_S, clean_environ, launch
+from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
 SEVERAL = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.1.1")
 PROXY = {"RAY_ADDRESS": "head:6379", "http_proxy": "http://proxy:3128"}
@@ -53,6 +54,10 @@ watch = Supervision(routes=(Route(),) * count, restarts={restarts}, grace_s=10.0
 sys.exit(supervise(children, watch, Node(), os.environ, checks=look))
 """
 HANG = "time.sleep(1000)"
+UNTIL_LOOKED = (
+    "until [ -e {told} ]; do sleep 0.01; done; while kill -0 $(cat {told}) 2>/dev/null; do sleep 0.01; done"
+)
+"""A job that goes on until whoever looks has ended: at the lowest priority that can take a while."""
 
 
 class Job:
@@ -62,6 +67,7 @@ class Job:
         self, tmp_path: Path, look: str, job: str, *, before: str = "", count: int = 1, restarts: int = 0
     ) -> None:
         self.told = tmp_path / "checker"
+        job = job.format(until_looked=UNTIL_LOOKED.format(told=self.told))
         text = PROGRAM.format(
             told=str(self.told), look=look, job=job, before=before, count=count, restarts=restarts
         )
@@ -92,10 +98,22 @@ class Job:
 
 def test_problems_are_said_while_the_job_runs() -> None:
     """Once for a node, and only problems: the clock of this machine would be a warning."""
-    done = launch("run", *SEVERAL, "--nproc-per-node", "2", "--", "sleep", "1", environ=PROXY)
-    assert (done.returncode, done.stdout) == (0, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(SAID)
+    words = (
+        "run",
+        *SEVERAL,
+        "--nproc-per-node",
+        "2",
+        "--",
+        "sh",
+        "-c",
+        "trap 'exit 0' TERM; sleep 600 & wait",
+    )
+    with open_launcher(*words, environ=PROXY) as launcher:
+        assert launcher.stderr is not None
+        ready, _, _ = select.select([launcher.stderr], [], [], DEADLINE_S)
+        launcher.terminate()
+        _, text = launcher.communicate(timeout=DEADLINE_S)
+    assert ready and text.startswith(SAID) and text.count("check:") == 1
 
 
 @pytest.mark.parametrize(
@@ -125,20 +143,20 @@ def test_asked_for_they_come_before_the_start_and_once() -> None:
 
 def test_all_is_well_and_nothing_is_said(tmp_path: Path) -> None:
     """No lines, no word."""
-    done = Job(tmp_path, "return ()", "sleep 0.5").run()
+    done = Job(tmp_path, "return ()", "{until_looked}").run()
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_lines_have_our_prefix_and_are_safe_for_a_terminal(tmp_path: Path) -> None:
     """Several lines are several lines; what they quote does not reach the terminal raw."""
-    done = Job(tmp_path, r'return ("check: one \x1b[31m", "check: two")', "sleep 0.5").run()
+    done = Job(tmp_path, r'return ("check: one \x1b[31m", "check: two")', "{until_looked}").run()
     assert done.stderr.splitlines()[1] == "launcher: check: two"
     assert done.stderr.startswith("launcher: check: one ") and "\x1b" not in done.stderr
 
 
 def test_a_flood_of_lines_is_cut(tmp_path: Path) -> None:
     """A megabyte is nothing that anybody reads."""
-    done = Job(tmp_path, 'return ("check: " + "x" * 100,) * 10000', "sleep 0.5").run()
+    done = Job(tmp_path, 'return ("check: " + "x" * 100,) * 10000', "{until_looked}").run()
     assert done.returncode == 0
     assert 1000 < len(done.stderr) < 100_000
 
@@ -146,7 +164,7 @@ def test_a_flood_of_lines_is_cut(tmp_path: Path) -> None:
 def test_who_looks_is_nobody_to_the_job(tmp_path: Path) -> None:
     """Lowest priority, a group of its own, and nothing open that a reader would wait for the end of."""
     look = "return (f'{os.nice(0)} {os.getpgrp() == os.getpid()} {len(os.listdir(\"/proc/self/fd\"))}',)"
-    done = Job(tmp_path, look, "sleep 0.5", count=2).run()
+    done = Job(tmp_path, look, "{until_looked}", count=2).run()
     # Three that lead nowhere, the pipe, and the folder that is listed.
     assert done.stderr == "launcher: 19 True 5\n"
 
@@ -154,7 +172,7 @@ def test_who_looks_is_nobody_to_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("look", ["raise ValueError('x')", "sys.exit(3)", "os.abort()", "return 1"])
 def test_a_check_that_fails_is_not_heard_of(tmp_path: Path, look: str) -> None:
     """The status is the job's, and so are all words."""
-    done = Job(tmp_path, look, "sleep 0.3; exit 7").run()
+    done = Job(tmp_path, look, "{until_looked}; exit 7").run()
     assert done.returncode == 7
     assert "Traceback" not in done.stderr and "fault" not in done.stderr
 
@@ -167,7 +185,7 @@ def test_a_check_that_hangs_does_not_delay_the_end(tmp_path: Path, status: int) 
     done = job.run()
     assert done.returncode == status and time.monotonic() - begun < 10
     assert "left behind" not in done.stderr and "survive" not in done.stderr
-    assert is_gone(read_pid(job.told))
+    wait_for(lambda: is_gone(read_pid(job.told)), "the check has ended")
 
 
 def test_a_signal_goes_to_the_job_at_once(tmp_path: Path) -> None:
@@ -177,7 +195,7 @@ def test_a_signal_goes_to_the_job_at_once(tmp_path: Path) -> None:
         launcher.send_signal(signal.SIGTERM)
         assert launcher.wait(DEADLINE_S) == 128 + signal.SIGTERM
         assert time.monotonic() - begun < 3
-        assert is_gone(checker)
+        wait_for(lambda: is_gone(checker), "the check has ended")
 
 
 def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
@@ -189,7 +207,7 @@ def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
 
 def test_somebody_ends_it(tmp_path: Path) -> None:
     """Not the job's failure."""
-    job = Job(tmp_path, HANG, "sleep 0.5; exit 3")
+    job = Job(tmp_path, HANG, "{until_looked}; exit 3")
     with job.running() as (launcher, pid):
         os.kill(pid, signal.SIGKILL)
         assert launcher.wait(DEADLINE_S) == 3
@@ -222,5 +240,5 @@ def test_what_was_found_when_the_job_ends_is_said() -> None:
 
 def test_a_restart_is_not_looked_at_again(tmp_path: Path) -> None:
     """The machine is the same."""
-    job = Job(tmp_path, 'return ("check: said",)', "sleep 0.4; exit 1", restarts=2)
+    job = Job(tmp_path, 'return ("check: said",)', "{until_looked}; exit 1", restarts=2)
     assert job.run().stderr.count("check: said") == 1
