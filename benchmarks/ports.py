@@ -2,8 +2,9 @@
 
 The median of 21 readings of a folder, of its snapshot, and of 8 RoCE devices, whose tables have 256
 identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. Then
-what a launch on such a node pays in all: a plan for two nodes less one for one node, each in a fresh
-interpreter, so that modules count. The promise: under 15 ms, both.
+what a launch on such a node pays in all, each in a fresh interpreter, so that modules count: a plan for two
+nodes less one for one node; and with 8 GPUs and 96 CPUs, to which 8 processes are bound, less a plan
+where nothing is to be read. NVML has no part in it. The promise: under 15 ms, each.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.machine import describe_machine
 from launcher.host import Host
 from launcher.snapshot import RecordedHost, take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
+from tests.unit.machines import ND_V5
 
 PROMISE_MS = 15.0
 ROUNDS = 21
@@ -65,7 +67,11 @@ def main() -> int:
     """Print the times; the exit status says whether the promise holds."""
     print(describe_machine())
     with tempfile.TemporaryDirectory() as folder:
-        first, second = Path(folder, "nd96isr_h200_v5"), Path(folder, "roce")
+        first, second, whole, bare = (Path(folder, name) for name in ("ports", "roce", "whole", "bare"))
+        for root in (whole, bare):
+            root.mkdir()
+        ND_V5(whole)
+        write_fabric(whole, read_fabric("nd96isr_h200_v5"))
         write_fabric(first, read_fabric("nd96isr_h200_v5"))
         write_fabric(second, roce(8))
         files, tables = Host(str(first)), Host(str(second))
@@ -78,7 +84,9 @@ def main() -> int:
         print(f"interfaces of this machine           {measure(Host().interfaces):6.2f} ms")
         launch_ms = measure_plan(first, 2) - measure_plan(first, 1)
         print(f"a launch on it, two nodes less one   {launch_ms:6.2f} ms")
-    is_kept = max(nine_ms, launch_ms) < PROMISE_MS
+        whole_ms = measure_plan(whole, 2) - measure_plan(bare, 1)
+        print(f"the same with 8 GPUs and binding     {whole_ms:6.2f} ms")
+    is_kept = max(nine_ms, launch_ms, whole_ms) < PROMISE_MS
     print(f"promise: under {PROMISE_MS:g} ms: {'kept' if is_kept else 'BROKEN'}")
     return int(not is_kept)
 

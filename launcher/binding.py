@@ -195,7 +195,8 @@ def _find_node(gpus: Sequence[Gpu], name: str) -> int | None:
     where all GPUs are on one node it does not matter.
     """
     if name.isdecimal():
-        meant = [gpus[int(name)]] if int(name) < len(gpus) else []
+        place = int(name[:9])
+        meant = [gpus[place]] if place < len(gpus) else []
     else:
         uuid = name.removeprefix("MIG-").partition("/")[0].lower()
         meant = [gpu for gpu in gpus if gpu.uuid and gpu.uuid.lower().startswith(uuid)]

@@ -86,15 +86,16 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
-    from launcher.plan import render_environ
+    from launcher.plan import name_unknown, render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
-    if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
-        _check_quickly(plan, typed, environ, command)
+    if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
+        _warn(name_unknown(environ))
+    checks = _plan_checks(plan, typed, environ, command)
     if plan.agent is not None:
         from launcher.run.agent import run_agent
 
-        return run_agent(plan, plan.agent, inherited)
+        return run_agent(plan, plan.agent, inherited, checks)
     environments = [render_environ(plan, process, inherited) for process in plan.processes]
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
@@ -110,16 +111,44 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         )
     ]
     node = Node(plan.topology.node_rank, plan.topology.world_size)
-    return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
+    return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
 
 
-def _check_quickly(
+def _warn(sentences: Sequence[str]) -> None:
+    if sentences:
+        from launcher.redact import printable
+
+        for sentence in sentences:
+            sys.stderr.write(f"launcher: warning: {printable(sentence)}\n")
+
+
+def _plan_checks(
     plan: Plan, typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
-) -> None:
-    if read_options(typed, environ).switch("check"):
+) -> Callable[[], Sequence[str]] | None:
+    """Make the quick checks now, where the user asks for that; return what makes them after the start.
+
+    By default they are made beside a job that has something to lose by a wrong machine, if we stay
+    anyhow. They would cost as much as the whole start.
+    """
+    given = None
+    if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
+        given = read_options(typed, environ).get("check")
+    if given is None:
+        has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
+        if plan.mode is not Mode.SUPERVISE or not has_stakes:
+            return None
+        return lambda: _find_problems(plan, environ, command)
+    if given.value:
         from launcher.checks.command import say_problems
 
         say_problems(plan, environ, command)
+    return None
+
+
+def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> Sequence[str]:
+    from launcher.checks.command import find_problems
+
+    return find_problems(plan, environ, command, started=True)
 
 
 def read_run(

@@ -21,10 +21,20 @@ from launcher.model import Fact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 PREFIX = "LAUNCHER_"
 FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
+OTHER_VARIABLES = (
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # of commands
+    *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
+    "LAUNCHER_SERVE_SOCKET",  # between a node that serves and its sessions
+    "LAUNCHER_CACHE",  # of tools/setup.sh
+    "LAUNCHER_PORT",  # Kubernetes, for a Service named launcher
+)
+"""LAUNCHER_* variables that are no flags of the table, and no typing errors."""
+OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_", "LAUNCHER_PORT_", "LAUNCHER_SERVICE_")
+"""Beginnings of more: those of the tests and benchmarks, and of Kubernetes for such a Service."""
 PROCESS_LIMIT = 4096
 """More processes on one node than any node has GPUs or cores."""
 
@@ -178,6 +188,24 @@ def _local_ranks(text: str) -> tuple[int, ...]:
         raise Malformed("local ranks, such as 0 or 0,3") from None
 
 
+NEEDS = {
+    "on_stall": ("stall_timeout", ""),
+    "ssh_key": ("engine", "mpirun"),
+    "ssh_port": ("engine", "mpirun"),
+    "mpi_args": ("engine", "mpirun"),
+    "forward": ("engine", "mpirun"),
+    "roll_call_timeout": ("engine", "mpirun"),
+}
+"""Flags that do nothing unless another is given, or has this value."""
+EXCLUDES = (
+    ("module", "no_python"),
+    ("run_path", "module"),
+    ("run_path", "no_python"),
+    ("standalone", "hosts"),
+    ("standalone", "hostfile"),
+    ("restarts", "max_restarts"),
+)
+"""Pairs of flags of which one would be ignored."""
 GROUPS = {
     "job": "the job",
     "command": "the command",
@@ -260,7 +288,8 @@ FLAGS = (
     Flag(
         "check",
         "",
-        "look at this machine before the start, and print the problems of the quick part of launcher check",
+        "print problems of this machine before the start (by default while the job runs, with GPUs or "
+        "several nodes)",
         None,
         negatable=True,
         group="watch",
@@ -520,3 +549,12 @@ FLAGS = (
         group="torchrun",
     ),
 )
+
+
+def find_unknown(names: Iterable[str]) -> list[str]:
+    """Return the LAUNCHER_* variables that mean nothing to anybody, sorted: typing errors."""
+    ours = [name for name in names if name.startswith(PREFIX)]
+    if not ours:
+        return []
+    known = {*OTHER_VARIABLES, *(flag.variable for flag in FLAGS)}
+    return sorted(name for name in ours if name not in known and not name.startswith(OTHER_PREFIXES))

@@ -128,6 +128,12 @@ class Host:
 
         return read_interfaces(self)
 
+    def routes(self) -> dict[str, tuple[str, ...]]:
+        """Return the networks that each interface leads to; ``default`` for all others."""
+        from launcher.machine.network import read_routes
+
+        return read_routes(self)
+
     def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
         """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for their tables."""
         from launcher.machine.infiniband import read_ports
@@ -288,7 +294,8 @@ class Host:
                 break
             lines.append(tuple(cmdline.split("\0")[:-1]))
             # The second field is the name in parentheses and may itself hold any character.
-            parent = int(stat.rpartition(")")[2].split()[1])
+            words = stat.rpartition(")")[2].split()[:2]
+            parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
         return tuple(lines)
 
 

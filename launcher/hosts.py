@@ -54,6 +54,28 @@ def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> E
     return reader.evidence()
 
 
+def require_hosts(options: Options, evidence: Sequence[Evidence]) -> None:
+    """Make sure that somebody names the nodes that mpirun is to start, where there are several.
+
+    Raises:
+        UsageError: Nobody does.
+    """
+    facts = {claim.fact for item in evidence for claim in item.claims}
+    asked = options.get("nnodes")
+    if asked is not None and isinstance(asked.value, int) and asked.value > 1 and Fact.HOSTS not in facts:
+        raise UsageError(no_hosts(asked.value))
+
+
+def no_hosts(count: int) -> Problem:
+    """Return that nobody names the nodes."""
+    return Problem(
+        "no-hosts",
+        f"mpirun is to start {count} nodes, and nothing names them",
+        "command line and environment",
+        "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
+    )
+
+
 def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
     claims: list[Claim] = [claim for item in evidence for claim in item.claims]
     return options.get("node_rank") is not None or any(

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.errors import Problem, UsageError
-from launcher.flags import FLAGS, PREFIX, Flag
+from launcher.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, Flag
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 PET_PREFIX = "PET_"
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
@@ -28,6 +28,11 @@ class Given:
     value: object
     origin: str
     text: str = ""
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it stands on the command line."""
+        return self.origin.startswith("-")
 
     @property
     def is_platforms(self) -> bool:
@@ -184,9 +189,41 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
             )
             continue
         given[flag.dest] = Given(value, origin, text)
+    problems += _find_conflicts(given)
     if problems:
         raise UsageError(*problems)
     return Options(given)
+
+
+def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
+    """Yield the flags that were typed and would do nothing as the others are.
+
+    What a variable says may stand in an image, for jobs of other kinds.
+    """
+    for dest, (other, value) in NEEDS.items():
+        one, two = given.get(dest), given.get(other)
+        if one is not None and one.is_typed and (two is None or value not in ("", two.value)):
+            needed = next(f"{flag.name} {value or flag.metavar}" for flag in FLAGS if flag.dest == other)
+            found = f", and there is {two.origin}" if two is not None else ""
+            yield Problem(
+                "flag-conflict",
+                f"{one.origin} does nothing without {needed}{found}",
+                "command line",
+                f"pass {needed}, or leave out {one.origin}",
+            )
+    for dest, other in EXCLUDES:
+        one, two = given.get(dest), given.get(other)
+        if one and two and one.value and two.value and (one.is_typed or two.is_typed):
+            yield _exclude(one, two)
+    alone, nodes, rank = (given.get(dest) for dest in ("standalone", "nnodes", "node_rank"))
+    if alone is not None and alone.value:
+        more = [two for two, value in ((nodes, 1), (rank, 0)) if two and two.is_typed and two.value != value]
+        yield from (_exclude(alone, two) for two in more)
+
+
+def _exclude(one: Given, two: Given) -> Problem:
+    what = f"{one.origin} and {two.origin}: one of them would be ignored"
+    return Problem("flag-conflict", what, "command line and environment", "leave out one of them")
 
 
 def _honours_pet(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> bool:

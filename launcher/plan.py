@@ -13,11 +13,11 @@ from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.flags import FLAGS, PROCESS_LIMIT
+from launcher.flags import FLAGS, PROCESS_LIMIT, find_unknown
 from launcher.frameworks import python, starters, table, torch
 from launcher.frameworks.case import Case
 from launcher.host import Host
-from launcher.ledger import Ledger
+from launcher.ledger import RULE, Ledger
 from launcher.machine import read_machine
 from launcher.machine.gpus import share_gpus
 from launcher.model import (
@@ -97,6 +97,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     notes = (
         *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes),
         f"engine {choice.engine}: {choice.why}",
+        *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
+        *name_unknown(environ),
     )
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
     return Plan(
@@ -133,12 +135,33 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathere
     starts_job = options.text("engine") == MPIRUN
     found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=starts_job)
     if options.get("hosts") or options.get("hostfile") or starts_job:
-        from launcher.hosts import read_listed
+        from launcher.hosts import read_listed, require_hosts
 
         listed = read_listed(options, host, found.evidence)
         if listed is not None:
             return Gathered((listed, *found.evidence), found.reads)
+        if starts_job:
+            require_hosts(options, found.evidence)
     return found
+
+
+def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a sentence for each LAUNCHER_* variable that is most likely a typing error."""
+    unknown = find_unknown(environ)
+    if not unknown:
+        return ()
+    from launcher.unknown import describe_unknown
+
+    return describe_unknown(unknown)
+
+
+def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
+    """Return that mpirun starts one node, where that is so only because nobody speaks of others."""
+    found = ledger.findings.get(Fact.NODE_COUNT)
+    if found is None or found.claim.value != 1 or found.claim.source != RULE:
+        return ()
+    hosts = "--hosts HOST,... or --hostfile FILE"
+    return (f"mpirun starts processes on this node alone: nothing names others ({hosts})",)
 
 
 def _count_writers(topology: Topology, agent: Agent | None) -> int:

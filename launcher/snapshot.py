@@ -89,11 +89,13 @@ CHECKED_LINES = {
     "/proc/self/status": ("CapEff:",),
     "/proc/self/uid_map": ("",),
     "/proc/meminfo": ("MemTotal:",),
+    "/proc/net/route": ("",),
+    "/proc/net/ipv6_route": ("",),
     "/proc/driver/nvidia/version": ("NVRM version:",),
     "/.dockerenv": ("",),
     "/run/.containerenv": ("",),
 }
-"""Files that `launcher.checks` look at, and how the lines of them begin that say something."""
+"""Files that checks and the topology look at, and how the lines of them begin that say something."""
 CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
 CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 GPU_LIMIT = 256

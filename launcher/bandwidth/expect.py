@@ -15,10 +15,14 @@ from launcher.machine.network import Interface, cluster_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from launcher.machine.gpu_facts import GpuFacts
 
 GOOD = 0.75
 """From this fraction of the ports' rates on all is well: protocols, PCI and the CPU take the rest."""
+GOOD_NVLINK = 0.65
+"""The same of NVLinks' rates, of which a ring of GPUs reaches three quarters at best."""
 OTHER_FABRIC = 0.25
 """Below this one it is no port that is slow: the traffic takes another way."""
 TELLING_BYTES = 8 << 20
@@ -90,7 +94,8 @@ def read_ways(
     environ: Mapping[str, str],
     name: str,
     master: str | None,
-    read_nvlink_gbps: Callable[[], float | None] = lambda: None,
+    *,
+    uses_gpus: bool = False,
 ) -> Ways:
     """Read what a node has to talk through.
 
@@ -99,7 +104,7 @@ def read_ways(
         environ: What a process of the job sees: the user's choice of an interface, NCCL's switches.
         name: What the node is called in reports.
         master: Where rank 0 is: the way there is the way to the others.
-        read_nvlink_gbps: Tells what a GPU's NVLinks give; nobody does yet.
+        uses_gpus: Whether NVML is worth asking for NVLinks, which takes from tens of milliseconds to seconds.
     """
     interfaces = host.interfaces()
     lead = _find_interface(host, interfaces, environ, master)
@@ -110,9 +115,32 @@ def read_ways(
         port_kind=kind,
         interface=lead.name if lead else None,
         interface_gbps=believable_gbps(lead) if lead else None,
-        nvlink_gbps=read_nvlink_gbps(),
+        nvlink_gbps=read_nvlink_gbps(host.gpu_facts(), environ) if uses_gpus else None,
         hints=read_hints(environ, ports),
     )
+
+
+def read_nvlink_gbps(gpus: Sequence[GpuFacts], environ: Mapping[str, str]) -> float | None:
+    """Return what the NVLinks of a GPU give in one direction, of the GPU that has the least.
+
+    Links to switches count, and those to another GPU of the job. None where not all GPUs have some, or
+    nobody tells their rate. A process that sees one GPU of several is taken for one of as many.
+    """
+    from launcher.machine.gpu_facts import find_gpu
+
+    names = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = [gpu for name in names if (gpu := find_gpu(gpus, name.strip())) is not None]
+    ours = visible if len(visible) > 1 else gpus
+    addresses = {gpu.address for gpu in ours if gpu.address}
+    rates = [
+        sum(
+            link.count * (link.gbps or 0)
+            for link in gpu.links or ()
+            if link.to == "switch" or link.address in addresses
+        )
+        for gpu in ours
+    ]
+    return min(rates) or None if len(rates) > 1 else None
 
 
 def _find_interface(
@@ -164,6 +192,8 @@ def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, 
         hints.append(f"NCCL_IB_DISABLE={environ['NCCL_IB_DISABLE']} is set: NCCL leaves the ports alone")
     if environ.get("NCCL_NET", "").lower() == "socket":
         hints.append(f"NCCL_NET={environ['NCCL_NET']} is set: NCCL leaves the ports alone")
+    if environ.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
+        hints.append(f"NCCL_P2P_DISABLE={environ['NCCL_P2P_DISABLE']} is set: NCCL leaves NVLinks alone")
     if any(port.has_uverbs is False for port in ports):
         hints.append(
             "/dev/infiniband is not in the container: docker run --device /dev/infiniband --cap-add IPC_LOCK"
@@ -245,21 +275,28 @@ def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Se
         return Verdict("unknown", f"{got} Gb/s: nothing to compare with ({expectation.of})")
     of = f"{got} of {render_gbps(expectation.gbps)} Gb/s"
     fraction = bus_gbps / expectation.gbps
-    if fraction >= GOOD:
+    if fraction >= (GOOD_NVLINK if expectation.kind == NVLINK else GOOD):
         return Verdict("good", f"{of}: as it should be", expectation.notes)
     if not is_telling:
         return Verdict("unknown", f"{of}: too little data to tell; --max-bytes 1G", expectation.notes)
-    ports = expectation.kind in (INFINIBAND, RDMA)
-    if fraction < OTHER_FABRIC and ports:
-        look = (*expectation.notes, *hints, "what NCCL uses stands in its NET/ lines: NCCL_DEBUG=INFO")
+    told = PROOFS.get(expectation.kind)
+    if fraction < OTHER_FABRIC and told:
+        look = (*expectation.notes, *hints, f"what NCCL uses stands in its {told}: NCCL_DEBUG=INFO")
         return Verdict("other-fabric", f"{of}: this is not {expectation.kind}", look)
-    look = (*expectation.notes, *hints, *(PORT_HINTS if ports else ()), PAIRS_HINT)
+    look = (*expectation.notes, *hints, *KIND_HINTS.get(expectation.kind, ()), PAIRS_HINT)
     return Verdict("slow", f"{of}: slower than it should be", look)
 
 
+PROOFS = {INFINIBAND: "NET/ lines", RDMA: "NET/ lines", NVLINK: "lines with via P2P, or via SHM"}
+"""Where NCCL itself says which way it takes."""
 PORT_HINTS = (
     "GPUDirect RDMA: NCCL_DEBUG=INFO says GDRDMA where it is used; without it, load nvidia-peermem",
 )
+KIND_HINTS = {
+    INFINIBAND: PORT_HINTS,
+    RDMA: PORT_HINTS,
+    NVLINK: ("links that are down, GPUs that are slowed down: nvidia-smi nvlink -s, launcher check",),
+}
 PAIRS_HINT = "which node or link it is: --pairs"
 
 

@@ -36,11 +36,14 @@ def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) ->
     """Return what the others must know of this process, for JSON; the first one of a node reads the node."""
     name = socket.gethostname()
     master = environ.get("MASTER_ADDR")
+    gpus = name_gpus(torch, environ.get("CUDA_VISIBLE_DEVICES", ""))
     return {
         "host": name,
         "node": environ.get("NODE_RANK") or environ.get("GROUP_RANK"),
-        "gpus": name_gpus(torch, environ.get("CUDA_VISIBLE_DEVICES", "")),
-        "ways": vars(read_ways(Host(), environ, name, master)) if local_rank == 0 else None,
+        "gpus": gpus,
+        "ways": vars(read_ways(Host(), environ, name, master, uses_gpus=bool(gpus)))
+        if local_rank == 0
+        else None,
     }
 
 

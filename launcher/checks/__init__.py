@@ -27,14 +27,16 @@ class Row:
     Attributes:
         name: Of the check, and of its module in this package.
         about: What it looks at, for people.
-        is_quick: Whether ``launcher run --check`` makes it: it only reads, and asks nobody.
+        is_quick: Whether ``launcher run`` makes it: it only reads, and asks nobody.
         is_live: Whether it needs the machine itself: a snapshot cannot tell.
+        is_before: Whether it says something only before the processes of the job have started.
     """
 
     name: str
     about: str
     is_quick: bool = True
     is_live: bool = False
+    is_before: bool = False
 
 
 TABLE = (
@@ -47,11 +49,16 @@ TABLE = (
     Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),
     Row("memory", "the memory limit, for each process of this node"),
     Row("disk", "space for log files and temporary files"),
-    Row("port", "MASTER_PORT on the first node: free, and who holds it", is_live=True),
+    Row("port", "MASTER_PORT on the first node: free, and who holds it", is_live=True, is_before=True),
     Row("clock", "the year, and whether anything keeps the clock right", is_live=True),
     Row("proxies", "proxy variables that would catch what nodes say to each other", is_live=True),
     Row("names", "what the names of this node and of the master resolve to", is_quick=False, is_live=True),
     Row("mpi", "the mpirun on PATH, others behind it, and packages built for another MPI", is_quick=False),
+    Row(
+        "health",
+        "GPUs that are slowed down, or short of NVLinks or of memory to fall back on",
+        is_quick=False,
+    ),
     Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
 )
 """In the order of the machine: what it has, what we may use of it, what is around it."""
@@ -69,17 +76,20 @@ class Result:
         return sum(finding.level == level for finding in self.findings)
 
 
-def run_checks(case: Case, *, quick: bool = False, more: Sequence[Finding] = ()) -> Result:
+def run_checks(
+    case: Case, *, quick: bool = False, started: bool = False, more: Sequence[Finding] = ()
+) -> Result:
     """Make all checks, or the quick ones, that this machine can answer.
 
     Args:
         case: What to look at.
         quick: Whether only those that cost next to nothing.
+        started: Whether the processes of the job have been started already.
         more: Findings from elsewhere that belong to the result.
     """
     found, silent = list(more), []
     for row in TABLE:
-        if quick and not row.is_quick:
+        if (quick and not row.is_quick) or (started and row.is_before):
             continue
         findings = [] if row.is_live and case.host.is_recorded() else _look(row.name, case)
         found += findings

@@ -64,10 +64,21 @@ class Case:
     @property
     def vm_gpu_count(self) -> int | None:
         """NVIDIA GPUs that every VM of this size has; None if unknown, or if a pod may get some of them."""
+        return None if self._has_amd else self._count_of_vm()
+
+    @property
+    def vm_amd_count(self) -> int | None:
+        """The same for AMD's."""
+        return self._count_of_vm() if self._has_amd else None
+
+    @property
+    def _has_amd(self) -> bool:
         kind = self.vm.kind if self.vm else None
-        is_amd = kind is not None and (kind.gpu or "").startswith(AMD)
+        return kind is not None and (kind.gpu or "").startswith(AMD)
+
+    def _count_of_vm(self) -> int | None:
         is_pod = bool(self.environ.get("KUBERNETES_SERVICE_HOST"))
-        return None if self.vm is None or is_amd or is_pod else self.vm.gpu_count
+        return None if self.vm is None or is_pod else self.vm.gpu_count
 
     @property
     def vm_port_count(self) -> int | None:

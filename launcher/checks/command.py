@@ -1,4 +1,4 @@
-"""The command line of ``launcher check``, and what ``launcher run --check`` says before it starts."""
+"""The command line of ``launcher check``, and what ``launcher run`` says of the machine that it runs on."""
 
 from __future__ import annotations
 
@@ -76,12 +76,29 @@ def _plan(
         ]
 
 
-def say_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> None:
-    """Make the quick checks and print their problems to standard error, once per node."""
+def find_problems(
+    plan: Plan, environ: Mapping[str, str], command: Sequence[str], *, started: bool = False
+) -> tuple[str, ...]:
+    """Make the quick checks and return their problems, a line each; only the first launcher of a node does.
+
+    Args:
+        plan: Of the job.
+        environ: The environment that the launcher was started with.
+        command: The command line of the job.
+        started: Whether its processes have been started already.
+    """
     allocation = plan.allocation
     if allocation.scope is Scope.PROCESS and allocation.local_rank != 0:
-        return
-    result = run_checks(read_case(Host(), environ, plan, command), quick=True)
-    for finding in result.findings:
-        if finding.level == PROBLEM:
-            sys.stderr.write(f"launcher: check: [{finding.check}] {render_finding(finding)}\n")
+        return ()
+    result = run_checks(read_case(Host(), environ, plan, command), quick=True, started=started)
+    return tuple(
+        f"check: [{finding.check}] {render_finding(finding)}"
+        for finding in result.findings
+        if finding.level == PROBLEM
+    )
+
+
+def say_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> None:
+    """Print the problems of the quick checks to standard error."""
+    for line in find_problems(plan, environ, command):
+        sys.stderr.write(f"launcher: {line}\n")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.machine.numa import DRIVER_DEVICES, parse_pci_address
+from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
@@ -22,8 +22,21 @@ def look(case: Case) -> list[Finding]:
     names = case.host.list_folder(DRIVER_DEVICES)
     in_machine = sum(parse_pci_address(name) is not None for name in names)
     if not exposed and not in_machine and not case.vm_gpu_count:
-        return []
+        return _look_at_amd(case)
     return [_compare_exposed(case, exposed, in_machine), *_look_at_variable(case), *_look_at_processes(case)]
+
+
+def _look_at_amd(case: Case) -> list[Finding]:
+    """Compare the GPUs that AMD's driver has with the VM's; /sys shows those of the whole machine."""
+    has, names = case.vm_amd_count, case.host.list_folder(AMD_DEVICES)
+    if not names:  # no driver, or a /sys that does not show it
+        return []
+    there = sum(parse_pci_address(name) is not None for name in names)
+    if case.vm is not None and has is not None and there < has:
+        expected, found = f"{has}, as every {case.vm.name} has", f"{there} that AMD's driver has"
+        fix = "another VM, or a driver that loads (dmesg | grep amdgpu)"
+        return [Finding("gpus", PROBLEM, "GPUs", expected, found, fix)]
+    return [ok("gpus", "GPUs", f"{there} of AMD")] if there else []
 
 
 def _compare_exposed(case: Case, exposed: int, in_machine: int) -> Finding:

@@ -134,6 +134,9 @@ def choose(
         return Choice(asked, f"{options.origins('engine')[0]}")
     if asked == TORCHRUN or needs:
         why = ", ".join(options.origins("engine") if asked == TORCHRUN else needs)
+        ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) and given.is_typed]
+        if ours and not options.switch("init", host.is_init()):
+            raise UsageError(_not_torchruns(why, ours))
         return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))
     if allocation.node_count == 1:
         return Choice(PROCESS, "one node")
@@ -196,6 +199,15 @@ def _no_torch(python: str, why: str) -> Problem:
         f"{why}: torchrun has to start this job, and {where} no torch",
         "command line and environment",
         "install torch there, or fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*",
+    )
+
+
+def _not_torchruns(why: str, ours: list[str]) -> Problem:
+    return Problem(
+        "engine-conflict",
+        f"{', '.join(ours)} but {why}: the launcher becomes torchrun's agent, which knows nothing of that",
+        "command line and environment",
+        "leave out one of them, or pass --init: the launcher stays then, as the agent's parent",
     )
 
 

@@ -22,6 +22,7 @@ from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
 from launcher.host import Host
+from launcher.hosts import no_hosts
 from launcher.model import Agent, Allocation, Fleet, Setting, Topology
 from launcher.mpi.link import plan_shared
 from launcher.options import Options
@@ -130,7 +131,7 @@ def plan_fleet(
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
-        raise UsageError(_no_hosts(count))
+        raise UsageError(no_hosts(count))
     has_key = options.get("ssh_key") is not None
     port = int(options.number("ssh_port", SSH_PORT if has_key else 0))
     hosts = hosts or (host.hostname(),)
@@ -206,15 +207,6 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     if interface is None:
         return None, None
     return interface.name, network_of(interface, fleet.address)
-
-
-def _no_hosts(count: int) -> Problem:
-    return Problem(
-        "no-hosts",
-        f"mpirun is to start {count} nodes, and nothing names them",
-        "command line and environment",
-        "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
-    )
 
 
 def _no_key(allocation: Allocation) -> Problem:

@@ -81,6 +81,8 @@ def _quota(host: Host, folder: str) -> int | None:
         quota = host.read_text(f"{folder}/cpu.cfs_quota_us")
         text = f"{quota} {host.read_text(f'{folder}/cpu.cfs_period_us')}" if quota else ""
     words = text.split()
-    if len(words) != 2 or not all(word.isdecimal() for word in words) or words[1] == "0":
+    if len(words) != 2 or not all(word.isdecimal() and len(word) < 20 for word in words):
+        return None
+    if not int(words[1]):
         return None
     return -(-int(words[0]) // int(words[1]))  # half a CPU still runs one thread

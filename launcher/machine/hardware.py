@@ -20,10 +20,14 @@ FUNCTION_LIMIT = 1024
 
 @frozen
 class NumaNode:
-    """A NUMA node and those of its CPUs that we may use. ``number`` None: the kernel tells no nodes."""
+    """A NUMA node and those of its CPUs that we may use. ``number`` None: the kernel tells no nodes.
+
+    ``core_count``: the physical cores that they are on; fewer than CPUs where cores have several threads.
+    """
 
     number: int | None
     cpus: tuple[int, ...] = ()
+    core_count: int = 0
 
 
 @frozen
@@ -54,6 +58,7 @@ class Hardware:
         gpus: Exposed GPUs: NVIDIA's in the order of PCI addresses, then AMD's.
         ports: Of RDMA devices, InfiniBand or not.
         interfaces: Network interfaces.
+        routes: (interface, networks that it leads to).
         functions: What /sys says of their PCI addresses, and of the bridges above them.
     """
 
@@ -62,6 +67,7 @@ class Hardware:
     gpus: tuple[GpuFacts, ...] = ()
     ports: tuple[Port, ...] = ()
     interfaces: tuple[Interface, ...] = ()
+    routes: tuple[tuple[str, tuple[str, ...]], ...] = ()
     functions: tuple[PciFunction, ...] = ()
 
     def function(self, address: str | None) -> PciFunction | None:
@@ -102,6 +108,7 @@ def read_hardware(host: Host) -> Hardware:
         gpus=gpus,
         ports=ports,
         interfaces=host.interfaces(),
+        routes=tuple(host.routes().items()),
         functions=read_functions(host, gpus, ports),
     )
 
@@ -121,16 +128,19 @@ def read_functions(host: Host, gpus: Sequence[GpuFacts], ports: Sequence[Port]) 
 def _nodes(layout: Layout, gpus: Iterable[GpuFacts], ports: Iterable[Port]) -> tuple[NumaNode, ...]:
     """Return the nodes that have CPUs of ours, and those that have a GPU or a port."""
     cpus: dict[int | None, list[int]] = {}
+    cores: dict[int | None, int] = {}
     for core in layout.cores:
         cpus.setdefault(core.node, []).extend(core.cpus)
+        cores[core.node] = cores.get(core.node, 0) + 1
     told = [gpu.numa_node for gpu in gpus] + [port.numa_node for port in ports]
     named = {node for node in told if node is not None}
     if set(cpus) == {None} and len(named) == 1:
-        cpus = {named.pop(): cpus[None]}
+        only = named.pop()
+        cpus, cores = {only: cpus[None]}, {only: cores[None]}
     for node in named:
         cpus.setdefault(node, [])
     order = sorted(cpus, key=lambda node: -1 if node is None else node)
-    return tuple(NumaNode(node, tuple(sorted(cpus[node]))) for node in order)
+    return tuple(NumaNode(node, tuple(sorted(cpus[node])), cores.get(node, 0)) for node in order)
 
 
 def distance(a: Part, b: Part) -> str:

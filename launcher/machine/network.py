@@ -5,7 +5,8 @@ A sysfs that was mounted for another network namespace lists that one's interfac
 tell of ours is None.
 
 Source: Linux Documentation/ABI/testing/sysfs-class-net (carrier, flags, speed, type, master),
-include/uapi/linux/if.h (flags), include/uapi/linux/if_arp.h (types).
+include/uapi/linux/if.h (flags), include/uapi/linux/if_arp.h (types), include/uapi/linux/route.h;
+net/ipv4/fib_trie.c (fib_route_seq_show), net/ipv6/route.c (ipv6_route_native_seq_show).
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 NET = "/sys/class/net"
+ROUTES, ROUTES_6 = "/proc/net/route", "/proc/net/ipv6_route"
+RTF_UP, RTF_REJECT = 0x1, 0x200
+LINK_LOCAL = ("fe80", "ff00")
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 SPEED_LIMIT_MBPS = 1 << 31
@@ -84,6 +88,67 @@ def _read_interface(host: Host, name: str, netmasks: Iterable[tuple[str, str | N
         kind=_read_kind(host, folder),
         master=master.rpartition("/")[2] if master else None,
     )
+
+
+def read_routes(host: Host) -> dict[str, tuple[str, ...]]:
+    """Return where each interface leads, e.g. ``("default", "10.0.0.0/24")``; the main table's, in its order.
+
+    Of IPv6, what only holds on one link or on this machine is left out.
+    """
+    found: dict[str, dict[str, None]] = {}
+    lines = [*_lines(host, ROUTES, _parse_route), *_lines(host, ROUTES_6, _parse_route_6)]
+    for name, network in lines:
+        found.setdefault(name, {})[network] = None
+    return {name: tuple(networks) for name, networks in found.items()}
+
+
+def _lines(
+    host: Host, path: str, parse: Callable[[list[str]], tuple[str, str] | None]
+) -> Iterable[tuple[str, str]]:
+    for line in (host.read_text(path) or "").splitlines():
+        try:
+            route = parse(line.split())
+        except ValueError:  # the line of titles, or what no kernel writes
+            continue
+        if route is not None and _is_name(route[0]):
+            yield route
+
+
+def _parse_route(words: list[str]) -> tuple[str, str] | None:
+    """Return (interface, network) of a line: name, destination, gateway, flags, ..., eighth the mask."""
+    if len(words) < 8:
+        return None
+    destination, flags, mask = (int(words[place], 16) for place in (1, 3, 7))
+    if not flags & RTF_UP or flags & RTF_REJECT:
+        return None
+    address, netmask = (ipaddress.IPv4Address(n.to_bytes(4, "little")) for n in _fitting(destination, mask))
+    network = ipaddress.ip_network(f"{address}/{netmask}", strict=False)
+    return words[0], _name_network(network)
+
+
+def _parse_route_6(words: list[str]) -> tuple[str, str] | None:
+    """Return (interface, network) of a line: destination, its length, ..., flags, interface."""
+    if len(words) < 10 or words[0].startswith(LINK_LOCAL) or words[9] == "lo":
+        return None
+    length, flags = int(words[1], 16), int(words[8], 16)
+    if not flags & RTF_UP or flags & RTF_REJECT or length == 128:
+        return None
+    network = ipaddress.ip_network((bytes.fromhex(words[0]), length), strict=False)
+    return words[9], _name_network(network)
+
+
+def _fitting(*numbers: int) -> tuple[int, ...]:
+    if not all(0 <= number < 1 << 32 for number in numbers):
+        raise ValueError("no IPv4 address")
+    return numbers
+
+
+def _name_network(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
+    return "default" if network.prefixlen == 0 else str(network)
+
+
+def _is_name(text: str) -> bool:
+    return len(text) < 16 and text.isprintable()
 
 
 def prefix_length(netmask: str | None) -> int | None:

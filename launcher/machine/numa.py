@@ -22,7 +22,7 @@ NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"
 PCI_DEVICES = "/sys/bus/pci/devices"
 DRIVER_GPUS = "/proc/driver/nvidia/gpus"
-DRIVER_DEVICES = "/sys/bus/pci/drivers/nvidia"
+DRIVER_DEVICES, AMD_DEVICES = "/sys/bus/pci/drivers/nvidia", "/sys/bus/pci/drivers/amdgpu"
 
 
 def read_layout(host: Host, name_gpus: bool) -> Layout:

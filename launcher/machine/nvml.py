@@ -18,6 +18,7 @@ from uuid import UUID
 from launcher.host import Host
 from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
 from launcher.machine.numa import (
+    AMD_DEVICES,
     DRIVER_GPUS,
     PCI_DEVICES,
     parse_pci_address,
@@ -28,7 +29,6 @@ from launcher.machine.sysfs import read_number
 
 T = TypeVar("T")
 
-AMD_DEVICES = "/sys/bus/pci/drivers/amdgpu"
 DEVICE_LIMIT = 256
 LINK_LIMIT = 36
 """Of one GPU; NVML says how many it has only by refusing the next."""

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
@@ -228,6 +228,7 @@ def serve(
     watch: Supervision,
     environ: Mapping[str, str],
     timeout_s: float,
+    checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     """Serve until the job is over; return its status.
 
@@ -239,6 +240,7 @@ def serve(
         watch: How sshd is watched.
         environ: Our environment, which what the head starts here is to have.
         timeout_s: How long the head may take to come.
+        checks: Made beside it, see `launcher.run.supervise.supervise`.
 
     Raises:
         NotReady: No sshd, it cannot listen, or the head has not come (75).
@@ -250,6 +252,7 @@ def serve(
     argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
     child = Child(0, 0, argv, dict(environ), called="sshd")
     server = Server(child, argv[0], watch, environ, listener, timeout_s, folder)
+    server.checks = checks
     server.say(f"serving on {address} port {port} until the head of the job says that it is over")
     return server.run()
 

@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.engines.mpirun import (
     FOLDER,
@@ -47,8 +47,16 @@ SERVE_FLAGS = (
 """Flags of ``launcher serve``."""
 
 
-def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]) -> int:
+def run_fleet(
+    plan: Plan,
+    agent: Agent,
+    fleet: Fleet,
+    environ: Mapping[str, str],
+    checks: Callable[[], Sequence[str]] | None = None,
+) -> int:
     """Run the job from here, or serve as one of its nodes; return the job's status.
+
+    ``checks``: made beside it, see `launcher.run.supervise.supervise`.
 
     Raises:
         LauncherError: Keys, sshd or mpirun are not as they should be, or nodes do not answer.
@@ -56,8 +64,8 @@ def run_fleet(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str]
     folder = make_folder()
     try:
         if agent.engine == SERVE:
-            return _serve(plan.supervision, fleet, environ, folder)
-        return _lead(plan, agent, fleet, environ, folder)
+            return _serve(plan.supervision, fleet, environ, folder, checks)
+        return _lead(plan, agent, fleet, environ, folder, checks)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -135,15 +143,28 @@ def _read_keys(fleet: Fleet, environ: Mapping[str, str]) -> Keys | None:
     return read_keys(fleet.ssh_key or environ[KEY_VARIABLE], host=Host())
 
 
-def _serve(watch: Supervision, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
+def _serve(
+    watch: Supervision,
+    fleet: Fleet,
+    environ: Mapping[str, str],
+    folder: str,
+    checks: Callable[[], Sequence[str]] | None = None,
+) -> int:
     keys = _read_keys(fleet, environ)
     assert keys is not None  # noqa: S101 - the plan has none without
     inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
     own = Supervision(grace_s=watch.grace_s)  # the rest is about ranks: an sshd that is silent is no stall
-    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s)
+    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
 
 
-def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], folder: str) -> int:
+def _lead(
+    plan: Plan,
+    agent: Agent,
+    fleet: Fleet,
+    environ: Mapping[str, str],
+    folder: str,
+    checks: Callable[[], Sequence[str]] | None,
+) -> int:
     write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
     ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
     name = os.urandom(8).hex()
@@ -172,7 +193,9 @@ def _lead(plan: Plan, agent: Agent, fleet: Fleet, environ: Mapping[str, str], fo
     raise_limit(len(fleet.hosts))
     child = Child(0, 0, argv, environment, called=agent.engine)
     path = find_program(argv[0], environment)
-    return Head(child, path, plan.supervision, job, inherited, folder).run()
+    head = Head(child, path, plan.supervision, job, inherited, folder)
+    head.checks = checks
+    return head.run()
 
 
 def raise_limit(node_count: int) -> None:

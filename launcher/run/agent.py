@@ -12,16 +12,19 @@ from launcher.run.execute import CPU_LIMIT, execute
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
 
-def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
+def run_agent(
+    plan: Plan, agent: Agent, environ: Mapping[str, str], checks: Callable[[], Sequence[str]] | None = None
+) -> int:
     """Run what starts the processes of this node; returns only where we stay as its parent.
 
     Args:
         plan: The plan that has this agent.
         agent: Who starts the processes.
         environ: The environment that the launcher was started with.
+        checks: To be made beside it where we stay; see `supervise`.
 
     Raises:
         LauncherError: It cannot be started (126, 127).
@@ -29,7 +32,7 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
     if agent.fleet is not None:
         from launcher.mpi.start import run_fleet
 
-        return run_fleet(plan, agent, agent.fleet, environ)
+        return run_fleet(plan, agent, agent.fleet, environ, checks)
     argv, environment = prepare(agent, environ)
     if agent.engine == TORCHRUN:
         from launcher.redact import printable, redact
@@ -45,7 +48,7 @@ def run_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> int:
 
     node = Node(plan.topology.node_rank, plan.topology.world_size)
     child = Child(0, 0, argv, environment, called=agent.engine)
-    return supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus)
+    return supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:

@@ -93,7 +93,7 @@ def _guard(fd: int, run_id: bytes) -> None:
     # All signals are blocked already; out of the group, so that no group's signal means us.
     os.setsid()
     set_name(NAME)
-    _close_others(fd)
+    close_others((2, fd))
     told = b""
     while data := os.read(fd, 4096):
         told += data
@@ -115,10 +115,10 @@ def _guard(fd: int, run_id: bytes) -> None:
             pass  # whoever has read what we write was killed, too
 
 
-def _close_others(fd: int) -> None:
-    """Close what the launcher has open but the pipe and standard error: a reader waits for its end."""
+def close_others(kept: Iterable[int]) -> None:
+    """In a fork of the launcher: close what it has open but a few, as readers wait for the end of it."""
     for number in _list_descriptors():
-        if number not in (2, fd):
+        if number not in kept:
             try:  # noqa: SIM105
                 os.close(number)
             except OSError:

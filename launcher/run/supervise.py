@@ -31,8 +31,9 @@ from launcher.run.watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.run.checking import Checking
     from launcher.run.spawn import Changes
     from launcher.run.verdict import Verdict
 
@@ -63,6 +64,7 @@ def supervise(
     environ: Mapping[str, str],
     *,
     widen_cpus: bool = False,
+    checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     """Run all children to their end and return the job's status.
 
@@ -72,6 +74,8 @@ def supervise(
         node: Where we are.
         environ: Our own environment: TMPDIR, NO_COLOR, what names the platform.
         widen_cpus: Leave the CPUs that mpirun has bound us to.
+        checks: Looks at this node while the processes run, in a process of its own, and returns lines to
+            be said; None for nothing to look at.
 
     Returns:
         0, the first failing child's own status, or 128+n if signal n ended it.
@@ -84,7 +88,9 @@ def supervise(
     if widen_cpus:
         # The kernel cuts this down to the cgroup's cpuset, which is exactly what is wanted.
         os.sched_setaffinity(0, range(CPU_LIMIT))
-    return Supervisor(children, paths, watch, node, environ).run()
+    supervisor = Supervisor(children, paths, watch, node, environ)
+    supervisor.checks = checks
+    return supervisor.run()
 
 
 class Supervisor:
@@ -93,10 +99,12 @@ class Supervisor:
     Attributes:
         may_share_terminal: Whether a single process is what the user types to.
         log_id: What the folder of the logs is called after, if not after this run.
+        checks: See `supervise`.
     """
 
     may_share_terminal = True
     log_id = ""
+    checks: Callable[[], Sequence[str]] | None = None
 
     def __init__(
         self,
@@ -119,6 +127,7 @@ class Supervisor:
         self.loop = Loop(self.say)
         self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
         self.guardian: Guardian | None = None
+        self.checking: Checking | None = None
         self.relay = self.make_relay()
         self.watching: Watching | None = None
         self.attempt = 0
@@ -146,10 +155,14 @@ class Supervisor:
                 self.say(
                     f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
                 )
+            if self.checking is not None:
+                self.loop.guard(self.checking.end)
             return self.finish()
         finally:
             self.output.close()
             self.folder.remove()
+            if self.checking is not None:
+                self.checking.reap()
             if self.guardian is not None:  # last: who is killed while ending leaves nothing either
                 self.guardian.dismiss()
 
@@ -183,6 +196,7 @@ class Supervisor:
                 self.stop_stalled, lambda: self.stopper.begun, self.folder.path, self.node.world_size
             )
         )
+        self.loop.guard(self.check_beside)
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
@@ -196,7 +210,8 @@ class Supervisor:
         """Our own children that are none of the job."""
         guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
         helpers = () if self.watching is None else self.watching.helpers()
-        return (*guardian, *helpers, *self.inherited)
+        checking = () if self.checking is None or self.checking.pid is None else (self.checking.pid,)
+        return (*guardian, *helpers, *checking, *self.inherited)
 
     def start_all(self) -> None:
         """Fork everybody; whether each could exec arrives later, as events."""
@@ -212,6 +227,19 @@ class Supervisor:
         refusals.close_writing()
         if self.refused is None:
             self.start_guardian()
+
+    def check_beside(self) -> None:
+        """Have somebody look at this node, now that the processes are on their way; once is enough."""
+        if self.checks is None or self.refused is not None:
+            return
+        if self.checking is None:
+            from launcher.run.checking import Checking
+
+            try:
+                self.checking = Checking(self.checks, self.loop, self.say)
+            except OSError:
+                return  # whatever the kernel lacks, the job may need the more
+        self.loop.timers.append(self.checking)
 
     def start_guardian(self) -> None:
         """Have somebody who takes the job along should we be killed; it runs without, too."""
@@ -380,6 +408,8 @@ class Supervisor:
                 os.waitpid(found.si_pid, 0)
                 self.inherited.discard(found.si_pid)
                 self.news = True
+                if self.checking is not None and found.si_pid == self.checking.pid:
+                    self.checking.pid = None
                 if self.guardian is not None and found.si_pid == self.guardian.pid:
                     self.guardian.lose()
                     self.say(f"somebody has killed the launcher's guardian: {UNGUARDED}")

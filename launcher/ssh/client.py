@@ -62,7 +62,11 @@ _CONFIG = """\
 
 _REASONS = (
     ("No user exists for uid", "the user of the head has no entry in its /etc/passwd, and ssh needs one"),
-    ("Temporary failure in name resolution", "its name cannot be resolved now: no name server answers"),
+    ("Name or service not known", "there is no such name: neither /etc/hosts has it, nor the name server"),
+    (
+        "Temporary failure in name resolution",
+        "its name is not in /etc/hosts, and no name server answers that could know it",
+    ),
     ("Could not resolve hostname", "its name cannot be resolved"),
     ("No route to host", "no route to it: the node is down, or a firewall refuses"),
     ("Network is unreachable", "its network cannot be reached from here"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.arguments import make_parser
 from launcher.errors import NotReady, Problem
-from launcher.ssh.files import cannot_write, write_private
+from launcher.ssh.files import cannot_write, exists, write_private
 from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
 
 _ONE_FILE = """\
@@ -63,6 +63,8 @@ def make_keys(environ: Mapping[str, str]) -> Keys:
 def _make_folder(path: str) -> None:
     try:
         os.mkdir(path, 0o700)
+    except FileExistsError as error:
+        raise exists(path) from error
     except OSError as error:
         raise cannot_write(f"{path}: {error.strerror}") from error
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import NotReady, Problem
+from launcher.errors import NotReady, Problem, UsageError
 
 
 def write_private(path: str, content: str | bytes, *, new: bool = False) -> None:
@@ -16,7 +16,8 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
         new: Refuse to write where a file is already.
 
     Raises:
-        NotReady: It cannot be written, or is there already.
+        UsageError: ``new``, and it is there already.
+        NotReady: It cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
     kind = os.O_EXCL if new else os.O_TRUNC
@@ -25,13 +26,22 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
         with open(os.open(path, flags, 0o600), "wb") as file:
             os.fchmod(file.fileno(), 0o600)  # one that was there, too
             file.write(data)
+    except FileExistsError as error:
+        raise exists(path) from error
     except OSError as error:
         raise cannot_write(f"{path}: {error.strerror}") from error
 
 
+def exists(path: str) -> UsageError:
+    """Return that there is something already where keys are to be."""
+    what = f"{path} is there already, and keys that exist are never overwritten"
+    fix = "give these to the nodes, name another place, or remove it first, if no job needs it any more"
+    return UsageError(Problem("key-exists", what, "command line", fix))
+
+
 def cannot_write(what: str) -> NotReady:
     """Return that a file or folder for ssh cannot be made."""
-    fix = "name another place, or free the disk; keys that exist are never overwritten"
+    fix = "name another place, or free the disk"
     return NotReady(Problem("cannot-write", what, "files for ssh", fix))
 
 

@@ -10,11 +10,6 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from launcher import __version__
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
@@ -23,6 +18,10 @@ from launcher.machine.cpus import render_cpu_list
 from launcher.model import Agent, Finding, Fleet, Mode, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 from launcher.run.signals import name_signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rich.table import Table
 
 VERSION = 1
 
@@ -160,6 +159,8 @@ def render_json(plan: Plan, environ: Mapping[str, str]) -> str:
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
     """Return the plan for people: the facts and who said so, the variables, the commands."""
+    from rich.console import Console  # 50 ms that JSON has no use for
+
     terminal = Console()
     console = Console(
         file=io.StringIO(),
@@ -231,6 +232,10 @@ def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in head:
         table.add_column(title, overflow="fold")

@@ -18,6 +18,8 @@ from launcher.redact import printable
 
 VERSION = 1
 GIB = 1 << 30
+LISTED = 4
+"""So many addresses or routes of an interface stand in its row."""
 
 
 @frozen
@@ -47,13 +49,16 @@ def describe(view: View) -> dict[str, object]:
         "version": VERSION,
         "launcher": __version__,
         "hostname": hardware.hostname,
-        "numa_nodes": [{"node": n.number, "cpus": render_cpu_list(n.cpus)} for n in hardware.nodes],
+        "numa_nodes": [
+            {"node": node.number, "cpus": render_cpu_list(node.cpus), "cores": node.core_count}
+            for node in hardware.nodes
+        ],
         "gpus": [
             {**describe_gpu(gpu), "pci_path": list(paths[gpu]), "visible": gpu.index in view.visible}
             for gpu in hardware.gpus
         ],
         "ports": [_describe_port(labels[port], port) for port in hardware.ports],
-        "interfaces": [_describe_interface(interface) for interface in hardware.interfaces],
+        "interfaces": [_describe_interface(one, hardware) for one in hardware.interfaces],
         "matrix": {
             "labels": [part.label for part in parts],
             "rows": [[distance(row, column) for column in parts] for row in parts],
@@ -73,9 +78,24 @@ def _describe_port(label: str, port: Port) -> dict[str, object]:
     }
 
 
-def _describe_interface(interface: Interface) -> dict[str, object]:
+def _describe_interface(interface: Interface, hardware: Hardware) -> dict[str, object]:
     names = ("name", "kind", "is_up", "has_carrier", "speed_mbps", "master")
-    return {name: vars(interface)[name] for name in names}
+    return {
+        **{name: vars(interface)[name] for name in names},
+        "addresses": list(_addresses(interface)),
+        "routes": list(_routes(interface, hardware)),
+    }
+
+
+def _addresses(interface: Interface) -> tuple[str, ...]:
+    """Return addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
+    return tuple(
+        address if length is None else f"{address}/{length}" for address, length in interface.addresses
+    )
+
+
+def _routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
+    return next((networks for name, networks in hardware.routes if name == interface.name), ())
 
 
 def _describe_process(process: Assigned) -> dict[str, object]:
@@ -102,6 +122,7 @@ def render_text(view: View) -> str:
         _matrix(hardware),
         _gpus(view),
         _ports(hardware),
+        _interfaces(hardware),
         _nodes(hardware),
         _processes(view.assigned),
         [f"note: {printable(note)}" for note in view.notes],
@@ -217,11 +238,41 @@ def show_rate(port: Port) -> str:
     return "?" if port.rate_gbps is None or port.state != "ACTIVE" else f"{port.rate_gbps:g} Gb/s"
 
 
+def _interfaces(hardware: Hardware) -> list[str]:
+    """Return the table of those that have an address others could know."""
+    rows = [
+        [
+            interface.name,
+            _or(interface.kind),
+            show_carrier(interface),
+            "?" if interface.speed_mbps is None else f"{interface.speed_mbps / 1000:g} Gb/s",
+            _several(_addresses(interface)),
+            _several(_routes(interface, hardware)),
+        ]
+        for interface in hardware.interfaces
+        if interface.addresses and not interface.is_loopback
+    ]
+    return _table(["interface", "kind", "state", "speed", "addresses", "leads to"], rows)
+
+
+def show_carrier(interface: Interface) -> str:
+    """Return whether an interface can carry anything."""
+    if interface.is_up is False:
+        return "down"
+    return {None: "?", True: "up", False: "no carrier"}[interface.has_carrier]
+
+
+def _several(texts: Sequence[str]) -> str:
+    rest = f" and {len(texts) - LISTED} more" if texts[LISTED:] else ""
+    return ", ".join(texts[:LISTED]) + rest or "-"
+
+
 def _nodes(hardware: Hardware) -> list[str]:
     rows = [
-        [_or(node.number), str(len(node.cpus)), render_cpu_list(node.cpus) or "-"] for node in hardware.nodes
+        [_or(node.number), str(len(node.cpus)), str(node.core_count), render_cpu_list(node.cpus) or "-"]
+        for node in hardware.nodes
     ]
-    return _table(["NUMA", "CPUs", "which"], rows)
+    return _table(["NUMA", "CPUs", "cores", "which"], rows)
 
 
 def _processes(assigned: Sequence[Assigned]) -> list[str]:

@@ -50,6 +50,30 @@ def test_the_eight_ports_are_chosen_through_the_real_sys(cluster: Cluster, on: R
     assert found["NCCL_SOCKET_IFNAME"] == "=eth0"
 
 
+@pytest.mark.parametrize("garbage", [b"", b"\n", b"9" * 4096, b"x" * 4096, b"\xff\xfe\0" * 9, None])
+def test_files_that_say_nothing_sensible_are_no_traceback(
+    cluster: Cluster, on: Run, made_up: Path, garbage: bytes | None
+) -> None:
+    """All of /sys, through every command that reads it; None: folders in their place."""
+    for file in [path for path in (made_up / "sys").rglob("*") if path.is_file() and not path.is_symlink()]:
+        file.unlink()
+        file.mkdir() if garbage is None else file.write_bytes(garbage)
+    launcher = f"{sys.executable} -m launcher"
+    flags = " ".join(FLAGS)
+    lines = [f"{launcher} {name} {flags}" for name in ("check", "topology", "topology --format svg", "plan")]
+    lines += [f"{launcher} run --check {flags} -- true", f"{launcher} snapshot"]
+    script = "; ".join(f"{line} >/dev/null || echo {number}: status $?" for number, line in enumerate(lines))
+    done = on(
+        cluster,
+        cluster.nodes[0],
+        ["sh", "-c", DRESS, str(made_up), "sh", "-c", script],
+        env=clean_environ(),
+        timeout=120,
+    )
+    said = [line for line in done.stderr.splitlines() if "check: [infiniband]" not in line]
+    assert (done.stdout, said) == ("", [])
+
+
 def test_what_is_required_and_missing_is_status_69(cluster: Cluster, on: Run, made_up: Path) -> None:
     """The same node without its device files."""
     for file in (made_up / "dev/infiniband").iterdir():

@@ -470,3 +470,14 @@ def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -
     assert head.out.count("turn 7") == 1, head.err
     assert {path.name for path in tmp_path.glob("saved*")} == {"saved0", "saved1"}, head.err
     assert head.status == other.status == 1 and "stalled: no output for 3 s" in head.err, head.err
+
+
+def test_each_node_says_what_is_wrong_with_it_while_the_job_runs(fleet: MakeFleet) -> None:
+    """The head and the node that serves; a rank says nothing."""
+    two = fleet("openmpi4")
+    proxy = {"http_proxy": "http://proxy:3128", "RAY_ADDRESS": "head:6379"}
+    two.start_all("--no-prefix", "--", "sleep", "2", environ=proxy)
+    for done in two.wait():
+        assert done.status == 0, done.err[-1500:]
+        lines = [line for line in done.err.splitlines() if "check:" in line]
+        assert len(lines) == 1 and lines[0].startswith("launcher: check: [proxies]")

@@ -63,6 +63,16 @@ def test_the_commands_status_is_passed_on(status: int, environ: dict[str, str]) 
     assert launch("run", "--", "sh", "-c", f"exit {status}", environ=environ).returncode == status
 
 
+def test_a_typing_error_in_a_variable_is_named_once_per_node() -> None:
+    """And all starts; of the processes of mpirun the first says it, and its value is nobody's business."""
+    environ = {"LAUNCHER_GRASE": "hunter2"}
+    done = launch("run", "--nproc-per-node", "2", "--", "true", environ=environ)
+    said = "launcher: warning: LAUNCHER_GRASE is no variable of the launcher, and does nothing; "
+    assert (done.returncode, done.stderr) == (0, f"{said}LAUNCHER_GRACE is the nearest\n")
+    second = launch("run", "--", "true", environ={**environ, **MPI})
+    assert (second.returncode, second.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGUSR1"])
 def test_a_death_by_signal_is_128_plus_n(name: str) -> None:
     """A supervised process that signal n ends gives status 128+n, and the message names it."""

@@ -33,6 +33,7 @@ from launcher.bandwidth.expect import (
     is_telling,
     judge,
     plan_expectation,
+    read_nvlink_gbps,
     read_ways,
 )
 from launcher.bandwidth.measure import foresee_s
@@ -50,9 +51,11 @@ from launcher.bandwidth.views import (
 )
 from launcher.errors import HardwareMissing, UsageError
 from launcher.host import Host
+from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.network import Interface
 from launcher.snapshot import RecordedHost
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
+from tests.golden.topologies import read_topology
 
 RANKS = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
 IB8 = (400.0,) * 8
@@ -323,6 +326,40 @@ def test_what_a_job_should_reach(nodes: Any, backend: str, processes: int, expec
     assert (found.gbps, found.of, found.kind) == expected
 
 
+def linked(count: int, *links: tuple[str | None, int, float | None]) -> list[GpuFacts]:
+    """Return GPUs with these links each: (where to, how many, Gb/s of one)."""
+    return [
+        GpuFacts(
+            number,
+            address=f"0000:0{number}:00.0",
+            links=tuple(
+                NvLink("switch" if to is None else "gpu", to, many, rate) for to, many, rate in links
+            ),
+        )
+        for number in range(count)
+    ]
+
+
+def test_nvlinks_give_what_a_gpu_has_of_them() -> None:
+    """18 links of 26.56 GB/s; those to GPUs that take no part do not count, nor does what nobody tells."""
+    switched = linked(8, (None, 18, 212.5))
+    assert read_nvlink_gbps(switched, {}) == 18 * 212.5
+    assert read_nvlink_gbps(switched, {"CUDA_VISIBLE_DEVICES": "3"}) == 18 * 212.5
+    assert read_nvlink_gbps([*switched[:7], *linked(1, (None, 17, 212.5))], {}) == 17 * 212.5
+    meshed = linked(4, ("0000:00:00.0", 2, 200.0), ("0000:01:00.0", 2, 200.0), ("0000:03:00.0", 1, 200.0))
+    assert read_nvlink_gbps(meshed, {"CUDA_VISIBLE_DEVICES": "0,1"}) == 800
+    assert read_nvlink_gbps(meshed, {}) == 1000
+    for unknown in ([], switched[:1], linked(2), linked(2, (None, 18, None)), [GpuFacts(0), GpuFacts(1)]):
+        assert read_nvlink_gbps(unknown, {}) is None
+
+
+def test_a_recorded_machine_tells_of_its_nvlinks() -> None:
+    """NVML is asked only where the processes have GPUs."""
+    host = RecordedHost(read_topology("nd96isr_h200_v5"))
+    assert read_ways(host, {}, "n", None).nvlink_gbps is None
+    assert read_ways(host, {}, "n", None, uses_gpus=True).nvlink_gbps == pytest.approx(3825, rel=1e-3)
+
+
 def test_the_slowest_node_counts_and_is_named() -> None:
     """Seven ports beside eight: all go at that pace."""
     nodes = [ways("node0", port_gbps=IB8), ways("node1", port_gbps=IB8[:7]), ways("node2", port_gbps=IB8)]
@@ -335,8 +372,9 @@ def test_the_slowest_node_counts_and_is_named() -> None:
 def test_hints_say_what_keeps_nccl_from_its_ports(tmp_path: Path) -> None:
     """Switches of the environment, and device files that the container lacks."""
     host = machine(tmp_path, "nd96isr_h200_v5")
-    told = read_ways(host, {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket"}, "n", None).hints
-    assert [hint.partition(" ")[0] for hint in told[:2]] == ["NCCL_IB_DISABLE=1", "NCCL_NET=Socket"]
+    switches = {"NCCL_IB_DISABLE": "1", "NCCL_NET": "Socket", "NCCL_P2P_DISABLE": "1"}
+    told = read_ways(host, switches, "n", None).hints
+    assert [hint.partition(" ")[0] for hint in told[:3]] == [f"{name}={switches[name]}" for name in switches]
     for path in (tmp_path / "dev/infiniband").iterdir():
         path.unlink()
     told = read_ways(host, {"NCCL_IB_DISABLE": "0"}, "n", None).hints
@@ -347,6 +385,7 @@ def test_hints_say_what_keeps_nccl_from_its_ports(tmp_path: Path) -> None:
 
 PORTS = Expectation(3200.0, "8 InfiniBand ports", INFINIBAND)
 WIRE = Expectation(25.0, "eth0", ETHERNET)
+LINKS = Expectation(3825.0, "a GPU's NVLinks", NVLINK)
 
 
 @pytest.mark.parametrize(
@@ -357,6 +396,9 @@ WIRE = Expectation(25.0, "eth0", ETHERNET)
         (1600, PORTS, True, "slow", "1,600 of 3,200 Gb/s: slower than it should be"),
         (2.9, WIRE, True, "slow", "2.9 of 25.0 Gb/s: slower than it should be"),
         (23, WIRE, True, "good", "23.0 of 25.0 Gb/s: as it should be"),
+        (2800, LINKS, True, "good", "2,800 of 3,825 Gb/s: as it should be"),
+        (1900, LINKS, True, "slow", "1,900 of 3,825 Gb/s: slower than it should be"),
+        (160, LINKS, True, "other-fabric", "160 of 3,825 Gb/s: this is not NVLink"),
         (2.9, PORTS, False, "unknown", "2.9 of 3,200 Gb/s: too little data to tell"),
         (9.1, Expectation(None, "because"), True, "unknown", "9.1 Gb/s: nothing to compare with (because)"),
         (0, PORTS, True, "unknown", "one process: nothing travels"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.host import Host
 from launcher.machine.numa import parse_pci_address
+from tests.process.starting import launch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,3 +63,32 @@ def test_topology_shows_the_machine(form: str, capfd: pytest.CaptureFixture[str]
     assert main(["topology", "--format", form], {}) == 0
     shown = capfd.readouterr().out
     assert all(str(gpu.address) in shown for gpu in Host().gpu_facts())
+
+
+def test_check_looks_at_the_machine(capfd: pytest.CaptureFixture[str]) -> None:
+    """All GPUs are found, and NVML's facts about them are judged."""
+    assert main(["check", "--format", "json"], {}) == 0
+    found = {finding["check"]: finding for finding in json.loads(capfd.readouterr().out)["findings"]}
+    assert found["gpus"]["found"].startswith(f"{len(Host().gpu_minors())} ")
+    assert "health" in found
+    assert [one for one in found.values() if one["what"] == "the check itself"] == []
+
+
+REDUCE = """
+import torch
+torch.distributed.init_process_group("nccl")
+data = torch.ones(1, device="cuda")
+torch.distributed.all_reduce(data)
+print("sum", int(data), flush=True)
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_torch_with_nccl_starts_on_one_gpu() -> None:
+    """The variables of the launcher are all that it needs."""
+    torch = pytest.importorskip("torch")
+    if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
+        pytest.skip("this torch has no CUDA, or no NCCL")
+    words = ("--standalone", "--nproc-per-node", "1", "--", sys.executable, "-c", REDUCE)
+    done = launch("run", *words)
+    assert (done.returncode, done.stdout) == (0, "sum 1\n"), done.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -85,6 +86,10 @@ CASES: dict[str, tuple[dict[str, str], int | None]] = {
     ),
     "v1: mounted as the container's own root": ({**V1, f"{ROOT}/cpuset/cpuset.cpus": "0-5\n"}, 6),
     "no cgroup files: all that are online": (ONLINE, 96),
+    "numbers that no kernel writes": (
+        {f"{ROOT}/cpuset.cpus.effective": "0-3\n", f"{ROOT}/cpu.max": f"{'9' * 5000} {'9' * 5000}\n"},
+        4,
+    ),
     "nothing to read": ({}, None),
     "garbage": (
         {
@@ -221,3 +226,11 @@ def test_a_machine_that_cannot_be_read_is_unknown_not_empty(tmp_path: Path) -> N
     assert host.read_link("/sys/x") is None
     assert host.list_folder("/sys") == ()
     assert host.granted_cpus() is None
+
+
+@pytest.mark.parametrize("stat", ["", "1", "1 (a) S", "1 (a) S x 1", f"1 (a) S {'9' * 5000}", "1 (a) S -1"])
+def test_a_parent_that_vanishes_while_it_is_looked_at(stat: str, tmp_path: Path) -> None:
+    """What is known by then stays: its own command line, and nobody above it."""
+    parent = f"proc/{os.getppid()}"
+    host = machine(tmp_path, {f"{parent}/cmdline": "mpirun\0-n\0", f"{parent}/stat": stat})
+    assert host.ancestors() == (("mpirun", "-n"),)

@@ -319,6 +319,20 @@ def test_a_node_without_a_key_cannot_serve() -> None:
     assert agent_of(head)[1].has_key is False, "its sshd may run already, and know the user's own key"
 
 
+def test_one_node_because_nothing_speaks_of_others() -> None:
+    """It is said what mpirun is not told; a user who asks for one node knows it."""
+    said = "mpirun starts processes on this node alone"
+    for flags, is_said in (({}, True), ({"nnodes": "1"}, False)):
+        found = plan(node(environ={}), **flags)
+        assert any(note.startswith(said) for note in found.notes) == is_said
+
+
+def test_several_nodes_without_a_list_are_told_of_one() -> None:
+    """And not of variables that mpirun has no use for."""
+    code, _, fix = refusal(node(), nnodes="2")
+    assert code == "no-hosts" and "--hosts HOST" in fix
+
+
 def test_nodes_that_nothing_names() -> None:
     """A number of nodes is no list: ssh needs names."""
     code, what, fix = refusal(node(), nnodes="2", node_rank="0", master_addr="10.0.0.4")

@@ -20,6 +20,7 @@ from launcher.machine.network import (
     network_of,
     prefix_length,
     read_interfaces,
+    read_routes,
 )
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster
@@ -242,6 +243,39 @@ def test_no_route_is_asked_for_where_the_host_list_tells(tmp_path: Path) -> None
     assert host.asked == []
 
 
+ROUTES = """\
+Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT
+eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0
+eth0\t0000000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0
+ib0\t000010AC\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0
+*\t0000A8C0\t00000000\t0200\t0\t0\t0\t0000FFFF\t0\t0\t0
+"""
+ROUTES_6 = """\
+fd000000000000000000000000000000 40 {0} 00 {0} 00000100 00000001 00000000 00000001 eth0
+{0} 00 {0} 00 {0} 00000400 00000001 00000000 00000003 eth0
+fe800000000000000000000000000000 40 {0} 00 {0} 00000100 00000001 00000000 00000001 eth0
+00000000000000000000000000000001 80 {0} 00 {0} 00000000 00000002 00000000 80200001 lo
+"""
+
+
+def test_routes_are_those_of_the_main_table(tmp_path: Path) -> None:
+    """Not those that refuse, nor what holds on one link or on this machine alone."""
+    write(tmp_path, {"proc/net/route": ROUTES, "proc/net/ipv6_route": ROUTES_6.format("0" * 32)})
+    assert read_routes(Host(str(tmp_path))) == {
+        "eth0": ("default", "10.0.0.0/24", "fd00::/64"),
+        "ib0": ("172.16.0.0/16",),
+    }
+
+
+@deterministic(100)
+@given(text=st.text(alphabet=" 0123456789ABCDEFfx\t\n-eth", max_size=200) | st.binary(max_size=200).map(repr))
+def test_no_text_is_too_strange_for_a_route(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Lines cut off, numbers too large, masks with holes."""
+    root = tmp_path_factory.mktemp("machine")
+    write(root, {"proc/net/route": text, "proc/net/ipv6_route": text})
+    read_routes(Host(str(root)))
+
+
 def test_a_snapshot_replays_the_interfaces(tmp_path: Path) -> None:
     """As JSON and back."""
     write_interface(tmp_path, "eth0", flags="0x1003", type="1", carrier="1", speed="50000")
@@ -283,6 +317,7 @@ ways = [(sys.argv[1], []), (None, [sys.argv[2]]), (None, [sys.argv[3]]), ("local
 found = [cluster_interface(host, interfaces, own, peers) for own, peers in ways]
 print(json.dumps([[vars(interface) for interface in interfaces], [one and one.name for one in found]]))
 """
+TELL_ROUTES = "import json; from launcher.host import Host; print(json.dumps(Host().routes()))"
 
 
 @pytest.mark.root
@@ -295,6 +330,8 @@ def test_interfaces_of_a_node_are_as_ip_says() -> None:
         argv = [sys.executable, "-c", TELL, first.address, second.address, second.name]
         told, found = json.loads(_output(cluster.argv(first, argv)))
         listed = json.loads(_output(cluster.argv(first, ["ip", "-j", "addr"])))
+        routes = json.loads(_output(cluster.argv(first, [sys.executable, "-c", TELL_ROUTES])))
+        ways = json.loads(_output(cluster.argv(first, ["ip", "-4", "-j", "route"])))
     expected = {
         item["ifname"]: (
             [[entry["local"], entry["prefixlen"]] for entry in item["addr_info"]],
@@ -308,6 +345,9 @@ def test_interfaces_of_a_node_are_as_ip_says() -> None:
     eth0 = next(item for item in told if item["name"] == "eth0")
     assert (eth0["kind"], eth0["has_carrier"], eth0["master"]) == ("virtual", True, None)
     assert found == ["eth0"] * 4
+    assert [way["dst"] for way in ways if way["dev"] == "eth0"] == [
+        one for one in routes["eth0"] if ":" not in one
+    ]
 
 
 def _output(argv: list[str]) -> str:

@@ -14,12 +14,12 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.errors import EXIT_USAGE, HardwareMissing, UsageError
-from launcher.flags import FLAGS, PROCESS_LIMIT, Flag
+from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, PROCESS_LIMIT, Flag
 from launcher.model import Fact, Trust
 from launcher.options import Options, read_options
-from launcher.plan import plan_job
+from launcher.plan import name_unknown, plan_job
 from launcher.snapshot import RecordedHost
-from tests.process.starting import clean_environ
+from tests.process.starting import ROOT, clean_environ
 
 VALUED = [flag for flag in FLAGS if flag.parse is not None]
 SWITCHES = [flag for flag in FLAGS if flag.parse is None]
@@ -124,7 +124,9 @@ def plan_environ(
 def test_a_flag_beats_its_variable(flag: Flag) -> None:
     """--nnodes 2 wins over LAUNCHER_NNODES=3, and says so."""
     typed, exported = SAMPLE[flag.dest]
-    given = read_options({flag.dest: typed}, {flag.variable: exported}).get(flag.dest)
+    other, value = NEEDS.get(flag.dest, ("", ""))
+    environ = {flag.variable: exported, f"LAUNCHER_{other.upper()}": value or "60"}
+    given = read_options({flag.dest: typed}, environ).get(flag.dest)
     assert given is not None and flag.parse is not None
     assert given.value == flag.parse(typed)
     assert given.origin == f"{flag.name} {'...' if flag.secret else typed}"
@@ -342,3 +344,89 @@ def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
     """A wrong --source is named, with those that exist; it is no bug of the launcher."""
     with pytest.raises(UsageError, match="unknown-source"):
         plan_job({}, RecordedHost({"environ": {}}), read_options({"source": path}, {}), ())
+
+
+CONFLICTS = [
+    ({"on_stall": "stop"}, ("--on-stall stop", "--stall-timeout S")),
+    ({"ssh_key": "secret"}, ("--ssh-key ...", "--engine mpirun")),
+    ({"forward": "A", "engine": "process"}, ("--forward A", "--engine mpirun", "--engine process")),
+    ({"module": True, "no_python": True}, ("--module", "--no-python")),
+    ({"standalone": True, "nnodes": "2"}, ("--standalone", "--nnodes 2")),
+    ({"standalone": True, "node_rank": "1"}, ("--standalone", "--node-rank 1")),
+    ({"standalone": True, "hosts": "a,b"}, ("--standalone", "--hosts a,b")),
+    ({"restarts": "1", "max_restarts": "1"}, ("--restarts 1", "--max-restarts 1")),
+]
+
+
+@pytest.mark.parametrize(("typed", "named"), CONFLICTS)
+def test_a_flag_that_would_do_nothing_names_both(
+    typed: dict[str, str | bool], named: tuple[str, ...]
+) -> None:
+    """As a variable it may stand in an image, for jobs of other kinds."""
+    with pytest.raises(UsageError) as caught:
+        read_options(typed, {})
+    (problem,) = caught.value.problems
+    assert problem.code == "flag-conflict" and all(name in problem.what for name in named)
+    read_options(
+        {}, {f"LAUNCHER_{dest.upper()}": str(int(v) if v is True else v) for dest, v in typed.items()}
+    )
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        {"on_stall": "stop", "stall_timeout": "60"},
+        {"ssh_key": "k", "engine": "mpirun"},
+        {"standalone": True, "nnodes": "1", "node_rank": "0"},
+        {"module": True, "no_python": False},
+    ],
+)
+def test_flags_that_go_together(typed: dict[str, str | bool]) -> None:
+    """The same with what they need."""
+    read_options(typed, {})
+
+
+@pytest.mark.parametrize("dest", ["engine", "max_restarts"])
+def test_what_torchruns_agent_cannot_do_is_refused(dest: str) -> None:
+    """Unless the launcher stays as its parent; a variable may stand in an image for other jobs."""
+    typed: dict[str, str | bool] = {dest: "torchrun" if dest == "engine" else "1"}
+    host = RecordedHost({"environ": {}})
+    words = ("python", "train.py")
+    with pytest.raises(UsageError, match=r"\[engine-conflict\] --no-prefix but .*torchrun's agent"):
+        plan_job({}, host, read_options({**typed, "prefix": False}, {}), words)
+    for more, environ in (({"prefix": False, "init": True}, {}), ({}, {"LAUNCHER_PREFIX": "0"})):
+        assert plan_job({}, host, read_options({**typed, **more}, environ), words).engine == "torchrun"
+
+
+def test_the_pairs_are_flags() -> None:
+    """Names in the tables are those of the table of flags."""
+    known = {flag.dest for flag in FLAGS}
+    assert {
+        *NEEDS,
+        *(other for other, _ in NEEDS.values()),
+        *(name for pair in EXCLUDES for name in pair),
+    } <= known
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("LAUNCHER_NPROC_PER_NOD", "LAUNCHER_NPROC_PER_NODE is the nearest"),
+        ("LAUNCHER_STALL_TIMOUT", "LAUNCHER_STALL_TIMEOUT is the nearest"),
+        ("LAUNCHER_XYZZY", "none is near it"),
+    ],
+)
+def test_a_variable_that_nobody_knows_is_named_with_the_nearest(name: str, said: str) -> None:
+    """Once, and without its value, in the plan and by `launcher run`."""
+    (sentence,) = name_unknown({name: "hunter2", "LAUNCHER_NNODES": "1", "PATH": "/bin"})
+    assert sentence.startswith(f"{name} is no variable of the launcher") and said in sentence
+    assert "hunter2" not in sentence
+
+
+def test_variables_of_others_and_of_processes_are_left_alone() -> None:
+    """What is documented as none of ours, and what our own processes have."""
+    names = (*OTHER_VARIABLES, *(f"{prefix}X" for prefix in OTHER_PREFIXES))
+    assert name_unknown(dict.fromkeys((*names, "HYDRA_LAUNCHER", "launcher_x"), "1")) == ()
+    page = (Path(ROOT) / "docs" / "flags.md").read_text().partition("## Variables that are no flags")[2]
+    assert all(f"`{name}`" in page for name in OTHER_VARIABLES)
+    assert all(f"`{prefix}*`" in page for prefix in OTHER_PREFIXES)

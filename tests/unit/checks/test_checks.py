@@ -198,6 +198,16 @@ def test_the_quick_part_is_quick() -> None:
     assert min(times) < 0.1
 
 
+def test_what_the_job_itself_changes_is_looked_at_before_it(tmp_path: Path) -> None:
+    """Rank 0 listens on MASTER_PORT: beside a job that has started, that is no finding."""
+    here = case(Machine(tmp_path, {"proc/net/tcp": ""}), is_master=True, master_port=6105)
+    names = [
+        {item.check for item in run_checks(here, quick=True, started=started).findings}
+        for started in (False, True)
+    ]
+    assert names[0] - names[1] == {"port"}
+
+
 def test_run_prints_problems_only() -> None:
     """Before the start, to standard error, where somebody asks for it; and it starts all the same."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -56,7 +56,7 @@ def test_a_vm_that_has_lost_one(tmp_path: Path) -> None:
 
 
 def test_a_vm_says_nothing_of_a_pod_or_of_amd(tmp_path: Path) -> None:
-    """A pod may get some of the GPUs, and AMD's have other device files."""
+    """A pod may get some of the GPUs, and AMD's have other device files; a /sys may not show them."""
     pod = {CONTEXT: '{"vm_size": "Standard_ND96isr_H100_v5"}', "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert only(look(case(Machine(tmp_path / "pod", gpus=1), pod))).level == OK
     amd = {CONTEXT: '{"vm_size": "Standard_ND96isr_MI300X_v5"}'}
@@ -101,3 +101,19 @@ def test_the_vm_is_asked_for_where_that_is_sure_to_be_answered(
     asked = [read_case(azure, {}, None, (), asks=True), read_case(azure, {}, None, ())]
     asked += [read_case(elsewhere, {}, None, (), asks=True)]
     assert [seen.vm.name if seen.vm else "" for seen in asked] == [size, "", ""]
+
+
+@pytest.mark.parametrize(("count", "level"), [(8, OK), (7, PROBLEM), (0, PROBLEM)])
+def test_gpus_of_amd_are_counted_against_the_vm(tmp_path: Path, count: int, level: str) -> None:
+    """By what their driver has; nothing else is known of them."""
+    write(tmp_path, {f"sys/bus/pci/drivers/amdgpu/000{place}:00:00.0": "" for place in range(count)})
+    write(tmp_path, {"sys/bus/pci/drivers/amdgpu/bind": ""})
+    size = "Standard_ND96isr_MI300X_v5"
+    found = only(look(case(Machine(tmp_path), vm=Vm(size, find_kind(size), "test"))))
+    assert (found.level, found.found[:1]) == (level, str(count))
+
+
+def test_gpus_of_amd_without_a_vm(tmp_path: Path) -> None:
+    """There is nothing to compare them with."""
+    write(tmp_path, {"sys/bus/pci/drivers/amdgpu/0000:03:00.0": ""})
+    assert only(look(case(Machine(tmp_path)))).found == "1 of AMD"

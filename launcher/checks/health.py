@@ -1,0 +1,79 @@
+"""The health of GPUs: one that is being slowed down, or short of links or spare memory, slows all ranks.
+
+Source: NVIDIA NVML API reference (clock event reasons, row remapper); NVIDIA "GPU Memory Error
+Management" (when a GPU is to be reset, when to be replaced).
+"""
+
+from __future__ import annotations
+
+from launcher.checks.case import Case
+from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
+from launcher.machine.gpu_facts import GpuFacts
+from launcher.machine.hardware import count_switched
+
+SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
+"""Reasons for low clocks that are the machine's fault. A GPU at its power cap does what it can."""
+
+
+def look(case: Case) -> list[Finding]:
+    """Look at what NVML says of each GPU, and at who differs from the others."""
+    gpus = case.host.gpu_facts() if case.exposed_count else ()
+    known = [gpu for gpu in gpus if any(fact is not None for fact in (gpu.throttle, gpu.has_ecc, gpu.links))]
+    if not known:
+        return []
+    found = [finding for gpu in known for finding in _judge(gpu)]
+    found += [*_compare_links(known), *_compare_ecc(known)]
+    return found or [ok("health", "GPUs", f"nothing remarkable about {render_count(len(known), 'GPU')}")]
+
+
+def _judge(gpu: GpuFacts) -> list[Finding]:
+    what, number = _name(gpu), gpu.address or gpu.index
+    found = []
+    if gpu.remapping_failed:
+        fix = "another node, and this GPU to whoever replaces it (nvidia-smi -q -d ROW_REMAPPER)"
+        found.append(
+            Finding("health", PROBLEM, what, "spare rows for memory that fails", "none are left", fix)
+        )
+    if gpu.needs_reset:
+        fix = f"nvidia-smi -r -i {number} on the machine while nothing uses it, or restart the machine"
+        memory = "memory that was given up since its last reset"
+        found.append(Finding("health", WARNING, what, "no reset to wait for", memory, fix))
+    slowed = [reason for reason in gpu.throttle or () if reason in SLOWED]
+    if slowed:
+        fix = "look at cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE); else another node"
+        found.append(Finding("health", WARNING, what, "clocks as high as it can", ", ".join(slowed), fix))
+    return found
+
+
+def _compare_links(gpus: list[GpuFacts]) -> list[Finding]:
+    """Compare the links to the switches: all GPUs of a machine have as many."""
+    counts = {gpu: count_switched(gpu) for gpu in gpus if gpu.links is not None}
+    most = max(counts.values(), default=0)
+    fix = "the fabric manager of the machine, or another node (nvidia-smi nvlink -s)"
+    return [
+        Finding("health", PROBLEM, _name(gpu), f"{most} NVLinks, as others have", str(count), fix)
+        for gpu, count in counts.items()
+        if count < most
+    ]
+
+
+def _compare_ecc(gpus: list[GpuFacts]) -> list[Finding]:
+    """Compare whether memory is checked: a GPU without is faster, and wrong sooner."""
+    if not any(gpu.has_ecc for gpu in gpus):
+        return []
+    return [
+        Finding(
+            "health",
+            WARNING,
+            _name(gpu),
+            "ECC, as others have",
+            "none",
+            f"nvidia-smi -e 1 -i {gpu.address or gpu.index} on the machine, and a reset",
+        )
+        for gpu in gpus
+        if gpu.has_ecc is False
+    ]
+
+
+def _name(gpu: GpuFacts) -> str:
+    return f"GPU{gpu.index}" + (f" ({gpu.address})" if gpu.address else "")
