@@ -99,7 +99,7 @@ def read_ways(
         environ: What a process of the job sees: the user's choice of an interface, NCCL's switches.
         name: What the node is called in reports.
         master: Where rank 0 is: the way there is the way to the others.
-        read_nvlink_gbps: Tells what a GPU's NVLinks give; nobody does yet.
+        read_nvlink_gbps: Tells what the NVLinks of a GPU give together, in one direction.
     """
     interfaces = host.interfaces()
     lead = _find_interface(host, interfaces, environ, master)

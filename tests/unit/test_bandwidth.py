@@ -38,7 +38,7 @@ from launcher.bandwidth.expect import (
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_roster
+from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_node, read_roster
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -49,6 +49,7 @@ from launcher.bandwidth.views import (
 )
 from launcher.errors import HardwareMissing, UsageError
 from launcher.host import Host
+from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.network import Interface
 from launcher.snapshot import RecordedHost
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
@@ -248,6 +249,21 @@ def test_an_nd_h200_v5_should_give_3200_gbps(tmp_path: Path) -> None:
     assert (found.port_gbps, found.port_kind) == (IB8, INFINIBAND)
     expected = plan_expectation([found, found], "nccl", 8)
     assert (expected.gbps, expected.of, expected.kind) == (3200, "8 InfiniBand ports", INFINIBAND)
+
+
+class EightGpus(Host):
+    """GPUs as those of an H200 with NVSwitches; NVML, which would say so, needs a driver."""
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        return tuple(GpuFacts(index, links=(NvLink("switch", None, 18, 212.5),)) for index in range(8))
+
+
+def test_between_gpus_of_one_node_nvlinks_count(tmp_path: Path) -> None:
+    """18 links of 212.5 Gb/s: 3,825 Gb/s, whatever ports the node has besides."""
+    write_fabric(tmp_path, read_fabric("nd96isr_h200_v5"))
+    found = read_node(EightGpus(str(tmp_path)), {}, "node0", None)
+    expected = plan_expectation([found], "nccl", 8)
+    assert (expected.gbps, expected.kind) == (3825, NVLINK)
 
 
 @pytest.mark.parametrize("name", fabric_names())
