@@ -10,6 +10,7 @@ from launcher.errors import HardwareMissing, Problem
 from launcher.fabrics import efa, gcp, infiniband, roce, tcp
 from launcher.fabrics.facts import Facts
 from launcher.fabrics.finding import Found, Wish
+from launcher.fabrics.mpi import plan_mpi
 from launcher.fabrics.sockets import plan_sockets
 from launcher.frozen import frozen
 from launcher.model import Policy, Setting
@@ -80,7 +81,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
             chosen = f"{name}: {wish.forced_origin or found[name].why}"
             _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
     row = next(row for row in FABRICS if row.name == name)
-    planned = [*plan_sockets(facts, name), *row.plan(facts, found[name], wish)]
+    planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
     return Fabric(
         name=name,
