@@ -256,6 +256,13 @@ FLAGS = (
         _one_of("ib", "roce", "efa"),
     ),
     Flag(
+        "verify_fabric",
+        "",
+        "after the start, hear from rank 0's NCCL which network it uses, and compare; with --require-fabric "
+        "the job ends with status 69 if it is another one",
+        None,
+    ),
+    Flag(
         "check",
         "",
         "look at this machine before the start, and print the problems of the quick part of launcher check",

@@ -37,7 +37,7 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.fabrics.facts import IMEX_CHANNELS, read_configured, read_mpi_choice, read_topologies
+from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.host import Host
 from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, Vm, find_kind, is_azure, read_vm
 from launcher.machine.cgroup import read_memory_limit
@@ -94,6 +94,8 @@ CHECKED_LINES = {
     "/run/.containerenv": ("",),
 }
 """Files that `launcher.checks` look at, and how the lines of them begin that say something."""
+LISTED = (IMEX_CHANNELS, TOPOLOGYD)
+"""Folders of which only the names count."""
 CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
 CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 GPU_LIMIT = 256
@@ -157,14 +159,14 @@ def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object
     read_topologies(witness, vm)
     read_mpi_choice(witness, environ)
     witness.read_text(ASSET_TAG_FILE)
-    channels = {f"{IMEX_CHANNELS}/{name}": "" for name in host.list_folder(IMEX_CHANNELS)}
+    listed = {f"{folder}/{name}": "" for folder in LISTED for name in host.list_folder(folder)}
     home = f"{host.home()}/"
     files = {
         f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: redact(text)
         for path, text in witness.told.items()
         if isinstance(text, str) and (path.startswith("/") or text.strip() == ASSET_TAG)
     }
-    return {"vm_size": vm.size if vm and vm.size else None, "files": {**files, **channels}}
+    return {"vm_size": vm.size if vm and vm.size else None, "files": {**listed, **files}}
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:

@@ -29,6 +29,8 @@ CONF_SYSTEM = "/etc/nccl.conf"
 CONF_LINES_LIMIT = 1000
 TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
 LINK_LOCAL = ("fe80:", "169.254.")
+TOPOLOGYD = "/var/run/nvidia-topologyd"
+"""Where NCCL takes a topology file from by itself, if there is one."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
 """Where Open MPI's own settings are; and below its prefix, and the user's home."""
@@ -69,6 +71,7 @@ class Facts:
         configured: What NCCL's own configuration files set: the user's word, as variables are.
         topologies: Files that exist for the family of the VM.
         gpus: The exposed GPUs, as far as known; read only where a topology file may name them.
+        has_topologyd: Whether NCCL finds a topology file by itself.
         has_imex: Whether a channel for NVLink between nodes is exposed to us; read only for VMs that have it.
         mpi_chooses: Whether a file of Open MPI's says which interfaces it takes.
         environ: The environment of the launcher.
@@ -85,6 +88,7 @@ class Facts:
     configured: tuple[Configured, ...] = ()
     topologies: tuple[TopologyFile, ...] = ()
     gpus: tuple[Gpu, ...] = ()
+    has_topologyd: bool = False
     has_imex: bool = False
     mpi_chooses: bool = False
     environ: Mapping[str, str] = {}
@@ -198,6 +202,7 @@ def read_facts(
         configured=read_configured(host, environ),
         topologies=topologies,
         gpus=host.gpus() if topologies or (kind is not None and kind.switches) else (),
+        has_topologyd=bool(host.list_folder(TOPOLOGYD)),
         has_imex=kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,

@@ -2,7 +2,7 @@
 
 NCCL ignores a topology file that is missing, with a line at the level INFO, and one of another machine
 makes its graph wrong. So a file is named only if it is there, and if every GPU and every port that this
-node shows is in it.
+node shows is in it. Where there is none at all, one may be made: see `launcher.fabrics.generated`.
 
 Source: Azure/azhpc-images, /etc/nccl.conf by VM family; NCCL "Environment Variables" (NCCL_TOPO_FILE,
 NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY, NCCL_MNNVL_ENABLE,
@@ -12,6 +12,7 @@ NCCL_NVLS_ENABLE) and src/init.cc (what is said where the channel is missing).
 from __future__ import annotations
 
 from launcher.fabrics.facts import IMEX_CHANNELS, Facts, TopologyFile
+from launcher.fabrics.generated import WORD, find_switches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
     if kind.has_imex:
         yield _plan_nvlink(facts.has_imex, facts.vm.name)
     topology = find_topology(facts, ports)
+    switches, _ = find_switches(facts, ports)
+    if switches:
+        why = (
+            f"{facts.vm.name}; made of what Azure documents, with the {len(shown(facts, ports))} devices here"
+        )
+        yield "NCCL_TOPO_FILE", WORD, why
     if topology is None:
         return
     yield (
