@@ -2,8 +2,9 @@
 
 The median of 21 readings of a folder, of its snapshot, and of 8 RoCE devices, whose tables have 256
 identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. Then
-what a launch on such a node pays in all: a plan for two nodes less one for one node, each in a fresh
-interpreter, so that modules count. The promise: under 15 ms, both.
+what a launch on such a node, with its 8 GPUs, pays in all: a plan for two nodes, with a topology file that
+is made for it, less one for one node, each in a fresh interpreter, so that modules count. In processor time:
+nothing here waits for anything, and machines are shared. The promise: under 15 ms, both.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from benchmarks.machine import describe_machine
 from launcher.host import Host
 from launcher.snapshot import RecordedHost, take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
+from tests.unit.machines import write_gpus
 
 PROMISE_MS = 15.0
 ROUNDS = 21
@@ -29,10 +31,12 @@ from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
 environ = {"LAUNCHER_NNODES": sys.argv[2], "LAUNCHER_NODE_RANK": "0", "LAUNCHER_MASTER_ADDR": "10.0.0.9"}
+environ["AZUREML_CR_COMPUTE_CONTEXT"] = '{"vm_size": "Standard_ND96isr_H200_v5"}'
 host, options = Host(sys.argv[1]), read_options({"engine": "process"}, environ)
-started = time.perf_counter()
-plan_job(environ, host, options, ["train.py"])
-print((time.perf_counter() - started) * 1e3)
+started = time.process_time()
+job = plan_job(environ, host, options, ["train.py"])
+print((time.process_time() - started) * 1e3)
+assert job.network is None or job.network.files, "no topology file was made"
 """
 
 
@@ -40,9 +44,9 @@ def measure(read: Callable[[], object]) -> float:
     """Return the median time of a call, in ms."""
     times = []
     for _ in range(ROUNDS):
-        started = time.perf_counter()
+        started = time.process_time()
         read()
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append((time.process_time() - started) * 1e3)
     return median(times)
 
 
@@ -67,6 +71,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         first, second = Path(folder, "nd96isr_h200_v5"), Path(folder, "roce")
         write_fabric(first, read_fabric("nd96isr_h200_v5"))
+        domains = (0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC)
+        write_gpus(first, [(f"{domain:04x}:00:00.0", place // 4) for place, domain in enumerate(domains)])
         write_fabric(second, roce(8))
         files, tables = Host(str(first)), Host(str(second))
         snapshot = RecordedHost(take_snapshot(files, {}))

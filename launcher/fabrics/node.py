@@ -5,7 +5,6 @@ from __future__ import annotations
 from launcher.fabrics import plan_fabric
 from launcher.fabrics.facts import read_facts
 from launcher.fabrics.finding import Wish
-from launcher.fabrics.proof import plan_proof
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Allocation, Network, Proof, Scope, Setting
@@ -58,6 +57,8 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
     proof, obstacle = None, ""
     if options.switch("verify_fabric"):
+        from launcher.fabrics.proof import plan_proof
+
         proof, obstacle = plan_proof(facts, network, wish.required_origin if wish.required else "")
     notes += [f"--verify-fabric: {obstacle}"] if obstacle else []
     return NodePlan(network, fabric.settings, tuple(notes), proof)

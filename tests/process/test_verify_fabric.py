@@ -7,6 +7,7 @@ NCCL would, opened as NCCL opens it; tests/unit/test_gpu.py has the real one.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden.fabrics import read_fabric, write_fabric
+from tests.mpis import find_mpi
 from tests.process.starting import launch
 from tests.unit.test_spoken import IB8, LOGS, listed
 
@@ -149,3 +151,16 @@ def test_the_plan_says_what_will_be_compared(node: tuple[str, ...]) -> None:
         "fabric: ib (8 active InfiniBand ports of 400 Gb/s); to be verified by what NCCL says on rank 0, "
         "or the job ends (--require-fabric ib)"
     )
+
+
+@pytest.mark.parametrize("family", ["openmpi4", "mpich"])
+def test_a_rank_that_mpirun_starts_is_heard(family: str, node: tuple[str, ...]) -> None:
+    """By its own parent, to which the flags have gone along."""
+    mpi = find_mpi(family)
+    environ = {**mpi.environ, "PATH": f"{os.path.dirname(mpi.mpirun)}:{os.environ['PATH']}"}
+    flags = ("--engine", "mpirun", "--nnodes", "1", "--node-rank", "0", "--nproc-per-node", "2")
+    command = (sys.executable, "-c", STAND_IN, USES_IB, "end")
+    done = launch("run", *flags, "--verify-fabric", "--", *command, environ=environ, interpreter=node)
+    assert done.returncode == 0, done.stdout + done.stderr
+    heard = "fabric ib verified: NCCL uses NET/IB (8 InfiniBand ports), as planned"
+    assert (done.stdout + done.stderr).count(heard) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from launcher.__main__ import main
 from launcher.host import Host
 from launcher.machine.numa import parse_pci_address
+from tests.process.starting import launch
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,3 +62,18 @@ def test_topology_shows_the_machine(form: str, capfd: pytest.CaptureFixture[str]
     assert main(["topology", "--format", form], {}) == 0
     shown = capfd.readouterr().out
     assert all(str(gpu.address) in shown for gpu in Host().gpu_facts())
+
+
+def test_what_nccl_says_is_what_was_planned() -> None:
+    """torch with NCCL on one GPU: it names its network also on a node alone, and the launcher hears it."""
+    pytest.importorskip("torch")
+    script = (
+        "import torch, torch.distributed as dist; torch.cuda.set_device(0); dist.init_process_group('nccl');"
+        "dist.all_reduce(torch.ones(1, device='cuda')); torch.cuda.synchronize();"
+        "dist.destroy_process_group()"
+    )
+    flags = ("--standalone", "--nproc-per-node", "1", "--verify-fabric", "--fabric", "tcp")
+    done = launch("run", *flags, "--", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "fabric tcp verified: NCCL uses NET/Socket" in done.stderr
+    assert "NCCL INFO" not in done.stdout + done.stderr
