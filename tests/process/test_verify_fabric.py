@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.test_made_up_sys import DRESS
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.mpis import find_mpi
 from tests.process.starting import launch
@@ -21,12 +22,6 @@ from tests.unit.test_spoken import IB8, LOGS, listed
 
 pytestmark = pytest.mark.root
 
-DRESS = """
-    set -e
-    mount --bind "$0/sys" /sys
-    mkdir -p /dev/infiniband && mount --bind "$0/dev/infiniband" /dev/infiniband
-    exec "$@"
-"""
 TWO_NODES = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.77.0.10", "--nproc-per-node", "2")
 OURS = (*TWO_NODES, "--engine", "process", "--verify-fabric")
 STAND_IN = """
@@ -105,6 +100,13 @@ def test_what_is_required_and_does_not_hold_ends_the_job(node: tuple[str, ...], 
     assert cause["code"] == "other-fabric"
     assert "expected 8 InfiniBand ports, NCCL uses NET/Socket" in cause["what"]
     assert cause["retryable"] is False
+
+
+def test_a_job_that_is_over_before_is_a_failure_too(node: tuple[str, ...], tmp_path: Path) -> None:
+    """All processes say 0, and what they computed went over sockets."""
+    done = verify(node, tmp_path, USES_SOCKETS, "--require-fabric", "ib")
+    assert done.returncode == 69, done.stderr
+    assert "expected 8 InfiniBand ports, NCCL uses NET/Socket (enp225s0f1)" in done.stderr
 
 
 def test_a_job_without_nccl_is_not_verified_and_says_so(node: tuple[str, ...], tmp_path: Path) -> None:
