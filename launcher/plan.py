@@ -98,8 +98,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *note_unheard(options, agent)),
         f"engine {choice.engine}: {choice.why}",
     )
-    hears = node is not None and agent is None and any(place.rank == 0 for place in shown)
-    proof = node.proof if hears and node else None
+    is_first = agent is None and any(place.rank == 0 for place in shown)
+    proof = node.proof if node and is_first else None
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
