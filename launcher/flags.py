@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PREFIX = "LAUNCHER_"
+FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
 PROCESS_LIMIT = 4096
 """More processes on one node than any node has GPUs or cores."""
 
@@ -182,6 +183,7 @@ GROUPS = {
     "command": "the command",
     "watch": "stopping, restarts, failures",
     "output": "output",
+    "framework": "frameworks",
     "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
     "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
 }
@@ -370,6 +372,13 @@ FLAGS = (
         None,
         pet=True,
         group="command",
+    ),
+    Flag(
+        "framework",
+        "auto|" + "|".join(FRAMEWORKS),
+        "whose own checks and servers the job needs; every job gets the variables of all (auto)",
+        _one_of("auto", *FRAMEWORKS),
+        group="framework",
     ),
     Flag(
         "hosts",

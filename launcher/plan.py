@@ -14,7 +14,8 @@ from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flags import FLAGS, PROCESS_LIMIT
-from launcher.frameworks import python, starters, torch
+from launcher.frameworks import python, starters, table, torch
+from launcher.frameworks.case import Case
 from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
@@ -86,11 +87,12 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     origins = name_origins(ledger, forks)
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
+    case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
     fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
     if agent is not None and agent.fleet is None and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
-        *plan_settings(topology, machine, role, origins, forks, binding),
+        *plan_settings(case, role, binding),
         *python.plan_unbuffered(_count_writers(topology, agent), environ),
         *fabric,
     )
@@ -113,7 +115,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
                 place.rank,
                 place.local_rank,
                 request.argv,
-                plan_process(place, topology, machine, options, environ, origins, forks, binding),
+                plan_process(case, place, binding),
                 binding.cpus(place.local_rank),
             )
             for place in shown
@@ -254,38 +256,24 @@ def name_origins(ledger: Ledger, forks: bool) -> dict[str, str]:
     return origins
 
 
-def plan_settings(
-    topology: Topology,
-    machine: Machine,
-    role: str,
-    origins: Mapping[str, str],
-    forks: bool,
-    binding: Binding,
-) -> tuple[Setting, ...]:
+def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
     """Return the variables that all processes of this node share."""
     return (
-        *torch.plan_common(topology, origins, role),
-        *([] if binding.shares else torch.plan_threads(topology, machine, forks)),
+        *torch.plan_common(case.topology, case.origins, role),
+        *([] if binding.shares else torch.plan_threads(case.topology, case.machine, case.forks)),
+        *table.plan_common(case),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
 
 
-def plan_process(
-    place: Place,
-    topology: Topology,
-    machine: Machine,
-    options: Options,
-    environ: Mapping[str, str],
-    origins: Mapping[str, str],
-    forks: bool,
-    binding: Binding,
-) -> tuple[Setting, ...]:
+def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
     """Return the variables of one process."""
     return (
-        *torch.plan_process(place, origins),
-        *starters.plan_process(topology, place, environ, forks),
-        *_plan_gpus(place, machine, options, environ),
-        *torch.plan_bound_threads(topology, place, machine, binding),
+        *torch.plan_process(place, case.origins),
+        *starters.plan_process(case.topology, place, case.environ, case.forks),
+        *table.plan_process(case, place),
+        *_plan_gpus(place, case.machine, case.options, case.environ),
+        *torch.plan_bound_threads(case.topology, place, case.machine, binding),
     )
 
 

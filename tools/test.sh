@@ -11,6 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
   tmux:tmux sshd:openssh-server ssh:openssh-client
 setup_frameworks
+setup_stack
 setup_project
 setup_mpis
 setup_containers

@@ -52,6 +52,8 @@ ONLY_PROCESS = (
 OTHER_FRAMEWORKS = ("TF_CONFIG", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS")
 """Variables that a job of TensorFlow or JAX has, and one of PyTorch has not."""
 OTHER_SOURCES = ("tensorflow",)
+NOT_TORCH = ("tensorflow", "horovod", "jax")
+"""Frameworks whose processes torchrun has nothing for."""
 
 
 @frozen
@@ -156,6 +158,8 @@ def _choose_for_several(
     named = [name for name in OTHER_FRAMEWORKS if environ.get(name)]
     if options.text("source") in OTHER_SOURCES:
         named += options.origins("source")
+    if options.text("framework") in NOT_TORCH:
+        named += options.origins("framework")
     if named:
         return Choice(PROCESS, f"several nodes, and {named[0]} names a framework other than PyTorch")
     ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) is not None]

@@ -1,4 +1,4 @@
-"""Write the golden documents anew: ``python -m tests.golden.rewrite [CASE ...]``.
+"""Write the golden documents and the example of a plan anew: ``python -m tests.golden.rewrite [CASE ...]``.
 
 The only thing that writes them; tests never do. Prints what changed, which is then to be read.
 """
@@ -6,11 +6,16 @@ The only thing that writes them; tests never do. Prints what changed, which is t
 from __future__ import annotations
 
 import difflib
+import re
+import subprocess
 import sys
 from pathlib import Path
 
 from tests.golden.jobs import EXPECTED, case_names, describe_case, render
 from tests.golden.topologies import shown, topology_names
+from tests.process.starting import ROOT
+
+BLOCK = re.compile(r"^```json\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 
 
 def main(names: list[str]) -> int:
@@ -25,6 +30,7 @@ def main(names: list[str]) -> int:
             changed += 1
             path.unlink()
             print(f"dropped {path.stem}: no such case")
+    changed += rewrite_example(Path(ROOT) / "docs")
     print(f"{changed} documents changed: read them before you commit them")
     return 0
 
@@ -41,6 +47,29 @@ def rewrite(path: Path, new: str) -> bool:
     )
     print("\n".join(lines) if old else f"new/{path.name}: {len(new.splitlines())} lines")
     return True
+
+
+def rewrite_example(docs: Path) -> bool:
+    """Write the plan that docs/plan-json.md shows: that of the snapshot in docs/snapshot.md."""
+    recorded = BLOCK.search((docs / "snapshot.md").read_text())
+    page = docs / "plan-json.md"
+    shown = BLOCK.search(page.read_text())
+    assert recorded and shown, "each page has its example"
+    line = [
+        sys.executable,
+        "-m",
+        "launcher",
+        "plan",
+        "--format",
+        "json",
+        "--replay",
+        "/dev/stdin",
+        "--",
+        "./train",
+    ]
+    plan = subprocess.run(line, input=recorded[1], capture_output=True, text=True, check=True).stdout
+    old = page.read_text()
+    return rewrite(page, old[: shown.start(1)] + plan + old[shown.end(1) :])
 
 
 if __name__ == "__main__":
