@@ -2,9 +2,9 @@
 
 The median of 21 readings of a folder, of its snapshot, and of 8 RoCE devices, whose tables have 256
 identifiers each. The kernel's own /sys asks the firmware for some of it, which no folder shows. Then
-what a launch on such a node pays in all, each in a fresh interpreter, so that modules count: a plan for two
-nodes less one for one node; and with 8 GPUs and 96 CPUs, to which 8 processes are bound, less a plan
-where nothing is to be read. NVML has no part in it. The promise: under 15 ms, each.
+what a launch on such a node, with its 8 GPUs, pays in all: a plan for two nodes, with a topology file that
+is made for it, less one for one node, each in a fresh interpreter, so that modules count. In processor time:
+nothing here waits for anything, and machines are shared. The promise: under 15 ms, both.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.machine import describe_machine
 from launcher.host import Host
 from launcher.snapshot import RecordedHost, take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
-from tests.unit.machines import ND_V5
+from tests.unit.machines import write_gpus
 
 PROMISE_MS = 15.0
 ROUNDS = 21
@@ -31,10 +31,12 @@ from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
 environ = {"LAUNCHER_NNODES": sys.argv[2], "LAUNCHER_NODE_RANK": "0", "LAUNCHER_MASTER_ADDR": "10.0.0.9"}
+environ["AZUREML_CR_COMPUTE_CONTEXT"] = '{"vm_size": "Standard_ND96isr_H200_v5"}'
 host, options = Host(sys.argv[1]), read_options({"engine": "process"}, environ)
-started = time.perf_counter()
-plan_job(environ, host, options, ["train.py"])
-print((time.perf_counter() - started) * 1e3)
+started = time.process_time()
+job = plan_job(environ, host, options, ["train.py"])
+print((time.process_time() - started) * 1e3)
+assert job.network is None or job.network.files, "no topology file was made"
 """
 
 
@@ -42,9 +44,9 @@ def measure(read: Callable[[], object]) -> float:
     """Return the median time of a call, in ms."""
     times = []
     for _ in range(ROUNDS):
-        started = time.perf_counter()
+        started = time.process_time()
         read()
-        times.append((time.perf_counter() - started) * 1e3)
+        times.append((time.process_time() - started) * 1e3)
     return median(times)
 
 
@@ -67,12 +69,10 @@ def main() -> int:
     """Print the times; the exit status says whether the promise holds."""
     print(describe_machine())
     with tempfile.TemporaryDirectory() as folder:
-        first, second, whole, bare = (Path(folder, name) for name in ("ports", "roce", "whole", "bare"))
-        for root in (whole, bare):
-            root.mkdir()
-        ND_V5(whole)
-        write_fabric(whole, read_fabric("nd96isr_h200_v5"))
+        first, second = Path(folder, "nd96isr_h200_v5"), Path(folder, "roce")
         write_fabric(first, read_fabric("nd96isr_h200_v5"))
+        domains = (0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC)
+        write_gpus(first, [(f"{domain:04x}:00:00.0", place // 4) for place, domain in enumerate(domains)])
         write_fabric(second, roce(8))
         files, tables = Host(str(first)), Host(str(second))
         snapshot = RecordedHost(take_snapshot(files, {}))
@@ -84,9 +84,7 @@ def main() -> int:
         print(f"interfaces of this machine           {measure(Host().interfaces):6.2f} ms")
         launch_ms = measure_plan(first, 2) - measure_plan(first, 1)
         print(f"a launch on it, two nodes less one   {launch_ms:6.2f} ms")
-        whole_ms = measure_plan(whole, 2) - measure_plan(bare, 1)
-        print(f"the same with 8 GPUs and binding     {whole_ms:6.2f} ms")
-    is_kept = max(nine_ms, launch_ms, whole_ms) < PROMISE_MS
+    is_kept = max(nine_ms, launch_ms) < PROMISE_MS
     print(f"promise: under {PROMISE_MS:g} ms: {'kept' if is_kept else 'BROKEN'}")
     return int(not is_kept)
 

@@ -40,8 +40,9 @@ def setup() -> Topology:
 
 def _apply(plan: Plan) -> None:
     from launcher.plan import render_environ
+    from launcher.run.memory import name_files
 
-    result = render_environ(plan, plan.processes[0], os.environ)
+    (result,) = name_files(plan, [render_environ(plan, plan.processes[0], os.environ)], becomes=True)
     for name in plan.unset:
         os.environ.pop(name, None)
     for name, value in result.items():

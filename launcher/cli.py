@@ -87,6 +87,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
     from launcher.plan import name_unknown, render_environ
+    from launcher.run.memory import name_files
 
     plan_argv(command, Options(), environ)  # says so if there is no command
     if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
@@ -96,7 +97,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.run.agent import run_agent
 
         return run_agent(plan, plan.agent, inherited, checks)
-    environments = [render_environ(plan, process, inherited) for process in plan.processes]
+    environments = name_files(
+        plan,
+        [render_environ(plan, process, inherited) for process in plan.processes],
+        becomes=plan.mode is Mode.EXEC,
+    )
     if plan.mode is Mode.EXEC:
         from launcher.run.execute import execute
 
@@ -192,16 +197,17 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     words = parser.parse_args(argv)
     plan, inherited = _plan(vars(words), environ, ())
     from launcher.plan import render_environ
-    from launcher.views.environment import render_environment
+    from launcher.views.environment import render_environment, without_files
 
     process = _choose(parser, plan, words.local_rank)
     result = render_environ(plan, process, inherited)
     if not words.all:
         chosen = {setting.name for setting in (*plan.settings, *process.settings)}
         result = {name: value for name, value in result.items() if name in chosen}
+    result, missing = without_files(plan, result)
     text, notes = render_environment(result, plan.unset, words.format)
     _write(text)
-    for note in notes:
+    for note in (*missing, *notes):
         sys.stderr.write(f"launcher: note: {note}\n")
     return 0
 

@@ -286,6 +286,13 @@ FLAGS = (
         _one_of("ib", "roce", "efa"),
     ),
     Flag(
+        "verify_fabric",
+        "",
+        "after the start, hear from rank 0's NCCL which network it uses, and compare; with --require-fabric "
+        "the job ends with status 69 if it is another one",
+        None,
+    ),
+    Flag(
         "check",
         "",
         "print problems of this machine before the start (by default while the job runs, with GPUs or "

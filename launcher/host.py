@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from launcher.machine.mpi import Mpi
     from launcher.machine.network import Interface
     from launcher.machine.packages import Package
-    from launcher.model import Layout
+    from launcher.model import Gpu, Layout
 
 READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
@@ -271,6 +271,12 @@ class Host:
         from launcher.machine.cpus import read_granted_cpus
 
         return read_granted_cpus(self)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return where the exposed NVIDIA GPUs are: PCI addresses and NUMA nodes, in CUDA's order."""
+        from launcher.machine.numa import read_gpus
+
+        return read_gpus(self, name_gpus=False)
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.

@@ -374,6 +374,41 @@ class Agent:
     fleet: Fleet | None = None
 
 
+@frozen
+class Network:
+    """How this node talks to the others of its job, as planned.
+
+    Attributes:
+        fabric: As ``--fabric`` names it.
+        why: What shows it.
+        port_count: Ports that NCCL should use; None for TCP, and where that is a plugin's affair.
+        ports: Their names, ``"mlx5_ib0:1"``; empty also where the user's own list counts.
+        files: What settings name by a word: the word, and the text of the file that stands there.
+    """
+
+    fabric: str
+    why: str
+    port_count: int | None = None
+    ports: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+
+
+@frozen
+class Proof:
+    """What NCCL's own word is compared with, where the launcher is to hear it.
+
+    Attributes:
+        network: What was planned.
+        settings: Variables by which rank 0's NCCL is made to say it; which file it writes to is found at
+            the start.
+        required: Whether the job ends if it is another one: which flag says so; empty if it goes on.
+    """
+
+    network: Network
+    settings: tuple[tuple[str, str], ...]
+    required: str = ""
+
+
 STDOUT, STDERR = 1, 2
 """Bits of a `Route`; torchrun's numbers for the standard streams, 3 is both."""
 
@@ -403,6 +438,7 @@ class Supervision:
         on_stall: ``"report"`` or ``"stop"``.
         restarts: How often all processes are started again after a failure.
         failure_file: Where the failure record goes; None for where the platform looks.
+        proof: What rank 0's NCCL is to say of its network; None where nobody asks, or it is not here.
     """
 
     grace_s: float = 30.0
@@ -416,6 +452,7 @@ class Supervision:
     on_stall: str = "report"
     restarts: int = 0
     failure_file: str | None = None
+    proof: Proof | None = None
 
 
 @frozen
@@ -437,6 +474,7 @@ class Plan:
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
         bind: How their CPUs were chosen: ``"numa"``, ``"core"``, or ``"none"`` where they are left alone.
         supervision: How the processes are watched, where mode is `Mode.SUPERVISE`.
+        network: How this node talks to the others; None where that was not looked at.
         findings: Each fact with its provenance, for ``launcher plan``.
         notes: Sentences for people: what was assumed, what is unusual.
         reads: Names of the variables that were looked at and set, sorted.
@@ -454,6 +492,7 @@ class Plan:
     widen_cpus: bool = False
     bind: str = "none"
     supervision: Supervision = Supervision()
+    network: Network | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()

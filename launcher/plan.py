@@ -45,6 +45,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.fabrics.node import NodePlan
+
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 EMPTY_IS_FATAL = ("TF_CONFIG",)
@@ -86,7 +88,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
-    fabric, fabric_notes = plan_network(host, environ, options, allocation, topology, machine)
+    fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
     if agent is not None and agent.fleet is None and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
@@ -95,17 +97,19 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         *fabric,
     )
     notes = (
-        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes),
+        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *note_unheard(options, agent)),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *name_unknown(environ),
     )
+    is_first = agent is None and any(place.rank == 0 for place in shown)
+    proof = node.proof if node and is_first else None
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
         topology=topology,
         machine=machine,
-        mode=Mode.SUPERVISE if stays else Mode.EXEC,
+        mode=Mode.SUPERVISE if stays or proof else Mode.EXEC,
         engine=choice.engine,
         agent=agent and _with_unset(agent, environ),
         processes=tuple(
@@ -122,7 +126,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         bind=binding.mode,
-        supervision=plan_supervision(options, topology, of_agent=agent is not None),
+        supervision=plan_supervision(options, topology, of_agent=agent is not None, proof=proof),
+        network=node.network if node else None,
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
@@ -208,8 +213,8 @@ def plan_network(
     allocation: Allocation,
     topology: Topology,
     machine: Machine,
-) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return what the libraries of this node are told of its network, and what is worth a word.
+) -> tuple[tuple[Setting, ...], tuple[str, ...], NodePlan | None]:
+    """Return what the libraries of this node are told, what is worth a word, and how the node talks.
 
     A job on one node has no use for it, and a process of this launcher has it already: then nothing is
     read, nor loaded.
@@ -221,13 +226,22 @@ def plan_network(
     settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
     if (machine.gpu_count or 0) < 2:
         settings = []
-    asked = options.origins("fabric", "require_fabric")
+    asked = options.origins("fabric", "require_fabric", "verify_fabric")
     if not asked and (environ.get(MARKER) or not topology.spans_nodes):
-        return tuple(settings), ()
+        return tuple(settings), (), None
     from launcher.fabrics.node import plan_node
 
-    fabric = plan_node(host, environ, options, allocation)
-    return (*settings, *fabric.settings), fabric.notes
+    node = plan_node(host, environ, options, allocation)
+    return (*settings, *node.settings), node.notes, node
+
+
+def note_unheard(options: Options, agent: Agent | None) -> list[str]:
+    """Return that NCCL's word is not heard: only of processes that are ours, or an mpirun's of ours."""
+    if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
+        return []
+    return [
+        f"--verify-fabric: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"
+    ]
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

@@ -37,7 +37,7 @@ from typing import TypeVar
 
 from launcher import __version__
 from launcher.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.fabrics.facts import read_configured, read_topologies
+from launcher.fabrics.facts import IMEX_CHANNELS, TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.host import Host
 from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, Vm, find_kind, is_azure, read_vm
 from launcher.machine.cgroup import read_memory_limit
@@ -96,6 +96,8 @@ CHECKED_LINES = {
     "/run/.containerenv": ("",),
 }
 """Files that checks and the topology look at, and how the lines of them begin that say something."""
+LISTED = (IMEX_CHANNELS, TOPOLOGYD)
+"""Folders of which only the names count."""
 CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
 CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 GPU_LIMIT = 256
@@ -157,14 +159,16 @@ def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object
     witness = _Witness(host)
     read_configured(witness, environ)
     read_topologies(witness, vm)
+    read_mpi_choice(witness, environ)
     witness.read_text(ASSET_TAG_FILE)
+    listed = {f"{folder}/{name}": "" for folder in LISTED for name in host.list_folder(folder)}
     home = f"{host.home()}/"
     files = {
         f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: redact(text)
         for path, text in witness.told.items()
         if isinstance(text, str) and (path.startswith("/") or text.strip() == ASSET_TAG)
     }
-    return {"vm_size": vm.size if vm and vm.size else None, "files": files}
+    return {"vm_size": vm.size if vm and vm.size else None, "files": {**listed, **files}}
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -478,13 +482,17 @@ class RecordedHost(Host):
         bound = _mapping(self._data.get("cpus")).get("bound")
         return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
 
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the recorded GPUs."""
+        return _read_gpus(self._data.get("gpus"))
+
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return the recorded cores and GPUs."""
         return Layout(
             own=tuple(sorted(self._cpu_list("affinity"))),
             cpuset=tuple(sorted(self._cpu_list("cpuset"))),
             cores=_read_cores(_mapping(_mapping(self._data.get("cpus")).get("cores"))),
-            gpus=_read_gpus(self._data.get("gpus")),
+            gpus=self.gpus(),
         )
 
     def _cpu_list(self, name: str) -> frozenset[int]:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from launcher.errors import Problem, UsageError
-from launcher.model import STDERR, STDOUT, Route, Supervision, Topology
+from launcher.model import STDERR, STDOUT, Proof, Route, Supervision, Topology
 from launcher.options import Options
 
 DEFAULT_GRACE_S = 30.0
 BOTH = STDOUT | STDERR
 
 
-def plan_supervision(options: Options, topology: Topology, *, of_agent: bool = False) -> Supervision:
+def plan_supervision(
+    options: Options, topology: Topology, *, of_agent: bool = False, proof: Proof | None = None
+) -> Supervision:
     """Return how the processes of this node are watched.
 
     ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
-    restarts are its own.
+    restarts are its own. ``proof``: what rank 0, one of them, is to say of its network.
 
     Raises:
         UsageError: Options that exclude each other.
@@ -36,6 +38,7 @@ def plan_supervision(options: Options, topology: Topology, *, of_agent: bool = F
         on_stall=options.text("on_stall", "report"),
         restarts=0 if of_agent else restarts,
         failure_file=options.text("failure_file") or None,
+        proof=proof,
     )
 
 

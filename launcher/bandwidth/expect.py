@@ -15,9 +15,7 @@ from launcher.machine.network import Interface, cluster_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from launcher.machine.gpu_facts import GpuFacts
+    from collections.abc import Callable, Mapping, Sequence
 
 GOOD = 0.75
 """From this fraction of the ports' rates on all is well: protocols, PCI and the CPU take the rest."""
@@ -94,8 +92,7 @@ def read_ways(
     environ: Mapping[str, str],
     name: str,
     master: str | None,
-    *,
-    uses_gpus: bool = False,
+    read_nvlink_gbps: Callable[[], float | None] = lambda: None,
 ) -> Ways:
     """Read what a node has to talk through.
 
@@ -104,7 +101,7 @@ def read_ways(
         environ: What a process of the job sees: the user's choice of an interface, NCCL's switches.
         name: What the node is called in reports.
         master: Where rank 0 is: the way there is the way to the others.
-        uses_gpus: Whether NVML is worth asking for NVLinks, which takes from tens of milliseconds to seconds.
+        read_nvlink_gbps: Tells what the NVLinks of a GPU give together, in one direction.
     """
     interfaces = host.interfaces()
     lead = _find_interface(host, interfaces, environ, master)
@@ -115,32 +112,9 @@ def read_ways(
         port_kind=kind,
         interface=lead.name if lead else None,
         interface_gbps=believable_gbps(lead) if lead else None,
-        nvlink_gbps=read_nvlink_gbps(host.gpu_facts(), environ) if uses_gpus else None,
+        nvlink_gbps=read_nvlink_gbps(),
         hints=read_hints(environ, ports),
     )
-
-
-def read_nvlink_gbps(gpus: Sequence[GpuFacts], environ: Mapping[str, str]) -> float | None:
-    """Return what the NVLinks of a GPU give in one direction, of the GPU that has the least.
-
-    Links to switches count, and those to another GPU of the job. None where not all GPUs have some, or
-    nobody tells their rate. A process that sees one GPU of several is taken for one of as many.
-    """
-    from launcher.machine.gpu_facts import find_gpu
-
-    names = environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    visible = [gpu for name in names if (gpu := find_gpu(gpus, name.strip())) is not None]
-    ours = visible if len(visible) > 1 else gpus
-    addresses = {gpu.address for gpu in ours if gpu.address}
-    rates = [
-        sum(
-            link.count * (link.gbps or 0)
-            for link in gpu.links or ()
-            if link.to == "switch" or link.address in addresses
-        )
-        for gpu in ours
-    ]
-    return min(rates) or None if len(rates) > 1 else None
 
 
 def _find_interface(

@@ -8,6 +8,7 @@ from launcher.bandwidth.expect import Ways, read_ways
 from launcher.errors import HardwareMissing, Problem
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.gpu_facts import find_nvlink_gbps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,15 +37,17 @@ def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) ->
     """Return what the others must know of this process, for JSON; the first one of a node reads the node."""
     name = socket.gethostname()
     master = environ.get("MASTER_ADDR")
-    gpus = name_gpus(torch, environ.get("CUDA_VISIBLE_DEVICES", ""))
     return {
         "host": name,
         "node": environ.get("NODE_RANK") or environ.get("GROUP_RANK"),
-        "gpus": gpus,
-        "ways": vars(read_ways(Host(), environ, name, master, uses_gpus=bool(gpus)))
-        if local_rank == 0
-        else None,
+        "gpus": name_gpus(torch, environ.get("CUDA_VISIBLE_DEVICES", "")),
+        "ways": vars(read_node(Host(), environ, name, master)) if local_rank == 0 else None,
     }
+
+
+def read_node(host: Host, environ: Mapping[str, str], name: str, master: str | None) -> Ways:
+    """Return what a node has to talk through, its NVLinks by NVML: slow, and so only here."""
+    return read_ways(host, environ, name, master, lambda: find_nvlink_gbps(host.gpu_facts()))
 
 
 def name_gpus(torch: Any, visible: str) -> list[str]:

@@ -3,8 +3,9 @@
 Too old, torch says that CUDA is not available, and trains on the CPU. A driver older than the toolkit,
 but of its major version, runs what was compiled for the GPU; what is compiled at run time (PTX) fails.
 
-Source: NVIDIA CUDA Toolkit Release Notes, "CUDA Driver", tables 2 and 3; NVIDIA "CUDA Compatibility"
-(minor version compatibility; forward compatibility packages lie in a folder named compat).
+Source: NVIDIA CUDA Toolkit 13.2 Release Notes, "CUDA Driver", tables 2 (`LEAST`) and 3 (`NEEDED`, of each
+version the first release: "GA"); NVIDIA "CUDA Compatibility" (minor version compatibility; forward
+compatibility packages lie in a folder named compat).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ FILE = "/proc/driver/nvidia/version"
 TORCH = "torch"
 WHAT = "NVIDIA driver"
 NEEDED = {
+    (13, 2): "595.45.04",
+    (13, 1): "590.44.01",
     (13, 0): "580.65.06",
     (12, 9): "575.51.03",
     (12, 8): "570.26",
@@ -38,7 +41,7 @@ NEEDED = {
     (11, 3): "465.19.01",
     (11, 2): "460.27.03",
     (11, 1): "455.23",
-    (11, 0): "450.36.06",
+    (11, 0): "450.51.05",
     (10, 2): "440.33",
     (10, 1): "418.39",
     (10, 0): "410.48",

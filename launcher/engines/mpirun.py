@@ -47,6 +47,8 @@ PASSED = (
     "redirects",
     "tee",
     "local_ranks_filter",
+    "fabric",
+    "require_fabric",
 )
 """Flags that are about each rank, and are its shim's to carry out."""
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
@@ -178,6 +180,8 @@ def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple
         text = options.given_text(dest)
         if text:
             words.append(f"--{dest.replace('_', '-')}={text}")
+    if options.switch("verify_fabric"):
+        words.append("--verify-fabric")
     if bind != "none" and not options.given_text("bind"):
         words.append(f"--bind={bind}")
     return tuple(words)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from launcher.errors import HardwareMissing, Problem
 from launcher.fabrics import efa, gcp, infiniband, roce, tcp
 from launcher.fabrics.facts import Facts
-from launcher.fabrics.finding import Found, Wish
+from launcher.fabrics.finding import Found, Wish, name_ports
+from launcher.fabrics.generated import WORD, find_switches, render_topology
+from launcher.fabrics.mpi import plan_mpi
 from launcher.fabrics.sockets import plan_sockets
 from launcher.frozen import frozen
 from launcher.model import Policy, Setting
@@ -53,6 +55,8 @@ class Fabric:
         why: What shows it.
         settings: Each with its reason; all yield to what the user set.
         port_count: Ports that NCCL should use; None for TCP and where that is a plugin's affair.
+        ports: Their names; empty also where the user's own list counts.
+        files: What settings name by a word: the word, and the text of the file.
         notes: What is unusual: dead ports, plugins, what was not chosen and why.
     """
 
@@ -60,6 +64,8 @@ class Fabric:
     why: str
     settings: tuple[Setting, ...] = ()
     port_count: int | None = None
+    ports: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -80,14 +86,20 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
             chosen = f"{name}: {wish.forced_origin or found[name].why}"
             _check(facts, asked, origin, "" if name == asked else chosen, found[asked])
     row = next(row for row in FABRICS if row.name == name)
-    planned = [*plan_sockets(facts, name), *row.plan(facts, found[name], wish)]
+    planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
+    switches, unlike = find_switches(facts, found[name].ports)
     return Fabric(
         name=name,
         why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
         settings=settings,
         port_count=len(found[name].ports) or None,
-        notes=(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
+        ports=_name_ports(facts, found[name]),
+        files=((WORD, render_topology(switches)),) if any(item.value == WORD for item in settings) else (),
+        notes=(
+            *(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
+            *([unlike] if unlike else []),
+        ),
     )
 
 
@@ -110,6 +122,12 @@ def _ruled_out(facts: Facts, asked: str) -> str:
     if asked in ("ib", "roce") and (facts.told("NCCL_IB_DISABLE") or "0") != "0":
         return f"NCCL_IB_DISABLE={facts.told('NCCL_IB_DISABLE')} is set"
     return ""
+
+
+def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
+    names = name_ports(found.ports)
+    kept = facts.told("NCCL_IB_HCA")
+    return tuple(names.split(",")) if names and kept in (None, f"={names}") else ()
 
 
 def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:

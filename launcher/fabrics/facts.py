@@ -8,6 +8,7 @@ from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.infiniband import OMNI_PATH, Port, is_usable
 from launcher.machine.libraries import list_libraries
 from launcher.machine.network import Interface, cluster_interface, leads_out
+from launcher.model import Gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,13 @@ CONF_SYSTEM = "/etc/nccl.conf"
 CONF_LINES_LIMIT = 1000
 TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
 LINK_LOCAL = ("fe80:", "169.254.")
+TOPOLOGYD = "/var/run/nvidia-topologyd"
+"""Where NCCL takes a topology file from by itself, if there is one."""
+IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
+MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
+"""Where Open MPI's own settings are; and below its prefix, and the user's home."""
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
+MPI_RANK = "OMPI_COMM_WORLD_RANK"
 
 
 @frozen
@@ -63,7 +70,10 @@ class Facts:
         strays: Plugins that are there, but where the loader does not look.
         configured: What NCCL's own configuration files set: the user's word, as variables are.
         topologies: Files that exist for the family of the VM.
-        gpus: PCI addresses of the GPUs, as far as known.
+        gpus: The exposed GPUs, as far as known; read only where a topology file may name them.
+        has_topologyd: Whether NCCL finds a topology file by itself.
+        has_imex: Whether a channel for NVLink between nodes is exposed to us; read only for VMs that have it.
+        mpi_chooses: Whether a file of Open MPI's says which interfaces it takes.
         environ: The environment of the launcher.
     """
 
@@ -77,7 +87,10 @@ class Facts:
     strays: tuple[str, ...] = ()
     configured: tuple[Configured, ...] = ()
     topologies: tuple[TopologyFile, ...] = ()
-    gpus: tuple[str, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    has_topologyd: bool = False
+    has_imex: bool = False
+    mpi_chooses: bool = False
     environ: Mapping[str, str] = {}
 
     def told(self, name: str) -> str | None:
@@ -174,6 +187,7 @@ def read_facts(
     if vm is None and ask and certain and any(map(is_usable, ports)) and not environ.get(KUBERNETES):
         vm = host.ask_vm()
     interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
+    kind = vm.kind if vm else None
     topologies = read_topologies(host, vm)
     plugins = host.nccl_plugins(environ)
     return Facts(
@@ -187,9 +201,26 @@ def read_facts(
         strays=_find_strays(host, plugins) if any(port.driver == "efa" for port in ports) else (),
         configured=read_configured(host, environ),
         topologies=topologies,
-        gpus=tuple(gpu.address for gpu in host.layout(name_gpus=False).gpus) if topologies else (),
+        gpus=host.gpus() if topologies or (kind is not None and kind.switches) else (),
+        has_topologyd=bool(host.list_folder(TOPOLOGYD)),
+        has_imex=kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+        mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
     )
+
+
+def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
+    """Whether we are a rank of Open MPI, and a file of its own says which interfaces ranks take.
+
+    Only where such files are found without asking Open MPI: in its usual places, its prefix, the home.
+    """
+    if MPI_RANK not in environ:
+        return False
+    prefix = environ.get("OPAL_PREFIX", "")
+    below = (f"{prefix}/etc/openmpi-mca-params.conf",) if prefix else ()
+    files = (*MCA_FILES, *below, f"{host.home()}/.openmpi/mca-params.conf")
+    lines = [line for path in files for line in (host.read_text(path) or "").splitlines()]
+    return any(line.strip().startswith("btl_tcp_if_") for line in lines)
 
 
 def _find_strays(host: Host, plugins: Sequence[str]) -> tuple[str, ...]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from launcher.fabrics import Fabric, plan_fabric
+from launcher.fabrics import plan_fabric
 from launcher.fabrics.facts import read_facts
 from launcher.fabrics.finding import Wish
+from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.model import Allocation, Scope
+from launcher.model import Allocation, Network, Proof, Scope, Setting
 from launcher.options import Options
 
 TYPE_CHECKING = False
@@ -14,7 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
-def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> Fabric:
+@frozen
+class NodePlan:
+    """What a node's processes are told of its network.
+
+    Attributes:
+        network: What was chosen.
+        settings: Variables, all of which yield to the user's.
+        notes: What is worth a word.
+        proof: What NCCL is to say of it; None where nobody asks, or where it cannot be heard.
+    """
+
+    network: Network
+    settings: tuple[Setting, ...] = ()
+    notes: tuple[str, ...] = ()
+    proof: Proof | None = None
+
+
+def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> NodePlan:
     """Return how this node talks to the others of a job.
 
     Azure's metadata service may be asked once per node, and never by each of its processes.
@@ -30,12 +48,20 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
         master_addr=allocation.master_addr,
         ask=allocation.scope is Scope.NODE,
     )
-    fabric = plan_fabric(facts, read_wish(options))
+    wish = read_wish(options)
+    fabric = plan_fabric(facts, wish)
     known = facts.ports or facts.interfaces  # of a recorded machine there may be nothing
     notes = [f"fabric {fabric.name}: {fabric.why}", *fabric.notes] if known else []
     if facts.interface is None and known:
         notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
-    return Fabric(**{**vars(fabric), "notes": tuple(notes)})
+    network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
+    proof, obstacle = None, ""
+    if options.switch("verify_fabric"):
+        from launcher.fabrics.proof import plan_proof
+
+        proof, obstacle = plan_proof(facts, network, wish.required_origin if wish.required else "")
+    notes += [f"--verify-fabric: {obstacle}"] if obstacle else []
+    return NodePlan(network, fabric.settings, tuple(notes), proof)
 
 
 def read_wish(options: Options) -> Wish:

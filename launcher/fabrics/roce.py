@@ -4,7 +4,8 @@ NCCL takes such ports by itself; the list only keeps it from others. The identif
 left to NCCL, which since 2.21 finds the one for RoCE v2 on each port: one number for all ports and
 all nodes is rarely right.
 
-Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_NET).
+Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_NET),
+UCX "Frequently Asked Questions" (UCX_NET_DEVICES).
 """
 
 from __future__ import annotations
@@ -40,5 +41,6 @@ def find(facts: Facts) -> Found:
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
     """Yield the exact list of ports."""
     yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
+    yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
     if wish.forced == "roce" and facts.net_plugin() is None:
         yield "NCCL_NET", "IB", f"{wish.forced_origin}: no silent way back to sockets"

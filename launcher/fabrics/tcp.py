@@ -3,8 +3,11 @@
 NCCL takes any active RDMA port over Ethernet for RoCE. Where that is the fast path of a hypervisor's
 interface, no other node answers there, and the job hangs or fails: only then it is switched off.
 
+UCX would take such a port, too. Its list of devices is enough to keep it from all others: UCX_TLS would have
+to name the transports inside of a node as well, and UCX complains about those that it was built without.
+
 Source: NCCL "Environment Variables" (NCCL_IB_DISABLE, NCCL_NET), UCX "Frequently Asked Questions"
-(UCX_NET_DEVICES).
+(UCX_NET_DEVICES, UCX_TLS), libfabric fabric(7) (FI_PROVIDER).
 """
 
 from __future__ import annotations
@@ -26,15 +29,15 @@ def find(facts: Facts) -> Found:
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
     """Yield what keeps libraries from RDMA that leads nowhere, or that the user does not want."""
+    why = why_no_rdma(facts)
     if wish.forced == "tcp":
-        yield "NCCL_NET", "Socket", wish.forced_origin
-        yield "NCCL_IB_DISABLE", "1", wish.forced_origin
+        why = wish.forced_origin
+        yield "NCCL_NET", "Socket", why
+        yield "FI_PROVIDER", "tcp", why
+    if why:
+        yield "NCCL_IB_DISABLE", "1", why
         if facts.interface:
-            yield "UCX_NET_DEVICES", facts.interface, wish.forced_origin
-    else:
-        why = why_no_rdma(facts)
-        if why:
-            yield "NCCL_IB_DISABLE", "1", why
+            yield "UCX_NET_DEVICES", facts.interface, why
     yield from plan_family(facts)
 
 

@@ -2,15 +2,17 @@
 
 NCCL ignores a topology file that is missing, with a line at the level INFO, and one of another machine
 makes its graph wrong. So a file is named only if it is there, and if every GPU and every port that this
-node shows is in it.
+node shows is in it. Where there is none at all, one may be made: see `launcher.fabrics.generated`.
 
 Source: Azure/azhpc-images, /etc/nccl.conf by VM family; NCCL "Environment Variables" (NCCL_TOPO_FILE,
-NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY).
+NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY, NCCL_MNNVL_ENABLE,
+NCCL_NVLS_ENABLE) and src/init.cc (what is said where the channel is missing).
 """
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts, TopologyFile
+from launcher.fabrics.facts import IMEX_CHANNELS, Facts, TopologyFile
+from launcher.fabrics.generated import WORD, find_switches
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +28,15 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
         return
     for name, value in kind.settings:
         yield name, value, f"Azure's own for {facts.vm.name}"
+    if kind.has_imex:
+        yield _plan_nvlink(facts.has_imex, facts.vm.name)
     topology = find_topology(facts, ports)
+    switches, _ = find_switches(facts, ports)
+    if switches:
+        why = (
+            f"{facts.vm.name}; made of what Azure documents, with the {len(shown(facts, ports))} devices here"
+        )
+        yield "NCCL_TOPO_FILE", WORD, why
     if topology is None:
         return
     yield (
@@ -39,6 +49,17 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
         yield "NCCL_GRAPH_FILE", graph.path, f"{facts.vm.name}, beside its topology file"
 
 
+def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
+    """Return whether NVLink is to lead to other nodes, which takes a channel in /dev.
+
+    Left to itself NCCL ends the job where the GPUs have it and the channel is missing, and says to set 0;
+    or, by its version, falls back to InfiniBand in silence.
+    """
+    if has_imex:
+        return "NCCL_MNNVL_ENABLE", "1", f"Azure's own for {name}, with a channel in {IMEX_CHANNELS}"
+    return "NCCL_MNNVL_ENABLE", "0", f"{name}, but {IMEX_CHANNELS} is empty: give the container its devices"
+
+
 def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | None:
     """Return the first file that names every device of this node; None where none does, or none is shown."""
     wanted = shown(facts, ports)
@@ -49,5 +70,9 @@ def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | No
 def shown(facts: Facts, ports: Sequence[Port] = ()) -> set[str]:
     """Return the PCI addresses of the GPUs and ports of this node, in lower case."""
     return {
-        address.lower() for address in (*facts.gpus, *(port.pci_path[-1] for port in ports if port.pci_path))
+        address.lower()
+        for address in (
+            *(gpu.address for gpu in facts.gpus),
+            *(port.pci_path[-1] for port in ports if port.pci_path),
+        )
     }

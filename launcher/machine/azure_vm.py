@@ -9,7 +9,8 @@ A size that is not in the table is no error: its kind is None, and nothing follo
 
 Source: Azure/azurehpc-health-checks conf/*.conf (devices, counts, rates), Microsoft Learn "HPC VM
 sizes" and the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (what its images write to
-/etc/nccl.conf, and where their topology files are), "Azure Instance Metadata Service".
+/etc/nccl.conf, and where their topology files are and what they say of PCI), Azure's NCCL benchmark settings
+(graceblackwell.conf), "Azure Instance Metadata Service".
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ SIZE_LIMIT = 64
 
 
 @frozen
+class Switch:
+    """A PCI switch of the machine below a VM: what hangs below it, by PCI domains (all are bus 0, device 0).
+
+    Attributes:
+        node: Its NUMA node.
+        gpus: Domains of the GPUs.
+        ports: Domains of the InfiniBand devices.
+        speed: Of its links, in NCCL's words.
+    """
+
+    node: int
+    gpus: tuple[int, ...]
+    ports: tuple[int, ...]
+    speed: str
+
+
+@frozen
 class VmKind:
     """What the VMs of a size have.
 
@@ -49,7 +67,10 @@ class VmKind:
             Direct instead of SR-IOV).
         family: Name of Azure's settings for it, and of its topology file; empty without any.
         graph: Whether the family has a graph file besides.
-        settings: What Azure writes to /etc/nccl.conf of its images for the family, files apart.
+        settings: What Azure documents for the family, files apart: what its images write to /etc/nccl.conf,
+            for GB200 and GB300 what its benchmarks use.
+        switches: Which GPUs and ports share a PCI switch, where the VM's own tree does not show it.
+        has_imex: Whether NVLink leads to other VMs, through a channel that a container must be given.
     """
 
     sizes: tuple[str, ...]
@@ -61,10 +82,34 @@ class VmKind:
     family: str = ""
     graph: bool = False
     settings: tuple[tuple[str, str], ...] = ()
+    switches: tuple[Switch, ...] = ()
+    has_imex: bool = False
 
 
 _AFFINITY = ("NCCL_IGNORE_CPU_AFFINITY", "1")
 _ORDERING = ("NCCL_IB_PCI_RELAXED_ORDERING", "1")
+_UCX_ORDERING = ("UCX_IB_PCI_RELAXED_ORDERING", "on")
+_GRACE_BLACKWELL = (
+    ("NCCL_IB_SL", "1"),
+    ("NCCL_NET_GDR_LEVEL", "PHB"),
+    ("NCCL_NET_GDR_C2C", "1"),
+    ("NCCL_NVLS_ENABLE", "1"),
+)
+_ND_V4 = tuple(
+    Switch(node, gpus, ports, "16 GT/s")
+    for node, gpus, ports in (
+        (0, (0x3, 0x4), (0x103, 0x104)),
+        (1, (0x1, 0x2), (0x101, 0x102)),
+        (2, (0xD, 0xE), (0x107, 0x108)),
+        (3, (0xB, 0xC), (0x105, 0x106)),
+    )
+)
+"""Pairs of GPUs with pairs of ports; the first GPU is on node 1."""
+_ND_V5 = tuple(
+    Switch(place // 4, (gpu,), (0x101 + place,), "32.0 GT/s PCIe")
+    for place, gpu in enumerate((0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC))
+)
+"""Each GPU with a port of its own."""
 
 KINDS = (
     VmKind(("nc6", "nc12", "nc24"), "K80", (1, 2, 4)),
@@ -83,12 +128,36 @@ KINDS = (
         8,
         200,
         family="ndv4",
-        settings=(_ORDERING, _AFFINITY),
+        settings=(_ORDERING, _AFFINITY, _UCX_ORDERING),
+        switches=_ND_V4,
     ),
     VmKind(("nc40ads_h100_v5", "nc80adis_h100_v5"), "H100 NVL", (1, 2)),
-    VmKind(("nd96is_h100_v5",), "H100 SXM5", (8,), family="ndv5", settings=(_ORDERING, _AFFINITY)),
-    VmKind(("nd96isr_h100_v5",), "H100 SXM5", (8,), 8, 400, family="ndv5", settings=(_ORDERING, _AFFINITY)),
-    VmKind(("nd96is_h200_v5",), "H200 SXM5", (8,), family="ndv5", settings=(_ORDERING, _AFFINITY)),
+    VmKind(
+        ("nd96is_h100_v5",),
+        "H100 SXM5",
+        (8,),
+        family="ndv5",
+        settings=(_ORDERING, _AFFINITY),
+        switches=_ND_V5,
+    ),
+    VmKind(
+        ("nd96isr_h100_v5",),
+        "H100 SXM5",
+        (8,),
+        8,
+        400,
+        family="ndv5",
+        settings=(_ORDERING, _AFFINITY),
+        switches=_ND_V5,
+    ),
+    VmKind(
+        ("nd96is_h200_v5",),
+        "H200 SXM5",
+        (8,),
+        family="ndv5",
+        settings=(_ORDERING, _AFFINITY),
+        switches=_ND_V5,
+    ),
     VmKind(
         ("nd96isr_h200_v5", "nd96isrf_h200_v5"),
         "H200 SXM5",
@@ -97,10 +166,29 @@ KINDS = (
         400,
         family="ndv5",
         settings=(_ORDERING, _AFFINITY),
+        switches=_ND_V5,
     ),
     VmKind(("nd96isr_mi300x_v5",), "MI300X", (8,), 8, 400),
-    VmKind(("nd128isr_ndr_gb200_v6",), "GB200", (4,), 4, 400, family="gb-family"),
-    VmKind(("nd128isr_gb300_v6",), "GB300", (4,), 4, 800, family="gb-family"),
+    VmKind(
+        ("nd128isr_ndr_gb200_v6",),
+        "GB200",
+        (4,),
+        4,
+        400,
+        family="gb-family",
+        settings=_GRACE_BLACKWELL,
+        has_imex=True,
+    ),
+    VmKind(
+        ("nd128isr_gb300_v6",),
+        "GB300",
+        (4,),
+        4,
+        800,
+        family="gb-family",
+        settings=_GRACE_BLACKWELL,
+        has_imex=True,
+    ),
     VmKind(("nc*_rtxpro6000bse_v6",), "RTX PRO 6000", (1, 2), family="ncv6"),
     VmKind(("hc44rs",), None, (0,), 1, 100),
     VmKind(("hb60rs",), None, (0,), 1, 100),
@@ -181,7 +269,16 @@ def _in_common(kinds: list[VmKind]) -> VmKind:
     first = kinds[0]
     if len({(kind.port_count, kind.rate_gbps, kind.gpu) for kind in kinds}) == 1:
         return first
-    return VmKind((), None, (), family=first.family, graph=first.graph, settings=first.settings)
+    return VmKind(
+        (),
+        None,
+        (),
+        family=first.family,
+        graph=first.graph,
+        settings=first.settings,
+        switches=first.switches,
+        has_imex=first.has_imex,
+    )
 
 
 def _read_context(text: str) -> str:

@@ -6,7 +6,7 @@ A fact is None where nobody says; an empty tuple says that there is none. Who re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import TypeVar
 
 from launcher.frozen import frozen
@@ -171,6 +171,23 @@ def _parse_mig(value: object) -> tuple[MigInstance, ...] | None:
 
 def _parse_texts(value: object) -> tuple[str, ...] | None:
     return tuple(map(str, value[:COUNT_LIMIT])) if isinstance(value, list) else None
+
+
+def find_nvlink_gbps(gpus: Sequence[GpuFacts]) -> float | None:
+    """Return what the NVLinks of a GPU give together in one direction, in Gb/s; None if nothing tells.
+
+    Only where any GPU reaches any other by them: through switches, or of two GPUs directly. In pairs and
+    meshes it depends on which GPUs a job takes. The GPU with the least counts: all must pass it.
+    """
+    ends = {"switch", "gpu"} if len(gpus) == 2 else {"switch"}
+    rates = [_sum_links(gpu, ends) for gpu in gpus]
+    known = [rate for rate in rates if rate]
+    return min(known) if known and len(known) == len(rates) else None
+
+
+def _sum_links(gpu: GpuFacts, ends: Set[str]) -> float | None:
+    rates = [link.count * link.gbps for link in gpu.links or () if link.to in ends and link.gbps]
+    return sum(rates) if gpu.links and len(rates) == len(gpu.links) else None
 
 
 def find_gpu(gpus: Sequence[GpuFacts], name: str) -> GpuFacts | None:

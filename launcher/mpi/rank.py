@@ -268,6 +268,7 @@ def prepare(
     from launcher.options import read_options
     from launcher.plan import CONSUMED, plan_job, render_environ
     from launcher.run.execute import CPU_LIMIT, find_program
+    from launcher.run.memory import name_files
 
     # What a node's own launcher was told is not for a rank: the head has passed on what is
     ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
@@ -278,7 +279,7 @@ def prepare(
     typed, command, _ = read_run(words, told)
     plan = plan_job(told, Host(), read_options(typed, told), command)
     (process,) = plan.processes
-    environment = render_environ(plan, process, inherited)
+    (environment,) = name_files(plan, [render_environ(plan, process, inherited)], becomes=False)
     child = Child(
         process.rank,
         process.local_rank,

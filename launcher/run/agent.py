@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 from launcher.engines.choice import TORCHRUN
 from launcher.model import Agent, Mode, Plan
 from launcher.plan import apply_settings
 from launcher.run.execute import CPU_LIMIT, execute
+from launcher.run.memory import name_files, write_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def run_agent(
 
         return run_fleet(plan, agent, agent.fleet, environ, checks)
     argv, environment = prepare(agent, environ)
+    (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
     if agent.engine == TORCHRUN:
         from launcher.redact import printable, redact
 
@@ -51,7 +52,7 @@ def run_agent(
     return supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
 
 
-def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the agent's command line and whole environment; files that it reads are in memory then.
 
     They are named by descriptor: no file is left behind, and none has to be writable.
@@ -62,13 +63,6 @@ def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
     """
     argv = agent.argv
     for word, text in agent.files:
-        path = f"/proc/self/fd/{_write(text)}"
+        path = f"/proc/self/fd/{write_file(text, inherited=True)}"
         argv = tuple(item.replace(word, path) for item in argv)
     return argv, apply_settings(environ, agent.unset, agent.settings)
-
-
-def _write(text: str) -> int:
-    """Return a descriptor, open after exec, of a file in memory."""
-    fd = os.memfd_create("launcher", 0)
-    os.write(fd, text.encode())
-    return fd

@@ -20,6 +20,9 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 STACKS_FILE = "LAUNCHER_STACKS_FILE"
 """Where the hook writes a process's stacks when it is asked."""
 
+NCCL_FILE = "NCCL_DEBUG_FILE"
+"""Where NCCL writes what it says of its network, if that is to be verified."""
+
 
 class RunFolder:
     """Folders and files of one run on this node; ``path`` is None where no folder can be made."""
@@ -73,6 +76,20 @@ class RunFolder:
             folder = self.of_process(attempt, local_rank)
             return None if folder is None else f"{folder}/{name}"
         return f"{self.path}/{attempt}_{local_rank}_{name}"
+
+    def make_file(self, attempt: int, local_rank: int, name: str) -> str | None:
+        """Return the path of a file about one process that is there, and empty; None where none can be.
+
+        Nor where its path holds a ``%``, from which NCCL would make a host's name or a pid.
+        """
+        path = self.file(attempt, local_rank, name)
+        if path is None or "%" in path:
+            return None
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return None
+        return path
 
     def log_path(self, attempt: int, local_rank: int, stream: str) -> str:
         """Return the path of ``stdout.log`` or ``stderr.log`` of a process; the folder is kept then."""

@@ -1,7 +1,7 @@
-"""What Linux offers and Python's library lacks: prctl and signalfd, through the C library itself.
+"""What Linux offers and Python's library lacks: prctl, signalfd and inotify, through the C library itself.
 
 `ctypes` would cost 2 ms and 60 pages that every fork copies; the part of it that is written in C,
-`_ctypes`, holds all that two calls need.
+`_ctypes`, holds all that such calls need.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ PR_SET_CHILD_SUBREAPER = 36
 SIG_SETMASK = 2
 SIGSET_BYTES = 128
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
+IN_MODIFY = 2
 RECORD_BYTES = 128
 """Size of a signalfd_siginfo; it starts with signo, errno, code, pid: four numbers of 32 bits."""
 
@@ -72,6 +73,22 @@ def open_signal_file(signals: Iterable[int]) -> int:
     fd = int(_signalfd(-1, pack_signals(signals), SFD_NONBLOCK_CLOEXEC))
     if fd < 0:
         raise OSError("signalfd: the kernel refuses")
+    return fd
+
+
+def watch_file(path: str) -> int | None:
+    """Return a descriptor that is readable when a file was written to; None where the kernel refuses.
+
+    It refuses who has many already (fs.inotify.max_user_instances), and some sandboxes.
+    """
+    init = _Function(_ctypes.dlsym(_library, "inotify_init1"))
+    add = _Function(_ctypes.dlsym(_library, "inotify_add_watch"))
+    fd = int(init(SFD_NONBLOCK_CLOEXEC))
+    if fd < 0:
+        return None
+    if int(add(fd, os.fsencode(path) + b"\0", IN_MODIFY)) < 0:
+        os.close(fd)
+        return None
     return fd
 
 

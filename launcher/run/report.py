@@ -27,6 +27,7 @@ def judge(
     started_ns: int,
     told: str | None,
     reason: str | None = None,
+    mismatch: tuple[str, str] | None = None,
 ) -> Verdict:
     """Return the verdict on the processes of this node, see `make_verdict`."""
     host = Host()
@@ -42,6 +43,7 @@ def judge(
         told=told,
         causes=find_causes(first, before, host, after or read_counters(host, before)),
         reason=reason,
+        mismatch=mismatch,
         leftovers=[describe(pid) for pid in survivors],
     )
 

@@ -11,12 +11,12 @@ import gc
 import os
 import time
 
-from launcher.errors import EXIT_BUG, LauncherError, NotReady, Problem
+from launcher.errors import EXIT_BUG, HardwareMissing, LauncherError, NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.run.execute import CPU_LIMIT, find_program, refusal
 from launcher.run.family import describe, find_children, find_descendants
-from launcher.run.folder import ERROR_FILE, STACKS_FILE, RunFolder
+from launcher.run.folder import ERROR_FILE, NCCL_FILE, STACKS_FILE, RunFolder
 from launcher.run.guardian import MARK, Guardian, mark_of
 from launcher.run.kernel import become_subreaper, read_signals
 from launcher.run.loop import Loop
@@ -134,6 +134,8 @@ class Supervisor:
         self.more = self.news = False
         self.has_ends = True  # an orphan may have ended before we could hear of it
         self.stalled: str | None = None
+        self.mismatch: tuple[str, str] | None = None
+        self.nccl_path: str | None = None
         self.loop.add(self.watched.fd, self.on_signals)
 
     def make_relay(self) -> Relay:
@@ -150,6 +152,8 @@ class Supervisor:
             while True:
                 self.run_once()
                 if self.first is None or self.relay.told is not None or self.attempt >= self.watch.restarts:
+                    break
+                if self.mismatch is not None:
                     break
                 self.attempt += 1
                 self.say(
@@ -197,6 +201,7 @@ class Supervisor:
             )
         )
         self.loop.guard(self.check_beside)
+        self.loop.guard(lambda: watching.listen(self.nccl_path, self.stop_unproven, keeps=self.folder.keeps))
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
@@ -309,11 +314,28 @@ class Supervisor:
         if self.watch.restarts:
             settings[RESTART_COUNT] = str(self.attempt)
             settings[MAX_RESTARTS] = str(self.watch.restarts)
-        return settings
+        return settings | self.plan_witness(child)
+
+    def plan_witness(self, child: Child) -> dict[str, str]:
+        """Return what makes rank 0's NCCL write where we read, if it is to be heard."""
+        proof = self.watch.proof
+        if proof is None or child.rank:
+            return {}
+        self.nccl_path = self.folder.make_file(self.attempt, child.local_rank, "nccl.log")
+        if self.nccl_path is None:
+            self.say("the fabric is not verified: there is no folder for what NCCL writes")
+            return {}
+        return {**dict(proof.settings), NCCL_FILE: self.nccl_path}
 
     def stop_stalled(self, reason: str) -> None:
         """The job hangs, and is to end as a failure."""
         self.stalled = self.stalled or reason
+        self.stopper.begin(signal.SIGTERM)
+
+    def stop_unproven(self, reason: str, fix: str) -> None:
+        """NCCL uses another network than the one that must be used: the job is to end as a failure."""
+        self.mismatch = self.mismatch or (reason, fix)
+        self.say(f"not the fabric that is required, the job ends: {reason}; fix: {fix}")
         self.stopper.begin(signal.SIGTERM)
 
     # --- events
@@ -445,7 +467,7 @@ class Supervisor:
         if first is None:
             return self.end_of_stall()
         self.loop.guard(lambda: self.report(first, survivors))
-        return first.status
+        return first.status if self.mismatch is None else HardwareMissing.exit_status
 
     def tell_logs(self) -> None:
         """Say where the logs are, if there are some."""
@@ -459,6 +481,9 @@ class Supervisor:
 
     def end_of_stall(self) -> int:
         """Nobody has failed, but a job that was ended because it hung has not succeeded."""
+        if self.mismatch is not None:
+            self.say(f"ended as a failure: {self.mismatch[0]}")
+            return HardwareMissing.exit_status
         if self.stalled is None:
             return 0
         self.say(f"ended as a failure: {self.stalled}")
@@ -490,6 +515,7 @@ class Supervisor:
             started_ns=self.started_ns,
             told=told,
             reason=self.stalled,
+            mismatch=self.mismatch,
         )
         # At a terminal of its own the reason stands right above, in the process's words.
         self.publish(

@@ -41,6 +41,7 @@ STDERR_LINES = 50
 STDERR_SHOWN = 8
 """Lines of stderr on the screen at least, beside a long traceback."""
 TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)
+ENDED_BY_US = ("stalled", "other-fabric")
 WITH_WORDS = {
     signal.SIGABRT: "abort",
     signal.SIGBUS: "bus error",
@@ -155,6 +156,7 @@ def make_verdict(
     causes: Sequence[Cause],
     leftovers: Sequence[str] = (),
     reason: str | None = None,
+    mismatch: tuple[str, str] | None = None,
 ) -> Verdict:
     """Return the verdict on a job that has failed.
 
@@ -170,17 +172,20 @@ def make_verdict(
         causes: From `find_causes`.
         leftovers: What could not be ended, one text each.
         reason: Why the launcher itself ended the job before anything had failed: it stalled.
+        mismatch: The same, and what mends it, where NCCL uses another network than the one that is required.
     """
     words = read_last_words(first.stderr, first.error_file)
     if told is not None:
         causes = (_told_to_stop(told), *causes)
     elif reason is not None:
         causes = (_stalled(_safe(reason)), *causes)
+    elif mismatch is not None:
+        causes = (_other_fabric(*map(_safe, mismatch)), *causes)
     elif causes and all(cause.consequence for cause in causes):
         own = find_own_cause(others, first.ended_ns)
         causes = causes if own is None else (own, *causes)
     return Verdict(
-        first=_end(first, told, first.ended_ns, heard=reason is None),
+        first=_end(first, told, first.ended_ns, heard=reason is None and mismatch is None),
         ended_ns=first.ended_ns,
         started_ns=started_ns,
         host_name=_safe(host_name),
@@ -214,6 +219,11 @@ def _stalled(reason: str) -> Cause:
         f"the launcher ended the job (--on-stall stop): {reason}",
         "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
     )
+
+
+def _other_fabric(found: str, fix: str) -> Cause:
+    what = f"the launcher ended the job (--verify-fabric, --require-fabric): {found}"
+    return Cause("other-fabric", what, fix, False)
 
 
 def _safe(text: str) -> str:
@@ -292,7 +302,7 @@ def traceback_is_enough(verdict: Verdict) -> bool:
 def _head(verdict: Verdict) -> Iterator[str]:
     first = verdict.first
     of_all = "" if verdict.world_size is None else f" of {verdict.world_size}"
-    was_stopped = verdict.told is not None or any(cause.code == "stalled" for cause in verdict.causes)
+    was_stopped = verdict.told is not None or any(cause.code in ENDED_BY_US for cause in verdict.causes)
     what = "ended first" if was_stopped else "failed first"
     who = first.called or f"rank {first.rank}{of_all}"
     yield f"{who} {what}: it {first.status}"

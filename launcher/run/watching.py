@@ -1,4 +1,4 @@
-"""What can wait until the processes run, and is loaded meanwhile: counters, progress, stalls."""
+"""What can wait until the processes run, and is loaded meanwhile: counters, progress, stalls, NCCL's word."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from launcher.run.process import Process
     from launcher.run.progress import Progress
     from launcher.run.stall import Stall
+    from launcher.run.witness import Witness
 
 STATUS_AFTER_S = 1.0
 """On a terminal a status line appears after this."""
@@ -50,6 +51,15 @@ class Watching:
         self._environ, self._running = environ, running
         self._progress: Progress | None = None
         self._stall: Stall | None = None
+        self._witness: Witness | None = None
+
+    def listen(self, path: str | None, end: Callable[[str, str], None], *, keeps: bool) -> None:
+        """Hear what rank 0's NCCL writes to a file of its network; ``end`` ends the job if it is wrong."""
+        if self._watch.proof is None or path is None:
+            return
+        from launcher.run.witness import Witness
+
+        self._witness = Witness(self._watch.proof, path, self._loop, self._output.say, end, keeps=keeps)
 
     def begin(
         self,
@@ -89,7 +99,9 @@ class Watching:
             self._stall.close()
         if self._progress is not None:
             self._progress.close()
-        self._stall = self._progress = None
+        if self._witness is not None:
+            self._witness.close()
+        self._stall = self._progress = self._witness = None
 
     def _start_progress(self, started: float) -> None:
         from launcher.run.gauges import Gpus

@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from launcher.model import Plan
+
 # Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
 # end the user's script.
 _KEPT_BY_SHELLS = frozenset(
@@ -40,6 +42,14 @@ _KEPT_BY_SHELLS = frozenset(
 # docker run refuses a file with a longer line, line feed included ("token too long").
 _DOCKER_LINE_BYTES_MAX = 65_536
 _DOUBLE_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
+
+
+def without_files(plan: Plan, environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return an environment without files that only a job has, and which they are."""
+    words = [word for word, _ in plan.network.files] if plan.network else []
+    gone = [name for name, value in environ.items() if value in words]
+    kept = {name: value for name, value in environ.items() if name not in gone}
+    return kept, tuple(f"{name} is left out: its file is made by launcher run" for name in gone)
 
 
 def render_environment(

@@ -15,7 +15,7 @@ from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
 from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Agent, Finding, Fleet, Mode, Plan, Policy, Process, Setting
+from launcher.model import Agent, Finding, Fleet, Mode, Network, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 from launcher.run.signals import name_signal
 
@@ -50,6 +50,7 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
             "cpu_count": plan.machine.cpu_count,
             "bound_cpu_count": plan.machine.bound_cpu_count,
         },
+        "fabric": None if plan.network is None else _network(plan.network),
         "facts": {finding.claim.fact.value: _fact(finding) for finding in plan.findings},
         "settings": [_setting(setting, environ) for setting in plan.settings],
         "unset": list(plan.unset),
@@ -60,6 +61,16 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
+    }
+
+
+def _network(network: Network) -> dict[str, object]:
+    return {
+        "name": network.fabric,
+        "why": redact(network.why),
+        "port_count": network.port_count,
+        "ports": list(network.ports),
+        "files": {word: redact(text) for word, text in network.files},
     }
 
 
@@ -100,6 +111,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "on_stall": watch.on_stall,
         "restarts": watch.restarts,
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
+        "verify_fabric": watch.proof is not None,
     }
 
 
@@ -176,7 +188,10 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
     console.print(_settings_table(plan, environ))
     if plan.unset:
         console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
-    for line in [*_commands(plan), *_nodes(plan, environ), *_watch(plan), *_notes(plan)]:
+    for line in [
+        *(*_commands(plan), *_nodes(plan, environ), *_fabric(plan)),
+        *(*_watch(plan), *_notes(plan)),
+    ]:
         console.print(line, soft_wrap=True)
     assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
     return console.file.getvalue()
@@ -285,6 +300,17 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     return [printable(redact(line)) for line in lines]
 
 
+def _fabric(plan: Plan) -> list[str]:
+    """Return how the nodes talk; a note says the same to tools."""
+    network = plan.network
+    if network is None:
+        return []
+    proof = plan.supervision.proof
+    checked = "" if proof is None else "; to be verified by what NCCL says on rank 0"
+    ends = f", or the job ends ({proof.required})" if proof is not None and proof.required else ""
+    return [f"fabric: {printable(redact(f'{network.fabric} ({network.why}){checked}{ends}'))}"]
+
+
 def _watch(plan: Plan) -> list[str]:
     """Return how they are watched and stopped, where the launcher stays."""
     if plan.mode is not Mode.SUPERVISE:
@@ -308,4 +334,5 @@ def _where(process: Process) -> str:
 
 
 def _notes(plan: Plan) -> list[str]:
-    return [f"note: {printable(redact(note))}" for note in plan.notes]
+    said = "" if plan.network is None else f"fabric {plan.network.fabric}: {plan.network.why}"
+    return [f"note: {printable(redact(note))}" for note in plan.notes if note != said]

@@ -33,14 +33,13 @@ from launcher.bandwidth.expect import (
     is_telling,
     judge,
     plan_expectation,
-    read_nvlink_gbps,
     read_ways,
 )
 from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_roster
+from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_node, read_roster
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -262,6 +261,21 @@ def test_an_nd_h200_v5_should_give_3200_gbps(tmp_path: Path) -> None:
     assert (expected.gbps, expected.of, expected.kind) == (3200, "8 InfiniBand ports", INFINIBAND)
 
 
+class EightGpus(Host):
+    """GPUs as those of an H200 with NVSwitches; NVML, which would say so, needs a driver."""
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        return tuple(GpuFacts(index, links=(NvLink("switch", None, 18, 212.5),)) for index in range(8))
+
+
+def test_between_gpus_of_one_node_nvlinks_count(tmp_path: Path) -> None:
+    """18 links of 212.5 Gb/s: 3,825 Gb/s, whatever ports the node has besides."""
+    write_fabric(tmp_path, read_fabric("nd96isr_h200_v5"))
+    found = read_node(EightGpus(str(tmp_path)), {}, "node0", None)
+    expected = plan_expectation([found], "nccl", 8)
+    assert (expected.gbps, expected.kind) == (3825, NVLINK)
+
+
 @pytest.mark.parametrize("name", fabric_names())
 def test_ports_are_counted_on_every_recorded_machine(name: str, tmp_path: Path) -> None:
     """InfiniBand where a port is usable as such; never both kinds."""
@@ -326,38 +340,11 @@ def test_what_a_job_should_reach(nodes: Any, backend: str, processes: int, expec
     assert (found.gbps, found.of, found.kind) == expected
 
 
-def linked(count: int, *links: tuple[str | None, int, float | None]) -> list[GpuFacts]:
-    """Return GPUs with these links each: (where to, how many, Gb/s of one)."""
-    return [
-        GpuFacts(
-            number,
-            address=f"0000:0{number}:00.0",
-            links=tuple(
-                NvLink("switch" if to is None else "gpu", to, many, rate) for to, many, rate in links
-            ),
-        )
-        for number in range(count)
-    ]
-
-
-def test_nvlinks_give_what_a_gpu_has_of_them() -> None:
-    """18 links of 26.56 GB/s; those to GPUs that take no part do not count, nor does what nobody tells."""
-    switched = linked(8, (None, 18, 212.5))
-    assert read_nvlink_gbps(switched, {}) == 18 * 212.5
-    assert read_nvlink_gbps(switched, {"CUDA_VISIBLE_DEVICES": "3"}) == 18 * 212.5
-    assert read_nvlink_gbps([*switched[:7], *linked(1, (None, 17, 212.5))], {}) == 17 * 212.5
-    meshed = linked(4, ("0000:00:00.0", 2, 200.0), ("0000:01:00.0", 2, 200.0), ("0000:03:00.0", 1, 200.0))
-    assert read_nvlink_gbps(meshed, {"CUDA_VISIBLE_DEVICES": "0,1"}) == 800
-    assert read_nvlink_gbps(meshed, {}) == 1000
-    for unknown in ([], switched[:1], linked(2), linked(2, (None, 18, None)), [GpuFacts(0), GpuFacts(1)]):
-        assert read_nvlink_gbps(unknown, {}) is None
-
-
 def test_a_recorded_machine_tells_of_its_nvlinks() -> None:
     """NVML is asked only where the processes have GPUs."""
     host = RecordedHost(read_topology("nd96isr_h200_v5"))
     assert read_ways(host, {}, "n", None).nvlink_gbps is None
-    assert read_ways(host, {}, "n", None, uses_gpus=True).nvlink_gbps == pytest.approx(3825, rel=1e-3)
+    assert read_node(host, {}, "n", None).nvlink_gbps == pytest.approx(3825, rel=1e-3)
 
 
 def test_the_slowest_node_counts_and_is_named() -> None:

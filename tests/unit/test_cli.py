@@ -32,6 +32,7 @@ KEYS = {
             "agent",
             "topology",
             "machine",
+            "fabric",
             "facts",
             "settings",
         ),

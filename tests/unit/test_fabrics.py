@@ -13,6 +13,7 @@ from launcher.errors import HardwareMissing
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
 from launcher.fabrics.facts import Facts, choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.fabrics.finding import Wish
+from launcher.fabrics.generated import WORD
 from launcher.host import Host
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.infiniband import Port
@@ -119,6 +120,7 @@ def test_accelerated_networking_alone_is_no_infiniband(sign: str, tmp_path: Path
     assert fabric.name == "tcp"
     assert fabric.port_count is None
     assert values(fabric)["NCCL_IB_DISABLE"] == "1"
+    assert values(fabric)["UCX_NET_DEVICES"] == "eth0"
     assert "NCCL_IB_HCA" not in values(fabric)
 
 
@@ -169,7 +171,64 @@ def test_the_familys_settings_are_azures_own(tmp_path: Path) -> None:
         )
     }
     affinity, ordering = "NCCL_IGNORE_CPU_AFFINITY", "NCCL_IB_PCI_RELAXED_ORDERING"
-    assert [*only.values()] == [{affinity, ordering}, {affinity}, set(), set(), set()]
+    v4 = {affinity, ordering, "UCX_IB_PCI_RELAXED_ORDERING"}
+    blackwell = {"NCCL_IB_SL", "NCCL_NET_GDR_LEVEL", "NCCL_NET_GDR_C2C", "NCCL_NVLS_ENABLE"}
+    assert [*only.values()] == [v4, {affinity}, set(), {*blackwell, "NCCL_MNNVL_ENABLE"}, set()]
+
+
+@pytest.mark.parametrize("size", ["Standard_ND128isr_NDR_GB200_v6", "Standard_ND128isr_GB300_v6"])
+@pytest.mark.parametrize(("channels", "enabled"), [({"channel0": ""}, "1"), ({}, "0")])
+def test_nvlink_between_vms_takes_a_channel(
+    size: str, channels: Mapping[str, str], enabled: str, tmp_path: Path
+) -> None:
+    """Without one NCCL ends the job, and says to switch it off; the reason names the folder."""
+    files = {f"dev/nvidia-caps-imex-channels/{name}": text for name, text in channels.items()}
+    host = machine(tmp_path, devices({f"mlx5_{number}": device(number) for number in range(4)}), files)
+    fabric = choose(host, vm(size))
+    assert values(fabric)["NCCL_MNNVL_ENABLE"] == enabled
+    assert "NCCL_TOPO_FILE" not in values(fabric)
+    (why,) = [item.origin for item in fabric.settings if item.name == "NCCL_MNNVL_ENABLE"]
+    assert "/dev/nvidia-caps-imex-channels" in why
+
+
+BRIDGED = (LO, ETH0, Interface("docker0", (("172.17.0.1", 16),), True, False, kind="bridge"))
+
+
+@pytest.mark.parametrize(
+    ("environ", "found", "expected"),
+    [
+        ({"OMPI_COMM_WORLD_RANK": "0"}, BRIDGED, {"OMPI_MCA_btl_tcp_if_include": "eth0"}),
+        ({"OMPI_COMM_WORLD_RANK": "0"}, (LO, ETH0), {}),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_MCA_btl_tcp_if_exclude": "lo"}, BRIDGED, {}),
+        ({"PMI_RANK": "0"}, BRIDGED, {"FI_TCP_IFACE": "eth0"}),
+        ({}, BRIDGED, {}),
+    ],
+)
+def test_a_rank_of_mpi_keeps_to_the_interface(
+    environ: Mapping[str, str],
+    found: tuple[Interface, ...],
+    expected: Mapping[str, str],
+    tmp_path: Path,
+) -> None:
+    """docker0 has the same address on every node; who chose which to leave out has chosen."""
+    host = Machine(str(tmp_path))
+    host.found = found
+    assert values(choose(host, environ)) == {**SOCKETS, **expected}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["etc/openmpi/openmpi-mca-params.conf", "o/etc/openmpi-mca-params.conf", "root/.openmpi/mca-params.conf"],
+)
+def test_a_file_of_open_mpis_is_the_users_word(path: str, tmp_path: Path) -> None:
+    """What to take beside what to leave out would end the rank; a snapshot knows the file."""
+    write(tmp_path, {path: "# x\n btl_tcp_if_exclude = docker0,lo\n"})
+    host = Machine(str(tmp_path))
+    host.found = BRIDGED
+    environ = {"OMPI_COMM_WORLD_RANK": "0", "OPAL_PREFIX": "/o"}
+    assert values(choose(host, environ)) == SOCKETS
+    replayed = RecordedHost(json.loads(render_snapshot(take_snapshot(host, environ))))
+    assert "OMPI_MCA_btl_tcp_if_include" not in values(choose(replayed, environ))
 
 
 def test_nc24rs_v3_has_one_port_of_two(tmp_path: Path) -> None:
@@ -196,7 +255,11 @@ def test_roce_lists_the_active_hardware_ports(tmp_path: Path) -> None:
     """Not the one that is down, nor the one in software, whose device file we have not either."""
     fabric = choose(machine(tmp_path, "roce"))
     assert (fabric.name, fabric.port_count) == ("roce", 1)
-    assert values(fabric) == {**SOCKETS, "NCCL_IB_HCA": "=mlx5_bond_0:1"}
+    assert values(fabric) == {
+        **SOCKETS,
+        "NCCL_IB_HCA": "=mlx5_bond_0:1",
+        "UCX_NET_DEVICES": "mlx5_bond_0:1",
+    }
 
 
 OFI = "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu"
@@ -355,11 +418,11 @@ def test_a_variable_that_rules_the_fabric_out_is_named(
 
 
 def test_forcing_tcp_leaves_no_way_to_rdma(tmp_path: Path) -> None:
-    """For NCCL, and for UCX."""
+    """For NCCL, for UCX, and for libfabric."""
     wish = Wish(forced="tcp", forced_origin="--fabric tcp")
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), wish=wish)
     forced = {"NCCL_NET": "Socket", "NCCL_IB_DISABLE": "1", "UCX_NET_DEVICES": "eth0"}
-    assert values(fabric) == {**SOCKETS, **forced}
+    assert values(fabric) == {**SOCKETS, **forced, "FI_PROVIDER": "tcp"}
     with pytest.raises(HardwareMissing, match="can be used: the fabric is tcp: --fabric tcp"):
         choose(
             Machine(str(tmp_path)),
@@ -433,7 +496,8 @@ def test_a_topology_file_that_is_missing_or_of_another_machine_is_not_named(
     write_gpus(tmp_path, V5_GPUS)
     files = {} if text is None else {"opt/microsoft/ndv5-topo.xml": text}
     host = machine(tmp_path, "nd96isr_h200_v5", files)
-    assert "NCCL_TOPO_FILE" not in values(choose(host, vm("Standard_ND96isr_H200_v5")))
+    made = None if text else WORD  # where there is none, one is made
+    assert values(choose(host, vm("Standard_ND96isr_H200_v5"))).get("NCCL_TOPO_FILE") == made
 
 
 def test_the_graph_file_goes_with_its_topology_file(tmp_path: Path) -> None:

@@ -92,3 +92,18 @@ def test_torch_with_nccl_starts_on_one_gpu() -> None:
     words = ("--standalone", "--nproc-per-node", "1", "--", sys.executable, "-c", REDUCE)
     done = launch("run", *words)
     assert (done.returncode, done.stdout) == (0, "sum 1\n"), done.stderr
+
+
+def test_what_nccl_says_is_what_was_planned() -> None:
+    """torch with NCCL on one GPU: it names its network also on a node alone, and the launcher hears it."""
+    pytest.importorskip("torch")
+    script = (
+        "import torch, torch.distributed as dist; torch.cuda.set_device(0); dist.init_process_group('nccl');"
+        "dist.all_reduce(torch.ones(1, device='cuda')); torch.cuda.synchronize();"
+        "dist.destroy_process_group()"
+    )
+    flags = ("--standalone", "--nproc-per-node", "1", "--verify-fabric", "--fabric", "tcp")
+    done = launch("run", *flags, "--", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert "fabric tcp verified: NCCL uses NET/Socket" in done.stderr
+    assert "NCCL INFO" not in done.stdout + done.stderr

@@ -17,7 +17,15 @@ from hypothesis import strategies as st
 
 from launcher.assignment import find_visible
 from launcher.host import Host
-from launcher.machine.gpu_facts import GpuFacts, MigInstance, NvLink, describe_gpu, find_gpu, parse_gpu
+from launcher.machine.gpu_facts import (
+    GpuFacts,
+    MigInstance,
+    NvLink,
+    describe_gpu,
+    find_gpu,
+    find_nvlink_gbps,
+    parse_gpu,
+)
 from launcher.machine.hardware import Hardware, count_links
 from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
 from tests.unit.machines import write, write_gpus
@@ -114,6 +122,33 @@ def test_every_fact_that_nvml_states(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert expected == first
     assert (second.index, second.address, second.mig) == (1, "0002:00:00.0", ())
     assert count_links(first, second) == 4
+
+
+SWITCHED = NvLink("switch", None, 18, 212.5)
+DIRECT = NvLink("gpu", "0002:00:00.0", 4, 200.0)
+
+
+@pytest.mark.parametrize(
+    ("links", "gbps"),
+    [
+        ([(SWITCHED,)] * 8, 3825.0),
+        ([(SWITCHED,)] * 7 + [(NvLink("switch", None, 17, 212.5),)], 3612.5),
+        ([(DIRECT,)] * 2, 800.0),
+        ([(DIRECT,)] * 4, None),
+        ([(SWITCHED,)] * 7 + [()], None),
+        ([None], None),
+        ([(NvLink("switch", None, 18, None),)], None),
+        ([(NvLink(None, None, 18, 212.5),)], None),
+        ([], None),
+    ],
+    ids=["switches", "a-dead-link", "two", "pairs", "one-without", "unasked", "no-rate", "no-end", "no-gpu"],
+)
+def test_what_nvlinks_give_is_told_only_where_every_gpu_reaches_every_other(
+    links: list[tuple[NvLink, ...] | None], gbps: float | None
+) -> None:
+    """Through switches, or of two GPUs; in pairs and meshes it depends on which of them a job takes."""
+    gpus = [GpuFacts(index, links=each) for index, each in enumerate(links)]
+    assert find_nvlink_gbps(gpus) == gbps
 
 
 def test_the_kernels_numa_node_counts_before_nvmls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

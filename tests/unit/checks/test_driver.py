@@ -38,7 +38,10 @@ def host(root: Path, driver: str, torch: str, *more: Package, form: str = CLOSED
         ("580.95.05", "1.13.1+cu117", OK),
         ("450.80.02", "2.0.0+cu118", WARNING),
         ("390.46", "1.4.0+cu92", PROBLEM),
-        ("590.1", "9.0+cu139", OK),
+        ("590.44.01", "9.0+cu131", OK),
+        ("580.95.05", "9.0+cu132", WARNING),
+        ("595.45.04", "9.0+cu139", OK),
+        ("450.36.06", "1.7.0+cu110", PROBLEM),
     ],
 )
 @pytest.mark.parametrize("form", [CLOSED, OPEN], ids=["closed", "open"])

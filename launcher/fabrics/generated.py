@@ -1,0 +1,96 @@
+"""A topology file for NCCL of what Azure documents of a VM, where the VM's own tree does not show it. Pure.
+
+Below Hyper-V each GPU and each port is the only device of a PCI domain of its own: /sys shows no switch, and
+NCCL takes every GPU for far from every port, so that GPUDirect RDMA stays off. The switches of the machine
+are known by the size of the VM, and which domain is which device does not change. What the node shows must
+agree with that, or there is no file.
+
+Only what /sys does not tell is in it: switches, and what hangs below them. NCCL fills in the rest.
+
+Source: Azure/azhpc-images, topology files by VM family; NCCL src/graph/xml.cc (format, version 1) and
+topo.cc; NCCL "Environment Variables" (NCCL_TOPO_FILE, NCCL_NET_GDR_LEVEL).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import Facts
+from launcher.machine.azure_vm import Switch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from launcher.machine.infiniband import Port
+
+WORD = "{nccl-topology}"
+"""Stands in a plan for the file's path, which is known when the job starts."""
+GPU, PORT, BRIDGE = "0x030200", "0x020700", "0x060400"
+"""PCI classes."""
+WIDTH = 16
+OWN_DEPTH = 2
+"""Parts of the path of a device whose tree is not shown: the root, and the device itself."""
+
+
+def find_switches(facts: Facts, ports: Sequence[Port]) -> tuple[tuple[Switch, ...], str]:
+    """Return the switches with what of this node hangs below them, or why a file would be wrong.
+
+    Neither where none is wanted: there is a file, or the VM's own tree shows more than these facts do.
+    """
+    kind = facts.vm.kind if facts.vm else None
+    if kind is None or not kind.switches or not ports or not facts.gpus:
+        return (), ""
+    has_file = facts.has_topologyd or any(item.path.endswith("topo.xml") for item in facts.topologies)
+    if has_file or any(len(port.pci_path) > OWN_DEPTH for port in ports):
+        return (), ""
+    nodes = {gpu.address: gpu.node for gpu in facts.gpus}
+    nodes |= {port.pci_path[-1]: port.numa_node for port in ports if port.pci_path}
+    known = {address: switch.node for switch in kind.switches for address in _below(switch)}
+    wrong = [
+        f"{address} on NUMA node {'?' if node is None else node}"
+        for address, node in sorted(nodes.items())
+        if address not in known or node not in (None, known[address])
+    ]
+    if wrong:
+        name = facts.vm.name if facts.vm else ""
+        return (), f"no topology file is made: {name} has nothing like {', '.join(wrong)}"
+    return tuple(_keep(switch, nodes.keys()) for switch in kind.switches if nodes.keys() & _below(switch)), ""
+
+
+def _below(switch: Switch) -> set[str]:
+    return {_address(domain) for domain in (*switch.gpus, *switch.ports)}
+
+
+def _address(domain: int) -> str:
+    return f"{domain:04x}:00:00.0"
+
+
+def _keep(switch: Switch, addresses: Collection[str]) -> Switch:
+    """Return a switch with those devices alone that this node shows."""
+    gpus, ports = (
+        tuple(domain for domain in domains if _address(domain) in addresses)
+        for domains in (switch.gpus, switch.ports)
+    )
+    return Switch(switch.node, gpus, ports, switch.speed)
+
+
+def render_topology(switches: Sequence[Switch]) -> str:
+    """Return the file's text."""
+    nodes = sorted({switch.node for switch in switches})
+    return "\n".join(['<system version="1">', *_render(switches, nodes), "</system>", ""])
+
+
+def _render(switches: Sequence[Switch], nodes: Sequence[int]) -> Iterator[str]:
+    for node in nodes:
+        yield f'  <cpu numaid="{node}">'
+        for place, switch in enumerate(switches, 1):
+            if switch.node == node:
+                # no device has such an address: NCCL asks /sys for what it is, and is told nothing
+                yield f"    {_pci(f'ffff:ff:{place:02x}.0', BRIDGE, switch.speed)}>"
+                yield from (f"      {_pci(_address(gpu), GPU, switch.speed)}/>" for gpu in switch.gpus)
+                yield from (f"      {_pci(_address(port), PORT, switch.speed)}/>" for port in switch.ports)
+                yield "    </pci>"
+        yield "  </cpu>"
+
+
+def _pci(address: str, kind: str, speed: str) -> str:
+    return f'<pci busid="{address}" class="{kind}" link_speed="{speed}" link_width="{WIDTH}"'

@@ -1,0 +1,34 @@
+"""What a rank's own MPI is told, where an MPI has started us: which interface its TCP goes through.
+
+Open MPI's ranks try every interface that both ends have, and docker0 has the same address on all nodes: a
+connection that ends at the node itself. libfabric takes the first interface. mpirun itself runs already by
+the time that we could tell it anything (``--engine mpirun`` tells it: see `launcher.engines.dialects`).
+
+Source: Open MPI "TCP" (btl_tcp_if_include, btl_tcp_if_exclude: one of the two, in variables or files);
+libfabric fi_tcp(7) (FI_TCP_IFACE).
+"""
+
+from __future__ import annotations
+
+from launcher.fabrics.facts import MPI_RANK, Facts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HYDRA = ("PMI_RANK", "PMI_ID")
+EXCLUDE = "btl_tcp_if_exclude"
+INCLUDE = "btl_tcp_if_include"
+
+
+def plan_mpi(facts: Facts) -> Iterator[tuple[str, str, str]]:
+    """Yield the interface for the MPI that has started us, where it could take another one."""
+    others = [item.name for item in facts.interfaces if item.addresses and not item.is_loopback]
+    if facts.interface is None or len(others) < 2:
+        return
+    why = f"{facts.why_interface}; else MPI tries {', '.join(others)}"
+    if MPI_RANK in facts.environ:
+        if not facts.mpi_chooses and not facts.environ.get(f"OMPI_MCA_{EXCLUDE}"):
+            yield f"OMPI_MCA_{INCLUDE}", facts.interface, why
+    elif any(name in facts.environ for name in HYDRA):
+        yield "FI_TCP_IFACE", facts.interface, why

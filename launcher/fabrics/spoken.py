@@ -1,0 +1,203 @@
+"""What NCCL says of its network in its debug output, and whether that is what was planned. Pure.
+
+Its words are the same from 2.4 to 2.32 but for details: before 2.6 it names no network, so that of its first
+connection counts, or else what it has found; from 2.27 on ``NET/IB : Using`` comes without a port, too,
+where there is none. Whatever a line holds is made short and safe before it is shown.
+
+Source: NCCL src/init.cc, src/transport/net_ib.cc, net_socket.cc; aws-ofi-nccl src/nccl_ofi_net.c; logs in
+public issues (NVIDIA/nccl 226, 302, 352, 676, 952, 1357, 1925, NVIDIA/nccl-tests 185, 373, aws-ofi-nccl 24).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from launcher.frozen import frozen
+from launcher.model import Network
+from launcher.redact import printable
+
+LINE = re.compile(r"NCCL (?:INFO|WARN) (.*)")
+NETWORK = re.compile(r"Using network (.+)")
+PORT = re.compile(r"([\w.-]+):([0-9]{1,3})/(IB|RoCE)\b")
+INTERFACE = re.compile(r"\[[0-9]+\]([^:\s\[]+):")
+PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
+CONNECTION = re.compile(r"\[(?:send|receive)\] via NET/([^/\[\]]+)/")
+NAME_CHARS = 64
+NAMES_LIMIT = 64
+OLD_ENDS = ("Init COMPLETE", "Launch mode")
+"""What stands behind all that a NCCL before 2.6 says of its network."""
+EXPOSE = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
+SIGNS = (
+    (
+        "NCCL_IB_DISABLE set by environment to 1",
+        ("ib", "roce"),
+        "something sets NCCL_IB_DISABLE=1 after the launcher: the script itself, or a file of NCCL's",
+    ),
+    (
+        "NCCL_NET set by environment to ",
+        (),
+        "something sets NCCL_NET after the launcher: the script itself, or a file of NCCL's",
+    ),
+    (
+        "Failed to open libibverbs",
+        ("ib", "roce"),
+        "libibverbs1 and ibverbs-providers (rdma-core) in the image",
+    ),
+    (
+        "NET/IB : No device found",
+        ("ib", "roce"),
+        f"libibverbs1 and ibverbs-providers in the image, and for the container its devices: {EXPOSE}",
+    ),
+    ("NET/OFI", ("efa",), "what aws-ofi-nccl says in its NET/OFI lines: NCCL_DEBUG=INFO"),
+    ("NET/Plugin", ("efa", "gcp"), "the plugin where the loader finds it: LD_LIBRARY_PATH"),
+)
+"""What tells why it is another network, the surest first: part of a line, the fabrics that it keeps NCCL from
+(none: any), and what mends it."""
+LOOK = "its NET/ lines say why: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
+KINDS = {"IB": "InfiniBand", "RoCE": "RoCE"}
+TITLES = {"ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "gcp": "GPUDirect-TCPX", "tcp": "TCP"}
+PLUGINS = (("Libfabric", "efa"), ("FasTrak", "gcp"), ("GPUDirectTCPX", "gcp"), ("Socket", "tcp"))
+"""Parts of the names of networks, and the fabric that they mean."""
+RDMA = ("IB", "gIB")
+"""How the names of those begin that use RDMA ports: IBext_v8 is that of NVIDIA's own plugin."""
+
+
+@frozen
+class Spoken:
+    """What was heard so far.
+
+    Attributes:
+        network: The name of the network that NCCL uses; empty until that is certain.
+        ports: RDMA ports that it has found, as ``mlx5_0:1``, each with its kind, ``IB`` or ``RoCE``.
+        interfaces: Those of its sockets.
+        provider: Of libfabric.
+        signs: Places in `SIGNS` of what was seen.
+    """
+
+    network: str = ""
+    ports: tuple[tuple[str, str], ...] = ()
+    interfaces: tuple[str, ...] = ()
+    provider: str = ""
+    signs: frozenset[int] = frozenset()
+
+
+@frozen
+class Comparison:
+    """Whether what NCCL uses is what was planned; None where it names a network that nobody here knows.
+
+    ``fix`` is what mends it, where it is not.
+    """
+
+    holds: bool | None
+    text: str
+    fix: str = ""
+
+
+def hear(spoken: Spoken, line: str) -> Spoken:
+    """Return what is known after one more line of output; what is no line of NCCL's changes nothing."""
+    match = LINE.search(line)
+    if match is None or spoken.network:
+        return spoken
+    text = match[1].strip()
+    news: dict[str, object] = {}
+    signs = {place for place, (sign, *_) in enumerate(SIGNS) if sign in text}
+    if signs - spoken.signs:
+        news["signs"] = spoken.signs | signs
+    if text.startswith("NET/IB : Using"):
+        pairs = [(f"{_short(name)}:{number}", kind) for name, number, kind in PORT.findall(text)]
+        news["ports"] = tuple(pairs[:NAMES_LIMIT])
+    elif text.startswith("NET/Socket : Using"):
+        news["interfaces"] = tuple(_short(name) for name in INTERFACE.findall(text)[:NAMES_LIMIT])
+    elif PROVIDER.match(text):
+        news["provider"] = _short(PROVIDER.findall(text)[0])
+    else:
+        news["network"] = _find_network(spoken, text)
+    return Spoken(**{**vars(spoken), **news})
+
+
+def _find_network(spoken: Spoken, text: str) -> str:
+    named = NETWORK.match(text) or CONNECTION.search(text)
+    if named:
+        return _short(named[1].strip())
+    if not any(end in text for end in OLD_ENDS):
+        return ""
+    return "IB" if spoken.ports else "Socket" if spoken.interfaces else ""
+
+
+def _short(name: str) -> str:
+    return printable(name[:NAME_CHARS])
+
+
+def compare(network: Network, spoken: Spoken) -> Comparison:
+    """Return whether NCCL uses what was planned, in words that name both, and what mends it.
+
+    Args:
+        network: What was planned.
+        spoken: What NCCL has said, its network among it.
+    """
+    found, expected = _find_fabric(spoken), describe_expected(network)
+    uses = f"NCCL uses {describe_found(spoken)}"
+    if not found:
+        return Comparison(None, f"expected {expected}, {uses}: a network that cannot be compared")
+    if found != network.fabric:
+        return Comparison(False, f"expected {expected}, {uses}", _find_fix(network, spoken))
+    names = [name for name, _ in spoken.ports]
+    lost = [name for name in network.ports if name not in names]
+    more = [name for name in names if name not in network.ports] if network.ports else []
+    if found in ("ib", "roce") and network.ports and (lost or more):
+        both = [f"without {', '.join(lost)}"] * bool(lost) + [f"with {', '.join(more)}"] * bool(more)
+        text = f"expected {expected}, {uses}, {' and '.join(both)}"
+        return Comparison(False, text, _find_fix(network, spoken))
+    return Comparison(True, f"{uses}, as planned")
+
+
+def _find_fabric(spoken: Spoken) -> str:
+    """Return the fabric that NCCL's network is; empty for one that is not known."""
+    for part, fabric in PLUGINS:
+        if part in spoken.network:
+            return fabric if spoken.provider in ("", "efa") or fabric != "efa" else spoken.provider
+    if not spoken.network.startswith(RDMA):
+        return ""
+    kinds = {kind for _, kind in spoken.ports}
+    return "ib" if kinds == {"IB"} else "roce" if kinds == {"RoCE"} else "" if not kinds else "both"
+
+
+def describe_expected(network: Network) -> str:
+    """Return what was planned in words, e.g. ``8 InfiniBand ports``."""
+    title = TITLES.get(network.fabric, network.fabric)
+    return title if network.port_count is None else _count(network.port_count, title)
+
+
+def describe_found(spoken: Spoken) -> str:
+    """Return what NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
+    of_ports = [
+        _count(sum(1 for _, other in spoken.ports if other == kind), KINDS[kind])
+        for kind in dict.fromkeys(kind for _, kind in spoken.ports)
+    ]
+    details: Sequence[str] = ()
+    if spoken.network.startswith(RDMA):
+        details = of_ports
+    elif spoken.network == "Socket":
+        details = spoken.interfaces
+    elif spoken.provider:
+        details = (f"provider {spoken.provider}",)
+    return f"NET/{spoken.network}{f' ({_list(details)})' if details else ''}"
+
+
+def _count(number: int, title: str) -> str:
+    return f"{number} {title} port{'' if number == 1 else 's'}"
+
+
+def _list(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:8])
+    return shown if len(names) <= 8 else f"{shown} and {len(names) - 8} more"
+
+
+def _find_fix(network: Network, spoken: Spoken) -> str:
+    fixes = [
+        fix
+        for place, (_, fabrics, fix) in enumerate(SIGNS)
+        if place in spoken.signs and (not fabrics or network.fabric in fabrics)
+    ]
+    return fixes[0] if fixes else LOOK
