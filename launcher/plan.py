@@ -24,6 +24,7 @@ from launcher.model import (
     Agent,
     Allocation,
     Binding,
+    Companion,
     Fact,
     Machine,
     Mode,
@@ -38,7 +39,7 @@ from launcher.model import (
 from launcher.options import Options
 from launcher.sources import Gathered, gather
 from launcher.sources.launched import MARKER
-from launcher.supervision import plan_supervision
+from launcher.supervision import plan_route, plan_supervision
 from launcher.topology import plan_topology
 
 TYPE_CHECKING = False
@@ -86,12 +87,13 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
+    beside = table.plan_companions(case) if agent is None else []
     fabric, fabric_notes = plan_network(host, environ, options, allocation, topology, machine)
     if agent is not None and agent.fleet is None and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
         *plan_settings(case, role, binding),
-        *python.plan_unbuffered(_count_writers(topology, agent), environ),
+        *(unbuffered := python.plan_unbuffered(_count_writers(topology, agent) + len(beside), environ)),
         *fabric,
     )
     notes = (
@@ -120,10 +122,34 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         bind=binding.mode,
-        supervision=plan_supervision(options, topology, of_agent=agent is not None),
+        supervision=plan_supervision(
+            options, topology, of_agent=agent is not None, companion_count=len(beside)
+        ),
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
+        companions=plan_companions(beside, unbuffered, options, environ),
+    )
+
+
+def plan_companions(
+    beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
+) -> tuple[Companion, ...]:
+    """Return the companions of a framework with all that each has of us: nothing that ranks have."""
+    if not beside:
+        return ()
+    unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
+    common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
+    return tuple(
+        Companion(
+            one.name,
+            one.argv,
+            (*common, *one.settings),
+            tuple(sorted({*one.unset, *unset})),
+            one.finishes,
+            plan_route(options, None),
+        )
+        for one in beside
     )
 
 
@@ -297,8 +323,13 @@ def _is_bound(machine: Machine) -> bool:
     return cpus is not None and bound is not None and bound < cpus
 
 
-def render_environ(plan: Plan, process: Process, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of one process: inherited, less what is unset, plus settings.
+
+    A companion has no rank: it gets neither what the ranks share nor what describes one.
+    """
+    if isinstance(process, Companion):
+        return apply_settings(environ, (*plan.unset, *process.unset), process.settings)
     return apply_settings(environ, plan.unset, (*plan.settings, *process.settings))
 
 
