@@ -194,6 +194,12 @@ class Host:
 
         return find_torch(python or sys.executable, environ)
 
+    def has_package(self, python: str, environ: Mapping[str, str], name: str) -> bool | None:
+        """Return whether a Python has a package, None if that cannot be known."""
+        from launcher.machine.pythons import has_package
+
+        return has_package(python, environ, name)
+
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         """Return the packages of a Python that matter to a job, None if that cannot be known.
 

@@ -16,6 +16,7 @@ from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flags import FLAGS, PROCESS_LIMIT
 from launcher.frameworks import python, starters, table, torch
 from launcher.frameworks.case import Case
+from launcher.frameworks.horovod import Meeting, find_meeting, name_framework
 from launcher.host import Host
 from launcher.ledger import Ledger
 from launcher.machine import read_machine
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
@@ -79,6 +81,11 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
     each = _count_processes(ledger, request, allocation) if forks else 1
     topology = plan_topology(allocation, each)
+    meeting = Meeting()
+    if request.own is None and not allocation.ranks_at_start:
+        meeting = find_meeting(request.argv, options, environ, allocation.scope, topology, host)
+        options = name_framework(options, meeting)
+        request = Request(**{**vars(request), "options": options})
     binding = Binding()
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
@@ -86,9 +93,12 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     origins = name_origins(ledger, forks)
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
-    case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
-    beside = table.plan_companions(case) if agent is None else []
     fabric, fabric_notes = plan_network(host, environ, options, allocation, topology, machine)
+    interface = find_interface(fabric, environ)
+    facts = (allocation, topology, machine, origins, forks, interface, meeting)
+    case = Case(request.argv, options, environ, *facts)
+    argv = table.plan_argv(case) if agent is None else request.argv
+    beside = table.plan_companions(case) if agent is None else []
     if agent is not None and agent.fleet is None and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
@@ -97,10 +107,11 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         *fabric,
     )
     notes = (
-        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes),
+        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *meeting.notes),
         f"engine {choice.engine}: {choice.why}",
     )
-    stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
+    parent = (forks and (agent is None or agent.stays)) or bool(beside)
+    stays = parent or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -112,7 +123,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
             Process(
                 place.rank,
                 place.local_rank,
-                request.argv,
+                argv,
                 plan_process(case, place, binding),
                 binding.cpus(place.local_rank),
             )
@@ -231,6 +242,12 @@ def plan_network(
 
     fabric = plan_node(host, environ, options, allocation)
     return (*settings, *fabric.settings), fabric.notes
+
+
+def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str:
+    """Return the interface that gloo is told of, the user's or ours; empty if none."""
+    planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
+    return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

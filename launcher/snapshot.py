@@ -355,6 +355,11 @@ class RecordedHost(Host):
         ]
         return tuple(Package(*values) for values in fields)
 
+    def has_package(self, python: str, environ: Mapping[str, str], name: str) -> bool | None:
+        """Return whether a package was recorded for a Python; only those that matter to a job are."""
+        found = self.packages(python, environ)
+        return None if found is None else any(package.name == name for package in found)
+
     def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
         """Return the recorded copies of a library."""
         listed = _mapping(self._data.get("libraries")).get(name)

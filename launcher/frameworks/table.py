@@ -16,7 +16,7 @@ from launcher.model import Companion, Place, Setting
 
 ALWAYS = (horovod, jax)
 """Those whose variables are in every job, besides the contract of PyTorch."""
-NAMED: tuple[str, ...] = ()
+NAMED = (horovod.NAME,)
 """Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""
 
 
@@ -39,3 +39,8 @@ def plan_companions(case: Case) -> list[Companion]:
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
     return [setting for framework in ALWAYS for setting in framework.plan_process(case, place)]
+
+
+def plan_argv(case: Case) -> tuple[str, ...]:
+    """Return the command line of a process, as it is to be started."""
+    return horovod.plan_argv(case)

@@ -1,4 +1,4 @@
-"""Which torch would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
+"""Which packages would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
 
 What an interpreter has on its path besides (a ``sitecustomize``, an import hook) is not seen; what
 cannot be told is unknown, and never a guess.
@@ -9,7 +9,6 @@ Source: docs.python.org, library/site and PEP 405 (pyvenv.cfg); Debian Python Po
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 TYPE_CHECKING = False
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
 UNNAMED = "unknown"
 """Version of a torch that says none (a source checkout)."""
-_VERSIONED = re.compile(r"python(3\.\d+)\Z")
 
 
 def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
@@ -32,6 +30,20 @@ def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
     if folders is None:
         return None
     return next((version for folder in folders for version in _versions(folder)), "")
+
+
+def has_package(python: str, environ: Mapping[str, str], name: str) -> bool | None:
+    """Return whether an interpreter would find a package, None if that cannot be known.
+
+    Args:
+        python: The interpreter, as in a command line: found through PATH.
+        environ: The environment that it would be started with.
+        name: Of the package, as it is imported.
+    """
+    folders = import_folders(python, environ)
+    if folders is None:
+        return None
+    return any(os.path.isfile(os.path.join(folder, name, "__init__.py")) for folder in folders)
 
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
@@ -81,18 +93,23 @@ def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
 
 
 def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None:
-    named = _VERSIONED.match(os.path.basename(real))
-    if named:
-        return named[1]
+    named = _read_version(os.path.basename(real))
+    if named is not None:
+        return named
     if "version" in config:
         return ".".join(config["version"].split(".")[:2])
     try:
-        found = [
-            match[1] for match in map(_VERSIONED.match, os.listdir(os.path.join(prefix, "lib"))) if match
-        ]
+        names = os.listdir(os.path.join(prefix, "lib"))
     except OSError:
         return None
+    found = [version for version in map(_read_version, names) if version is not None]
     return found[0] if len(found) == 1 else None
+
+
+def _read_version(name: str) -> str | None:
+    """Return the ``3.11`` of ``python3.11``, None of any other name."""
+    minor = name.removeprefix("python3.")
+    return f"3.{minor}" if minor != name and minor.isascii() and minor.isdecimal() else None
 
 
 def _venv_folders(prefix: str, version: str) -> Iterator[str]:
