@@ -16,7 +16,7 @@ import os
 import sys
 
 from launcher.engines.process import find_script, is_python
-from launcher.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Companion, Place, Policy, Scope, Setting, Topology
@@ -43,6 +43,12 @@ NOWHERE = ("127.0.0.1", "1")
 """Where no program listens: without a server, the address must be refused and not be looked for."""
 STARTERS = {"OMPI_COMM_WORLD_RANK": "Open MPI", "MPI_LOCALRANKID": "MPICH"}
 """What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
+KERAS = (
+    "horovod.tensorflow.keras",
+    "horovod.keras",
+    "horovod.tensorflow import keras",
+    "horovod import keras",
+)
 _HERE = os.path.dirname(os.path.abspath(__file__))
 WAITER = os.path.join(_HERE, "horovod_wait.py")
 SERVER = os.path.join(_HERE, "horovod_server.py")
@@ -83,6 +89,7 @@ def find_meeting(
 
     Raises:
         UsageError: Horovod is asked for, and cannot meet in such a job.
+        Unavailable: The script and its Keras do not go together.
         EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other.
     """
     asked = options.text("framework", "auto")
@@ -91,15 +98,16 @@ def find_meeting(
     if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
         return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
+    script, text = _read_script(argv, host) if python else ("", "")
+    why = f"{script} imports horovod" if imports_horovod(text) else ""
+    if why:
+        _check_keras(script, text, python, environ, host)
     if asked == NAME:
         why = options.origins("framework")[0]
-    else:
-        script = _find_importer(argv, host) if python else ""
-        why = f"{script} imports horovod" if script else ""
     starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
     if not why:
         maybe = bool(python) and not starter and not environ.get(CONTROLLER)
-        return _trap(python) if maybe and host.has_package(python, environ, NAME) else Meeting()
+        return _trap(python) if maybe and host.find_version(python, environ, NAME) else Meeting()
     kind, notes = _choose_controller(python, environ, starter, host)
     problems = [*_find_gaps(topology), *_find_contradictions(environ)] if kind == GLOO else []
     if problems and asked == "auto":
@@ -116,14 +124,37 @@ def name_framework(options: Options, meeting: Meeting) -> Options:
     return options.with_inner(Options({"framework": Given(NAME, meeting.why, NAME)}))
 
 
-def _find_importer(argv: tuple[str, ...], host: Host) -> str:
-    """Return the script of a Python's command line if one of its lines imports Horovod; else nothing."""
+def _read_script(argv: tuple[str, ...], host: Host) -> tuple[str, str]:
+    """Return the script of a Python's command line, and its text if it is a file that can be read."""
     place = find_script(argv)
     if place is None or argv[place] == "-m" or not os.path.isfile(argv[place]):
-        return ""
-    text = host.read_text(os.path.abspath(argv[place])) or ""
-    found = NAME in text and any(_imports(line.strip()) for line in text.splitlines())
-    return argv[place] if found else ""
+        return "", ""
+    return argv[place], host.read_text(os.path.abspath(argv[place])) or ""
+
+
+def imports_horovod(text: str) -> bool:
+    """Whether a line of a script imports Horovod."""
+    return NAME in text and any(_imports(line.strip()) for line in text.splitlines())
+
+
+def _check_keras(script: str, text: str, python: str, environ: Mapping[str, str], host: Host) -> None:
+    """Stop what would train each rank alone, and end well: Keras 3 never asks Horovod's optimizer."""
+    if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
+        return
+    legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    if legacy or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
+        return
+    version = host.find_version(python, environ, "keras") or ""
+    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
+        what = f"{script} uses horovod.tensorflow.keras, and {python} has Keras {version}"
+        raise Unavailable(
+            Problem(
+                "horovod-keras",
+                f"{what}: its DistributedOptimizer averages nothing there, each rank would train alone",
+                "command line and environment",
+                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
+            )
+        )
 
 
 def _imports(line: str) -> bool:

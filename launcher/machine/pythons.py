@@ -16,34 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 UNNAMED = "unknown"
-"""Version of a torch that says none (a source checkout)."""
+"""Version of a package that says none (a source checkout)."""
 
 
-def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the version of torch that an interpreter would import; empty without one, None if unknown.
-
-    Args:
-        python: The interpreter, as in a command line: found through PATH.
-        environ: The environment that it would be started with.
-    """
-    folders = import_folders(python, environ)
-    if folders is None:
-        return None
-    return next((version for folder in folders for version in _versions(folder)), "")
-
-
-def has_package(python: str, environ: Mapping[str, str], name: str) -> bool | None:
-    """Return whether an interpreter would find a package, None if that cannot be known.
+def find_version(python: str, environ: Mapping[str, str], name: str) -> str | None:
+    """Return the version of a package that an interpreter would import; empty without one, None if unknown.
 
     Args:
         python: The interpreter, as in a command line: found through PATH.
         environ: The environment that it would be started with.
-        name: Of the package, as it is imported.
+        name: Of the package, as it is imported, and as it is installed.
     """
     folders = import_folders(python, environ)
     if folders is None:
         return None
-    return any(os.path.isfile(os.path.join(folder, name, "__init__.py")) for folder in folders)
+    return next((version for folder in folders for version in _versions(folder, name)), "")
 
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
@@ -66,10 +53,11 @@ def _is_ours(path: str) -> bool:
     return path == ours or (same_folder and os.path.realpath(path) == os.path.realpath(ours))
 
 
-def _versions(folder: str) -> Iterator[str]:
-    if os.path.isfile(os.path.join(folder, "torch", "__init__.py")):
-        names = [name for name in os.listdir(folder) if name.startswith("torch-")]
-        yield next((n[6:-10] for n in sorted(names) if n.endswith(".dist-info")), UNNAMED)
+def _versions(folder: str, package: str) -> Iterator[str]:
+    if os.path.isfile(os.path.join(folder, package, "__init__.py")):
+        start, end = f"{package}-", ".dist-info"
+        names = sorted(name for name in os.listdir(folder) if name.startswith(start) and name.endswith(end))
+        yield next((name.removeprefix(start).removesuffix(end) for name in names), UNNAMED)
 
 
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:

@@ -54,9 +54,9 @@ class Made(Host):
         super().__init__()
         self.built_for = built_for
 
-    def has_package(self, python: str, environ: Mapping[str, str], name: str) -> bool | None:
-        """Return whether it was made with Horovod."""
-        return self.built_for is not None
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the versions that it was made with."""
+        return {"horovod": "" if self.built_for is None else "0.28.1", "keras": "3.15.0"}.get(name, "")
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> Any:
         """Return Horovod alone."""
@@ -227,6 +227,36 @@ def test_what_gloo_cannot_do_is_an_error_by_name(
         plan("python", "-m", "train", environ=environ, framework="horovod", **flags)
     (problem,) = caught.value.problems
     assert (problem.code, caught.value.exit_status) == (code, status)
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "refused"),
+    [
+        ("import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer", {}, True),
+        ("from horovod.tensorflow import keras as hvd; hvd.DistributedOptimizer", {}, True),
+        ("import horovod.tensorflow.keras as hvd", {}, False),
+        (
+            "import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer",
+            {"TF_USE_LEGACY_KERAS": "1"},
+            False,
+        ),
+        ("import tf_keras, horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer", {}, False),
+        ("import horovod.torch as hvd; hvd.DistributedOptimizer", {}, False),
+    ],
+)
+@pytest.mark.parametrize("under", [{}, MPIRUN])
+def test_an_optimizer_that_would_average_nothing_is_refused(
+    tmp_path: Path, line: str, environ: dict[str, str], refused: bool, under: dict[str, str]
+) -> None:
+    """Keras 3 with Horovod's Keras optimizer, under MPI as well: each rank would train alone."""
+    flags = {} if under else {"nproc_per_node": "2"}
+    words = ("python", script(tmp_path, line))
+    if not refused:
+        plan(*words, environ={**environ, **under}, built_for="", **flags)
+        return
+    with pytest.raises(LauncherError) as caught:
+        plan(*words, environ={**environ, **under}, built_for="", nnodes="1", **flags)
+    assert [problem.code for problem in caught.value.problems] == ["horovod-keras"]
 
 
 def test_the_server_is_python_3_8() -> None:
