@@ -132,6 +132,16 @@ def test_mpirun_as_the_engine(fleet: Fleet) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("fleet", ["openmpi4"], indirect=True)
+def test_mpirun_as_the_engine_serves_no_rendezvous(fleet: Fleet) -> None:
+    """gloo by the user's word: a named end, and nobody waits for a server that does not come."""
+    words = ("--nproc-per-node", "1", "--", sys.executable, os.path.join(EXAMPLES, TORCH))
+    fleet.start_all(*words, environ={"HOROVOD_CONTROLLER": "gloo"})
+    head, _ = fleet.wait(DEADLINE_S)
+    assert head.status == 64 and "companion-per-rank" in head.err, head.err[-3000:]
+
+
+@pytest.mark.mpi
 @pytest.mark.parametrize("fleet", ["openmpi5"], indirect=True)
 def test_a_build_for_open_mpi_4_does_not_run_under_5_and_says_so(fleet: Fleet) -> None:
     """Horovod needs MPI's C++ library, which Open MPI 5 has no more: an import error, and no worlds of one.
