@@ -10,8 +10,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_S = 600.0
 RETRY_S = 0.05
 ANSWER_S = 3.0
 PATIENCE_S = 10.0
@@ -21,7 +25,6 @@ ANSWER_LIMIT = 1 << 16
 
 def main(words: Sequence[str]) -> int:
     """Wait, then become the command; return an exit status if that cannot be."""
-    from launcher.__main__ import print_problems
     from launcher.errors import LauncherError
     from launcher.run.execute import execute
 
@@ -30,6 +33,8 @@ def main(words: Sequence[str]) -> int:
         wait(where, slots, read_timeout_s(os.environ))
         execute(argv, os.environ)
     except LauncherError as error:
+        from launcher.__main__ import print_problems
+
         print_problems(error)
         return error.exit_status
     except KeyboardInterrupt:
@@ -37,12 +42,10 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def read_timeout_s(environ: dict[str, str] | os._Environ[str]) -> float:
-    """Return how long to wait; what is no number Horovod reads as 0, and would not wait at all."""
-    from launcher.frameworks.horovod import TIMEOUT, TIMEOUT_S
-
-    text = environ.get(TIMEOUT, "")
-    return float(text) if text.isascii() and text.isdecimal() else TIMEOUT_S
+def read_timeout_s(environ: Mapping[str, str]) -> float:
+    """Return how long to wait: as long as ranks do, which the launcher has set unless the user had."""
+    text = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    return float(text) if text.isascii() and text.isdecimal() else DEFAULT_S
 
 
 def wait(where: str, slots: str, timeout_s: float) -> None:
