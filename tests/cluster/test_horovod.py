@@ -144,10 +144,7 @@ def test_mpirun_as_the_engine_serves_no_rendezvous(fleet: Fleet) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("fleet", ["openmpi5"], indirect=True)
 def test_a_build_for_open_mpi_4_does_not_run_under_5_and_says_so(fleet: Fleet) -> None:
-    """Horovod needs MPI's C++ library, which Open MPI 5 has no more: an import error, and no worlds of one.
-
-    Built with Open MPI 5's own compiler, the same Horovod runs there (seen; it takes minutes to build).
-    """
+    """It needs MPI's C++ library, which Open MPI 5 has no more: an import error, and no worlds of one."""
     words = ("--nproc-per-node", "1", "--", sys.executable, os.path.join(EXAMPLES, TORCH))
     fleet.start_all(*words, environ={"OMP_NUM_THREADS": "1"})
     head, _ = fleet.wait(DEADLINE_S)
