@@ -77,7 +77,7 @@ def measure(
         console = Console(target, "benchmark")
         screen = Screen(console)
         streams = {
-            fd: Stream(fd, screen, make_prefix(rank, colour=False) if prefix else b"", None)
+            fd: Stream(fd, screen, make_prefix(f"rank {rank}", rank, colour=False) if prefix else b"", None)
             for rank, fd in enumerate(readers)
         }
         started = time.perf_counter()

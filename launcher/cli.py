@@ -12,7 +12,7 @@ import sys
 from launcher import __version__
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.host import Host
-from launcher.model import Mode, Plan, Process, Scope
+from launcher.model import Companion, Mode, Plan, Process, Scope
 from launcher.options import Options, read_options
 from launcher.quick import read_quickly
 
@@ -86,8 +86,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
-    from launcher.plan import name_unknown, render_environ
-    from launcher.run.memory import name_files
+    from launcher.plan import name_unknown
 
     plan_argv(command, Options(), environ)  # says so if there is no command
     if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
@@ -97,24 +96,19 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         from launcher.run.agent import run_agent
 
         return run_agent(plan, plan.agent, inherited, checks)
-    environments = name_files(
-        plan,
-        [render_environ(plan, process, inherited) for process in plan.processes],
-        becomes=plan.mode is Mode.EXEC,
-    )
     if plan.mode is Mode.EXEC:
+        from launcher.plan import render_environ
         from launcher.run.execute import execute
+        from launcher.run.memory import name_files
 
-        execute(plan.processes[0].argv, environments[0], plan.processes[0].cpus)
-    from launcher.run.spawn import Child
+        (one,) = plan.companions or plan.processes
+        cpus = one.cpus if isinstance(one, Process) else None
+        (environment,) = name_files(plan, [render_environ(plan, one, inherited)], becomes=True)
+        execute(one.argv, environment, cpus)
+    from launcher.run.children import make_children
     from launcher.run.supervise import Node, supervise
 
-    children = [
-        Child(process.rank, process.local_rank, process.argv, environment, route, process.cpus)
-        for process, environment, route in zip(
-            plan.processes, environments, plan.supervision.routes, strict=True
-        )
-    ]
+    children = make_children(plan, inherited)
     node = Node(plan.topology.node_rank, plan.topology.world_size)
     return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
 
@@ -212,8 +206,10 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return 0
 
 
-def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process:
+def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
     """Return the process with a local rank; at PROCESS scope there is only this one."""
+    if not plan.processes and plan.companions:
+        return plan.companions[0]
     if not plan.processes:
         raise UsageError(_ranks_at_start())
     if plan.allocation.scope is Scope.PROCESS:

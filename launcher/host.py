@@ -196,9 +196,13 @@ class Host:
 
         ``python`` is the first word of a command line; None means the Python that runs us.
         """
-        from launcher.machine.pythons import find_torch
+        return self.find_version(python or sys.executable, environ, "torch")
 
-        return find_torch(python or sys.executable, environ)
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the version of a package that a Python has; empty without one, None if unknown."""
+        from launcher.machine.pythons import find_version
+
+        return find_version(python, environ, name)
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         """Return the packages of a Python that matter to a job, None if that cannot be known.

@@ -456,6 +456,30 @@ class Supervision:
 
 
 @frozen
+class Companion:
+    """A process beside the ranks that has none: a parameter server, an evaluator, a rendezvous server.
+
+    It is started before the ranks of its node, ends when they have, and its end counts only before.
+
+    Attributes:
+        name: What it is called wherever it is spoken of, e.g. ``"ps 0"``.
+        argv: Its command line.
+        settings: All variables that it gets; those that the ranks share are not among them.
+        unset: Names that it does not inherit, sorted: those that describe a rank.
+        finishes: It ends by itself once the ranks have, and has the grace for that; else it is told
+            to end as soon as they have.
+        route: Where its output goes.
+    """
+
+    name: str
+    argv: tuple[str, ...]
+    settings: tuple[Setting, ...] = ()
+    unset: tuple[str, ...] = ()
+    finishes: bool = False
+    route: Route = Route()
+
+
+@frozen
 class Plan:
     """Everything that will happen, decided before anything happens.
 
@@ -467,8 +491,10 @@ class Plan:
             the launcher that the command is.
         agent: What starts the processes, None where the launcher does.
         mode: Become the command (or the agent), or start one process per place and wait.
-        processes: At least one; exactly one where mode is `Mode.EXEC`. With an agent: what its
-            processes will be, none where that is not known before.
+        processes: The ranks of this node. With an agent: what its processes will be, none where that
+            is not known before.
+        companions: The processes beside them. Where mode is `Mode.EXEC` and there is no agent, there is
+            one process or one companion, and nothing else.
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
@@ -496,8 +522,10 @@ class Plan:
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
+    companions: tuple[Companion, ...] = ()
 
     def __post_init__(self) -> None:
-        wrong = not self.processes or (self.mode is Mode.EXEC and len(self.processes) != 1)
+        count = len(self.processes) + len(self.companions)
+        wrong = not count or (self.mode is Mode.EXEC and count != 1)
         if self.agent is None and wrong:
-            raise ValueError(f"{len(self.processes)} processes cannot run by {self.mode}")
+            raise ValueError(f"{count} processes cannot run by {self.mode}")

@@ -16,6 +16,7 @@ from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flags import FLAGS, PROCESS_LIMIT, find_unknown
 from launcher.frameworks import python, starters, table, torch
 from launcher.frameworks.case import Case
+from launcher.frameworks.horovod import Meeting, find_meeting, name_framework
 from launcher.host import Host
 from launcher.ledger import RULE, Ledger
 from launcher.machine import read_machine
@@ -24,6 +25,7 @@ from launcher.model import (
     Agent,
     Allocation,
     Binding,
+    Companion,
     Fact,
     Machine,
     Mode,
@@ -38,7 +40,7 @@ from launcher.model import (
 from launcher.options import Options
 from launcher.sources import Gathered, gather
 from launcher.sources.launched import MARKER
-from launcher.supervision import plan_supervision
+from launcher.supervision import plan_route, plan_supervision
 from launcher.topology import plan_topology
 
 TYPE_CHECKING = False
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
@@ -80,6 +83,11 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
     each = _count_processes(ledger, request, allocation) if forks else 1
     topology = plan_topology(allocation, each)
+    meeting = Meeting()
+    if request.own is None and not allocation.ranks_at_start:
+        meeting = find_meeting(request.argv, options, environ, allocation.scope, topology, host)
+        options = name_framework(options, meeting)
+        request = Request(**{**vars(request), "options": options})
     binding = Binding()
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
@@ -87,24 +95,30 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     origins = name_origins(ledger, forks)
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
-    case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
     fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
+    interface = find_interface(fabric, environ)
+    facts = (allocation, topology, machine, origins, forks, interface, meeting)
+    case = Case(request.argv, options, environ, *facts)
+    argv = table.plan_argv(case) if agent is None else request.argv
+    beside = table.plan_companions(case) if agent is None else []
     if agent is not None and agent.fleet is None and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
         *plan_settings(case, role, binding),
-        *python.plan_unbuffered(_count_writers(topology, agent), environ),
+        *(unbuffered := python.plan_unbuffered(_count_writers(topology, agent) + len(beside), environ)),
         *fabric,
     )
     notes = (
-        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *note_unheard(options, agent)),
+        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *meeting.notes),
+        *note_unheard(options, agent),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *name_unknown(environ),
     )
     is_first = agent is None and any(place.rank == 0 for place in shown)
     proof = node.proof if node and is_first else None
-    stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
+    parent = (forks and (agent is None or agent.stays)) or bool(beside)
+    stays = parent or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -116,7 +130,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
             Process(
                 place.rank,
                 place.local_rank,
-                request.argv,
+                argv,
                 plan_process(case, place, binding),
                 binding.cpus(place.local_rank),
             )
@@ -126,11 +140,35 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
         bind=binding.mode,
-        supervision=plan_supervision(options, topology, of_agent=agent is not None, proof=proof),
+        supervision=plan_supervision(
+            options, topology, of_agent=agent is not None, companion_count=len(beside), proof=proof
+        ),
         network=node.network if node else None,
         findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
         notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
+        companions=plan_companions(beside, unbuffered, options, environ),
+    )
+
+
+def plan_companions(
+    beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
+) -> tuple[Companion, ...]:
+    """Return the companions of a framework with all that each has of us: nothing that ranks have."""
+    if not beside:
+        return ()
+    unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
+    common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
+    return tuple(
+        Companion(
+            one.name,
+            one.argv,
+            (*common, *one.settings),
+            tuple(sorted({*one.unset, *unset})),
+            one.finishes,
+            plan_route(options, None),
+        )
+        for one in beside
     )
 
 
@@ -244,6 +282,12 @@ def note_unheard(options: Options, agent: Agent | None) -> list[str]:
     ]
 
 
+def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str:
+    """Return the interface that gloo is told of, the user's or ours; empty if none."""
+    planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
+    return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
+
+
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
     """Return how many processes to fork; refuse what is no plan but an attempt on the node's memory."""
     count = count_processes(request, allocation.node_count)
@@ -334,8 +378,13 @@ def _is_bound(machine: Machine) -> bool:
     return cpus is not None and bound is not None and bound < cpus
 
 
-def render_environ(plan: Plan, process: Process, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of one process: inherited, less what is unset, plus settings.
+
+    A companion has no rank: it gets neither what the ranks share nor what describes one.
+    """
+    if isinstance(process, Companion):
+        return apply_settings(environ, (*plan.unset, *process.unset), process.settings)
     return apply_settings(environ, plan.unset, (*plan.settings, *process.settings))
 
 

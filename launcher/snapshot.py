@@ -361,6 +361,11 @@ class RecordedHost(Host):
         ]
         return tuple(Package(*values) for values in fields)
 
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the version that was recorded for a Python; only of packages that matter to a job."""
+        found = self.packages(python, environ)
+        return None if found is None else next((item.version for item in found if item.name == name), "")
+
     def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
         """Return the recorded copies of a library."""
         listed = _mapping(self._data.get("libraries")).get(name)

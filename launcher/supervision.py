@@ -11,17 +11,23 @@ BOTH = STDOUT | STDERR
 
 
 def plan_supervision(
-    options: Options, topology: Topology, *, of_agent: bool = False, proof: Proof | None = None
+    options: Options,
+    topology: Topology,
+    *,
+    of_agent: bool = False,
+    companion_count: int = 0,
+    proof: Proof | None = None,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
     ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
-    restarts are its own. ``proof``: what rank 0, one of them, is to say of its network.
+    restarts are its own. ``companion_count``: how many processes run beside the ranks. ``proof``: what
+    rank 0, one of them, is to say of its network.
 
     Raises:
         UsageError: Options that exclude each other.
     """
-    count = 1 if of_agent else len(topology.places)
+    count = 1 if of_agent else len(topology.places) + companion_count
     restarts = int(options.number("restarts", 0))
     if restarts and topology.node_count != 1:
         raise UsageError(_restarts_on_one_node(options, topology))
@@ -42,8 +48,8 @@ def plan_supervision(
     )
 
 
-def plan_route(options: Options, local_rank: int) -> Route:
-    """Return where one process's output goes, with torchrun's meanings.
+def plan_route(options: Options, local_rank: int | None) -> Route:
+    """Return where one process's output goes, with torchrun's meanings; None for one that has no rank.
 
     ``--redirects``: to a file instead of to us; ``--tee``: to a file as well; the filter names those
     that may write to us at all.
@@ -51,11 +57,11 @@ def plan_route(options: Options, local_rank: int) -> Route:
     redirected = _bits(options, "redirects", local_rank)
     teed = _bits(options, "tee", local_rank)
     shown = options.numbers("local_ranks_filter")
-    visible = BOTH if shown is None or local_rank in shown else 0
+    visible = BOTH if shown is None or local_rank is None or local_rank in shown else 0
     return Route(to_file=redirected | teed, to_console=(BOTH & ~redirected | teed) & visible)
 
 
-def _bits(options: Options, dest: str, local_rank: int) -> int:
+def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 

@@ -11,7 +11,7 @@ horovod/runner/launch.py (0.28); orte/tools/orterun (4.1), prte schizo ompi (5.0
 
 from __future__ import annotations
 
-from launcher.engines.process import is_python
+from launcher.engines.process import find_script, is_python
 from launcher.environ import Malformed, shorten
 from launcher.flags import FLAGS
 from launcher.frozen import frozen
@@ -273,7 +273,7 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
 
 def _match(argv: Sequence[str], call: Sequence[str]) -> int:
     """Return how many words of a command line are this call, 0 if it is another."""
-    start = _skip_python(argv) if argv and is_python(argv[0]) else 0
+    start = find_script(argv) if argv and is_python(argv[0]) else 0
     if start is None:
         return 0
     words = list(argv[start : start + len(call)])
@@ -281,19 +281,6 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
         words[0] = words[0].rpartition("/")[2]
     by_module = call[0] == "-m"
     return start + len(call) if words == list(call) and (start > 0 or not by_module) else 0
-
-
-def _skip_python(argv: Sequence[str]) -> int | None:
-    """Return where ``-m`` or the script stands in a Python's command line, None if there is neither."""
-    place = 1
-    while place < len(argv):
-        word = argv[place]
-        if word == "-m" or not word.startswith("-"):
-            return place
-        if word == "-c":
-            return None
-        place += 2 if word in ("-W", "-X") else 1
-    return None
 
 
 def _read_own(launcher: Launcher, words: Sequence[str]) -> list[tuple[str, str]]:

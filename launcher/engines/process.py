@@ -23,6 +23,19 @@ def is_python(word: str) -> bool:
     return kind is not None and not name[len(kind) :].strip("0123456789.")
 
 
+def find_script(argv: Sequence[str]) -> int | None:
+    """Return where ``-m`` or the script stands in a Python's command line, None if there is neither."""
+    place = 1
+    while place < len(argv):
+        word = argv[place]
+        if word == "-m" or not word.startswith("-"):
+            return place
+        if word == "-c":
+            return None
+        place += 2 if word in ("-W", "-X") else 1
+    return None
+
+
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the full command line: a ``.py`` file or ``-m module`` runs under Python.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.frameworks.horovod import Meeting
 from launcher.frozen import frozen
 from launcher.model import Allocation, Machine, Topology
 from launcher.options import Options
@@ -24,6 +25,8 @@ class Case:
         machine: What this node has.
         origins: Where each fact came from, by the name of the fact (``"world_size"``).
         forks: Whether we start the processes, rather than being one of them.
+        interface: Name of the interface that leads to the other nodes; empty if nobody told gloo of one.
+        horovod: How the processes meet by Horovod, if they do.
     """
 
     argv: tuple[str, ...]
@@ -34,6 +37,8 @@ class Case:
     machine: Machine
     origins: Mapping[str, str]
     forks: bool
+    interface: str = ""
+    horovod: Meeting = Meeting()
 
     def origin(self, fact: str) -> str:
         """Return where a fact came from."""

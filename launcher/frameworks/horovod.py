@@ -1,29 +1,297 @@
-"""Horovod without MPI: where each process stands. With MPI it asks MPI, and reads none of this.
+"""Horovod: MPI where an mpirun has started the processes, else gloo, which meets at a server of ours.
 
-Source: horovod/runner/gloo_run.py, horovod/common/gloo/gloo_context.cc (0.28).
+Without mpirun ``hvd.init()`` of a Horovod with MPI makes every process a world of its own, and N copies
+of a training run end with success. So a job of Horovod gets gloo's variables and Horovod's own
+rendezvous server, beside rank 0; and a job that only might be one gets variables with which
+``hvd.init()`` fails. ``HOROVOD_RANK`` is set only where the server is: scripts and Lightning 1 take its
+presence for "horovodrun has started me".
+
+Source: horovod/common/gloo/gloo_context.cc and http_store.cc (which variables are read, and what is
+tried how often), utils/env_parser.cc (controllers), runner/gloo_run.py (what horovodrun sets); 0.28.1.
 """
 
 from __future__ import annotations
 
-from launcher.model import Place, Setting
+import os
+import sys
+
+from launcher.engines.process import find_script, is_python
+from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.model import Companion, Place, Policy, Scope, Setting, Topology
+from launcher.options import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from launcher.frameworks.case import Case
+
+NAME = "horovod"
+CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
+ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
+INTERFACE = "HOROVOD_GLOO_IFACE"
+TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+TIMEOUT_S = 600
+"""How long ranks wait for each other. Horovod's 30 s are for processes that one command has started;
+those of a job on several nodes begin when their node is ready."""
+MPI, GLOO = "mpi", "gloo"
+TRAP = "trap"
+"""Nobody has said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
+NOWHERE = ("127.0.0.1", "1")
+"""Where no program listens: without a server, the address must be refused and not be looked for."""
+STARTERS = {"OMPI_COMM_WORLD_RANK": "Open MPI", "MPI_LOCALRANKID": "MPICH"}
+"""What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
+KERAS = (
+    "horovod.tensorflow.keras",
+    "horovod.keras",
+    "horovod.tensorflow import keras",
+    "horovod import keras",
+)
+_HERE = os.path.dirname(os.path.abspath(__file__))
+WAITER = os.path.join(_HERE, "horovod_wait.py")
+SERVER = os.path.join(_HERE, "horovod_server.py")
+
+
+@frozen
+class Meeting:
+    """How the processes of a job meet by Horovod, if they do.
+
+    Attributes:
+        kind: `MPI` (it asks MPI), `GLOO` (it needs all of our variables), `TRAP`; empty for nothing.
+        why: What shows it.
+        notes: What is worth a word.
+    """
+
+    kind: str = ""
+    why: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def find_meeting(
+    argv: tuple[str, ...],
+    options: Options,
+    environ: Mapping[str, str],
+    scope: Scope,
+    topology: Topology,
+    host: Host,
+) -> Meeting:
+    """Return how the processes of this job meet; looks at its script, and into its Python's folders.
+
+    Args:
+        argv: The command line of a process; empty if there is none.
+        options: What the user asked for.
+        environ: What the processes inherit.
+        scope: How often the launcher was started.
+        topology: The shape of the job.
+        host: This machine.
+
+    Raises:
+        UsageError: Horovod is asked for, and cannot meet in such a job.
+        Unavailable: The script and its Keras do not go together.
+        EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other.
+    """
+    asked = options.text("framework", "auto")
+    if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
+        return Meeting()
+    if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
+        return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
+    python = argv[0] if argv and is_python(argv[0]) else ""
+    script, text = _read_script(argv, host) if python else ("", "")
+    why = f"{script} imports horovod" if imports_horovod(text) else ""
+    if why:
+        _check_keras(script, text, python, environ, host)
+    if asked == NAME:
+        why = options.origins("framework")[0]
+    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
+    if not why:
+        maybe = bool(python) and not starter and not environ.get(CONTROLLER)
+        return _trap(python) if maybe and host.find_version(python, environ, NAME) else Meeting()
+    kind, notes = _choose_controller(python, environ, starter, host)
+    problems = [*_find_gaps(topology), *_find_contradictions(environ)] if kind == GLOO else []
+    if problems and asked == "auto":
+        return _trap(python)
+    if problems:
+        raise problems[0]
+    return Meeting(kind, why, notes)
+
+
+def name_framework(options: Options, meeting: Meeting) -> Options:
+    """Return the options of a job that shows to be one of Horovod as if the user had said so."""
+    if meeting.kind not in (MPI, GLOO) or options.text("framework") == NAME:
+        return options
+    return options.with_inner(Options({"framework": Given(NAME, meeting.why, NAME)}))
+
+
+def _read_script(argv: tuple[str, ...], host: Host) -> tuple[str, str]:
+    """Return the script of a Python's command line, and its text if it is a file that can be read."""
+    place = find_script(argv)
+    if place is None or argv[place] == "-m" or not os.path.isfile(argv[place]):
+        return "", ""
+    return argv[place], host.read_text(os.path.abspath(argv[place])) or ""
+
+
+def imports_horovod(text: str) -> bool:
+    """Whether a line of a script imports Horovod."""
+    return NAME in text and any(_imports(line.strip()) for line in text.splitlines())
+
+
+def _check_keras(script: str, text: str, python: str, environ: Mapping[str, str], host: Host) -> None:
+    """Stop what would train each rank alone, and end well: Keras 3 never asks Horovod's optimizer."""
+    if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
+        return
+    legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
+    if legacy or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
+        return
+    version = host.find_version(python, environ, "keras") or ""
+    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
+        what = f"{script} uses horovod.tensorflow.keras, and {python} has Keras {version}"
+        raise Unavailable(
+            Problem(
+                "horovod-keras",
+                f"{what}: its DistributedOptimizer averages nothing there, each rank would train alone",
+                "command line and environment",
+                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
+            )
+        )
+
+
+def _imports(line: str) -> bool:
+    """Whether a line imports Horovod, or something inside of it."""
+    word, _, rest = line.partition(" ")
+    names = rest.split(",") if word == "import" else [rest] if word == "from" else []
+    return any(name.split()[:1] and name.split()[0].partition(".")[0] == NAME for name in names)
+
+
+def _choose_controller(
+    python: str, environ: Mapping[str, str], starter: str, host: Host
+) -> tuple[str, tuple[str, ...]]:
+    """Return who brings the processes together, and why if that is not what one would think."""
+    told = environ.get(CONTROLLER, "").lower()
+    if told:
+        return (told if told in (MPI, GLOO) else ""), ()
+    if not starter:
+        return GLOO, ()
+    packages = host.packages(python or None, environ) or ()
+    built = next((package.mpi for package in packages if package.name == NAME), STARTERS[starter])
+    if built == STARTERS[starter]:
+        return MPI, ()
+    what = f"is built for {built}" if built else "is built without MPI"
+    return GLOO, (f"Horovod {what}, and mpirun is of {STARTERS[starter]}: it meets by gloo",)
+
+
+def _trap(python: str) -> Meeting:
+    note = (
+        f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
+        "(else hvd.init() fails, rather than make every process a job of its own)"
+    )
+    return Meeting(TRAP, "horovod is installed, and nothing says that this is a job of Horovod", (note,))
+
+
+def _find_gaps(topology: Topology) -> list[UsageError]:
+    """Return what gloo needs of a job and this one has not, or does not tell."""
+    if ":" in topology.master_addr:
+        what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
+        fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
+        return [UsageError(Problem("horovod-address", what, "command line and environment", fix))]
+    sizes = (topology.node_count, topology.node_rank, topology.local_size)
+    known = None not in (*sizes, topology.world_size)
+    if known and topology.world_size == (topology.node_count or 0) * (topology.local_size or 0):
+        return []
+    shown = f"{topology.world_size} processes on {topology.node_count} nodes, {topology.local_size} on this"
+    what = f"Horovod without mpirun needs as many processes on each node: {shown} (node {topology.node_rank})"
+    fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
+    return [UsageError(Problem("horovod-shape", what, "command line and environment", fix))]
+
+
+def _find_contradictions(environ: Mapping[str, str]) -> list[EnvironmentUntrusted]:
+    if environ.get(OPERATIONS, "").lower() != MPI:
+        return []
+    what = f"{OPERATIONS}={environ[OPERATIONS]}, but no mpirun starts the processes: each would be alone"
+    fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
+    return [EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))]
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return the size of the job, and of this node."""
-    values = [
-        ("HOROVOD_SIZE", case.topology.world_size, "world_size"),
-        ("HOROVOD_LOCAL_SIZE", case.topology.local_size, "local_size"),
+    """Return the meeting point, the size of the job and of this node, and which node this is."""
+    meeting, job = case.horovod, case.topology
+    if meeting.kind == TRAP:
+        return [
+            *_choose_gloo(meeting.why),
+            Setting(ADDRESS, NOWHERE[0], meeting.why, Policy.IF_UNSET),
+            Setting(PORT, NOWHERE[1], meeting.why, Policy.IF_UNSET),
+        ]
+    if meeting.kind != GLOO:
+        return []
+    settings = [
+        Setting("HOROVOD_SIZE", str(job.world_size), case.origin("world_size")),
+        Setting("HOROVOD_LOCAL_SIZE", str(job.local_size), case.origin("local_size")),
+        Setting("HOROVOD_CROSS_RANK", str(job.node_rank), case.origin("node_rank")),
+        Setting("HOROVOD_CROSS_SIZE", str(job.node_count), case.origin("node_count")),
+        # Ranks of one node meet under this name: without it all nodes are "localhost"
+        Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
+        *_choose_gloo(meeting.why),
+        Setting(ADDRESS, job.master_addr, case.origin("master_addr"), Policy.IF_UNSET),
+        Setting(PORT, str(find_port(case)), "next to MASTER_PORT", Policy.IF_UNSET),
+        Setting(TIMEOUT, str(TIMEOUT_S), "nodes start at their own time", Policy.IF_UNSET),
     ]
-    return [Setting(name, str(value), case.origin(fact)) for name, value, fact in values if value is not None]
+    name, why = (case.interface, "as gloo's") if job.spans_nodes else ("lo", "one node")
+    return settings + ([Setting(INTERFACE, name, why, Policy.IF_UNSET)] if name else [])
+
+
+def _choose_gloo(why: str) -> list[Setting]:
+    """Return what makes gloo do all of it: one of the two alone would make Horovod ask MPI."""
+    return [
+        Setting(CONTROLLER, GLOO, why, Policy.IF_UNSET),
+        Setting(OPERATIONS, GLOO, why, Policy.IF_UNSET),
+    ]
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return where one process stands, in the job and on its node."""
+    if case.horovod.kind != GLOO:
+        return []
     return [
         Setting("HOROVOD_RANK", str(place.rank), case.origin("rank")),
         Setting("HOROVOD_LOCAL_RANK", str(place.local_rank), case.origin("local_rank")),
     ]
+
+
+def plan_argv(case: Case) -> tuple[str, ...]:
+    """Return the command line of a process that first waits for the rendezvous, where that is ours.
+
+    Horovod tries for 1.5 seconds to reach it, then aborts; node 0 may be minutes later than the others.
+    """
+    if not _is_served(case) or not case.argv:
+        return case.argv
+    where = f"{case.topology.master_addr}:{find_port(case)}"
+    return (sys.executable, "-I", "-S", WAITER, where, name_slots(case.topology), *case.argv)
+
+
+def plan_companions(case: Case) -> list[Companion]:
+    """Return Horovod's rendezvous server where rank 0 is, run by the Python that has Horovod."""
+    if not _is_served(case) or all(place.rank for place in case.topology.places):
+        return []
+    python = case.argv[0] if case.argv and is_python(case.argv[0]) else sys.executable
+    return [
+        Companion("horovod server", (python, SERVER, str(find_port(case)), name_slots(case.topology))),
+    ]
+
+
+def _is_served(case: Case) -> bool:
+    return case.horovod.kind == GLOO and not case.environ.get(ADDRESS)
+
+
+def find_port(case: Case) -> int:
+    """Return the port of the rendezvous: the user's, else the one above MASTER_PORT, agreed on unasked."""
+    told = case.environ.get(PORT, "")
+    if told.isascii() and told.isdecimal():
+        return int(told)
+    port = case.topology.master_port
+    return port + 1 if port < 65535 else port - 1
+
+
+def name_slots(topology: Topology) -> str:
+    """Return the nodes of a job as Horovod writes them, ``"node0:2,node1:2"``."""
+    return ",".join(f"node{index}:{topology.local_size}" for index in range(topology.node_count or 0))

@@ -2,7 +2,8 @@
 
 Their variables do not conflict, so every job gets those that cost nothing; ``--framework`` names one
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
-``plan_common(case)`` and ``plan_process(case, place)``, which return settings.
+``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
+``plan_companions(case)``, which returns the processes that run beside the ranks.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
@@ -11,10 +12,12 @@ from __future__ import annotations
 
 from launcher.frameworks import horovod, jax
 from launcher.frameworks.case import Case
-from launcher.model import Place, Setting
+from launcher.model import Companion, Place, Setting
 
 ALWAYS = (horovod, jax)
 """Those whose variables are in every job, besides the contract of PyTorch."""
+NAMED = (horovod.NAME,)
+"""Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -22,6 +25,22 @@ def plan_common(case: Case) -> list[Setting]:
     return [setting for framework in ALWAYS for setting in framework.plan_common(case)]
 
 
+def plan_companions(case: Case) -> list[Companion]:
+    """Return what runs on this node beside the ranks: the servers of the framework that is named."""
+    name = case.options.text("framework")
+    if name not in NAMED:
+        return []
+    from importlib import import_module
+
+    companions: list[Companion] = import_module(f"launcher.frameworks.{name}").plan_companions(case)
+    return companions
+
+
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
     return [setting for framework in ALWAYS for setting in framework.plan_process(case, place)]
+
+
+def plan_argv(case: Case) -> tuple[str, ...]:
+    """Return the command line of a process, as it is to be started."""
+    return horovod.plan_argv(case)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12")
 RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
 NCCLS = ("nvidia_nccl_cu13", "nvidia_nccl_cu12", "nvidia_nccl_cu11")
-BUILT_FOR_MPI = {"mpi4py": "mpi4py", "horovod": "horovod/torch"}
-"""Packages that are built for one MPI, and the folder with the binaries that say which."""
+BUILT_FOR_MPI = {"mpi4py": ("mpi4py",), "horovod": ("horovod/torch", "horovod/tensorflow")}
+"""Packages that are built for one MPI, and the folders with the binaries that say which."""
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
 """Whose library that is; all that has the library of MPICH takes MPICH's place."""
@@ -83,14 +83,20 @@ def _built_for(folder: str, name: str) -> str:
     """Return the family of MPI whose library a package's binaries need; empty if not exactly one."""
     if name not in BUILT_FOR_MPI:
         return ""
-    place = os.path.join(folder, BUILT_FOR_MPI[name])
+    files = [file for part in BUILT_FOR_MPI[name] for file in _binaries(os.path.join(folder, part))]
     try:
-        files = [os.path.join(place, entry) for entry in os.listdir(place) if ".so" in entry]
         needed = {match for file in files for match in _NEEDED.findall(_beginning(file))}
     except OSError:
         return ""
     families = {FAMILIES.get(name.decode("ascii"), "") for name in needed}
     return families.pop() if len(families) == 1 else ""
+
+
+def _binaries(folder: str) -> list[str]:
+    try:
+        return [os.path.join(folder, entry) for entry in os.listdir(folder) if ".so" in entry]
+    except OSError:
+        return []
 
 
 def _beginning(path: str) -> bytes:

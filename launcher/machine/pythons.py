@@ -1,4 +1,4 @@
-"""Which torch would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
+"""Which packages would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
 
 What an interpreter has on its path besides (a ``sitecustomize``, an import hook) is not seen; what
 cannot be told is unknown, and never a guess.
@@ -9,7 +9,6 @@ Source: docs.python.org, library/site and PEP 405 (pyvenv.cfg); Debian Python Po
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 TYPE_CHECKING = False
@@ -17,21 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 UNNAMED = "unknown"
-"""Version of a torch that says none (a source checkout)."""
-_VERSIONED = re.compile(r"python(3\.\d+)\Z")
+"""Version of a package that says none (a source checkout)."""
 
 
-def find_torch(python: str, environ: Mapping[str, str]) -> str | None:
-    """Return the version of torch that an interpreter would import; empty without one, None if unknown.
+def find_version(python: str, environ: Mapping[str, str], name: str) -> str | None:
+    """Return the version of a package that an interpreter would import; empty without one, None if unknown.
 
     Args:
         python: The interpreter, as in a command line: found through PATH.
         environ: The environment that it would be started with.
+        name: Of the package, as it is imported, and as it is installed.
     """
     folders = import_folders(python, environ)
     if folders is None:
         return None
-    return next((version for folder in folders for version in _versions(folder)), "")
+    return next((version for folder in folders for version in _versions(folder, name)), "")
 
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
@@ -54,10 +53,11 @@ def _is_ours(path: str) -> bool:
     return path == ours or (same_folder and os.path.realpath(path) == os.path.realpath(ours))
 
 
-def _versions(folder: str) -> Iterator[str]:
-    if os.path.isfile(os.path.join(folder, "torch", "__init__.py")):
-        names = [name for name in os.listdir(folder) if name.startswith("torch-")]
-        yield next((n[6:-10] for n in sorted(names) if n.endswith(".dist-info")), UNNAMED)
+def _versions(folder: str, package: str) -> Iterator[str]:
+    if os.path.isfile(os.path.join(folder, package, "__init__.py")):
+        start, end = f"{package}-", ".dist-info"
+        names = sorted(name for name in os.listdir(folder) if name.startswith(start) and name.endswith(end))
+        yield next((name.removeprefix(start).removesuffix(end) for name in names), UNNAMED)
 
 
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
@@ -81,18 +81,23 @@ def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
 
 
 def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None:
-    named = _VERSIONED.match(os.path.basename(real))
-    if named:
-        return named[1]
+    named = _read_version(os.path.basename(real))
+    if named is not None:
+        return named
     if "version" in config:
         return ".".join(config["version"].split(".")[:2])
     try:
-        found = [
-            match[1] for match in map(_VERSIONED.match, os.listdir(os.path.join(prefix, "lib"))) if match
-        ]
+        names = os.listdir(os.path.join(prefix, "lib"))
     except OSError:
         return None
+    found = [version for version in map(_read_version, names) if version is not None]
     return found[0] if len(found) == 1 else None
+
+
+def _read_version(name: str) -> str | None:
+    """Return the ``3.11`` of ``python3.11``, None of any other name."""
+    minor = name.removeprefix("python3.")
+    return f"3.{minor}" if minor != name and minor.isascii() and minor.isdecimal() else None
 
 
 def _venv_folders(prefix: str, version: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ import signal
 import socket
 from collections.abc import Mapping, Sequence
 
-from launcher.errors import LauncherError, NotReady, Problem
+from launcher.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.session import SERVE_SOCKET
@@ -278,6 +278,8 @@ def prepare(
     }
     typed, command, _ = read_run(words, told)
     plan = plan_job(told, Host(), read_options(typed, told), command)
+    if plan.companions:
+        raise UsageError(_no_companions(plan.companions[0].name))
     (process,) = plan.processes
     (environment,) = name_files(plan, [render_environ(plan, process, inherited)], becomes=False)
     child = Child(
@@ -320,6 +322,15 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
     given = variables if isinstance(variables, dict) else {}
     merged = {**environ, **given}
     return {name: value for name, value in merged.items() if isinstance(value, str)}
+
+
+def _no_companions(name: str) -> Problem:
+    return Problem(
+        "companion-per-rank",
+        f"this job needs a {name} beside rank 0, and a rank that mpirun has started runs alone",
+        "command line and environment",
+        "leave out --engine mpirun: launcher run on every node starts it (Horovod: or build it for this MPI)",
+    )
 
 
 def _no_folder(path: str, error: OSError) -> Problem:

@@ -38,16 +38,17 @@ _UNTOUCHED = object()
 """All streams without lines are one writer: nothing is put between their bytes."""
 
 
-def make_prefix(rank: int, colour: bool) -> bytes:
+def make_prefix(name: str, number: int, colour: bool) -> bytes:
     r"""Return what stands before each line of a process: ``b"[rank 3] "``.
 
     Args:
-        rank: Rank of the process.
-        colour: Whether to give each rank a colour of `PALETTE`.
+        name: What the process is called.
+        number: Which of the colours of `PALETTE` it has: neighbours differ.
+        colour: Whether it has one.
     """
     if not colour:
-        return b"[rank %d] " % rank
-    return b"\x1b[38;5;%dm[rank %d]\x1b[0m " % (PALETTE[rank % len(PALETTE)], rank)
+        return b"[%s] " % name.encode()
+    return b"\x1b[38;5;%dm[%s]\x1b[0m " % (PALETTE[number % len(PALETTE)], name.encode())
 
 
 class Stream:

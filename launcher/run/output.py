@@ -37,7 +37,13 @@ class Output:
     """
 
     def __init__(
-        self, watch: Supervision, loop: Loop, environ: Mapping[str, str], *, shares_terminal: bool
+        self,
+        watch: Supervision,
+        loop: Loop,
+        environ: Mapping[str, str],
+        *,
+        several: bool,
+        shares_terminal: bool,
     ) -> None:
         self._watch, self._loop = watch, loop
         self._consoles = (Console(1, "standard output"), Console(2, "standard error"))
@@ -47,7 +53,7 @@ class Output:
         )
         self._colour = escapes and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
-        self._several = len(watch.routes) > 1
+        self._several = several
         self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
         # Who is in a group of its own would be stopped for reading what is typed
         self._typed_in = not shares_terminal and os.isatty(0)
@@ -72,9 +78,7 @@ class Output:
         """
         fds: dict[int, int | None] = {}
         for bit in (STDERR, STDOUT):
-            path = (
-                folder.log_path(attempt, child.local_rank, NAMES[bit]) if child.route.to_file & bit else None
-            )
+            path = folder.log_path(attempt, child.folder, NAMES[bit]) if child.route.to_file & bit else None
             fds[bit] = self._open_one(index, child, bit, path, fds)
         stdin = None
         if self._typed_in:
@@ -105,7 +109,7 @@ class Output:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
         colour = self._colour and screen.console.is_terminal
-        prefix = make_prefix(child.rank, colour) if self._watch.prefix else b""
+        prefix = make_prefix(child.name, child.rank, colour) if self._watch.prefix else b""
         file = None if path is None else _log_file(path)
         if file is not None:
             self._files.append(file)

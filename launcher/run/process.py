@@ -32,7 +32,7 @@ class Process:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"{self.child.called or f'rank {self.child.rank}'} (pid {self.pid})"
+        return f"{self.child.name} (pid {self.pid})"
 
     @property
     def status(self) -> int:

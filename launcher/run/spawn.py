@@ -25,7 +25,8 @@ CANNOT_EXECUTE = 126
 class Child:
     """One process to start: its place, command line, whole environment, CPUs and where its output goes.
 
-    ``called``: what messages call it, if it is no process of the job but an agent that starts them.
+    ``called``: what messages call it, if it has no rank: an agent that starts the processes, or a
+    companion of them. ``companion``: it is one, and ``finishes``: it ends by itself when they have.
     """
 
     rank: int
@@ -35,6 +36,18 @@ class Child:
     route: Route = Route()
     cpus: tuple[int, ...] | None = None
     called: str = ""
+    companion: bool = False
+    finishes: bool = False
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.called or f"rank {self.rank}"
+
+    @property
+    def folder(self) -> str:
+        """What its folder among the logs is called: torchrun's for a rank."""
+        return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
 
 
 @frozen

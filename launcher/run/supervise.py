@@ -19,7 +19,7 @@ from launcher.run.family import describe, find_children, find_descendants
 from launcher.run.folder import ERROR_FILE, NCCL_FILE, STACKS_FILE, RunFolder
 from launcher.run.guardian import MARK, Guardian, mark_of
 from launcher.run.kernel import become_subreaper, read_signals
-from launcher.run.loop import Loop
+from launcher.run.loop import Later, Loop
 from launcher.run.output import Output
 from launcher.run.process import Process
 from launcher.run.relay import Relay
@@ -69,7 +69,7 @@ def supervise(
     """Run all children to their end and return the job's status.
 
     Args:
-        children: The processes, by local rank.
+        children: The companions, then the processes by local rank: they are started in this order.
         watch: How they are watched.
         node: Where we are.
         environ: Our own environment: TMPDIR, NO_COLOR, what names the platform.
@@ -125,7 +125,9 @@ class Supervisor:
         self.shares_terminal = self.may_share_terminal and len(children) == 1 and os.isatty(0)
         self.folder = RunFolder(watch.log_dir, self.log_id or self.run_id, node.node_rank, environ)
         self.loop = Loop(self.say)
-        self.output = Output(watch, self.loop, environ, shares_terminal=self.shares_terminal)
+        self.output = Output(
+            watch, self.loop, environ, several=len(children) > 1, shares_terminal=self.shares_terminal
+        )
         self.guardian: Guardian | None = None
         self.checking: Checking | None = None
         self.relay = self.make_relay()
@@ -136,6 +138,7 @@ class Supervisor:
         self.stalled: str | None = None
         self.mismatch: tuple[str, str] | None = None
         self.nccl_path: str | None = None
+        self.has_ranks = not all(child.companion for child in children)
         self.loop.add(self.watched.fd, self.on_signals)
 
     def make_relay(self) -> Relay:
@@ -308,7 +311,7 @@ class Supervisor:
         """Return what a process gets from this very run."""
         settings = {MARK: mark_of(self.run_id, self.environ)}
         for name, file in FILES.items():
-            path = self.folder.file(self.attempt, child.local_rank, file)
+            path = self.folder.file(self.attempt, child.folder, file)
             if path is not None:
                 settings[name] = path
         if self.watch.restarts:
@@ -321,7 +324,7 @@ class Supervisor:
         proof = self.watch.proof
         if proof is None or child.rank:
             return {}
-        self.nccl_path = self.folder.make_file(self.attempt, child.local_rank, "nccl.log")
+        self.nccl_path = self.folder.make_file(self.attempt, child.folder, "nccl.log")
         if self.nccl_path is None:
             self.say("the fabric is not verified: there is no folder for what NCCL writes")
             return {}
@@ -381,7 +384,7 @@ class Supervisor:
         del self.running[process.pid]
         self.stopper.started.discard(process.pid)
         self.ended.append(process)
-        if process.status and self.first is None:
+        if process.status and self.first is None and not (process.child.companion and self.ranks_have_ended):
             self.first = process
             self.relay.note_end()
             self.told_before = self.relay.told
@@ -389,7 +392,34 @@ class Supervisor:
                 self.loop.guard(self.watching.note_failure)
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
+        if self.ranks_have_ended and not self.stopper.begun:
+            self.end_companions(asked=not process.child.companion)
         self.news = True
+
+    @property
+    def ranks_have_ended(self) -> bool:
+        """Whether all ranks of this node have ended; what becomes of their companions does not count then."""
+        return self.has_ranks and all(process.child.companion for process in self.running.values())
+
+    def end_companions(self, *, asked: bool = False) -> None:
+        """The ranks have ended: tell their companions to, but leave those time that end by themselves.
+
+        Args:
+            asked: The last rank has just ended, and the time begins.
+        """
+        if any(process.child.finishes for process in self.running.values()):
+            if asked:
+                due = time.monotonic() + self.watch.grace_s
+                self.loop.timers.append(Later(due, self.stop_companions))
+        elif self.running:
+            self.stopper.begin(signal.SIGTERM)
+
+    def stop_companions(self) -> None:
+        """The time is over of companions that end by themselves."""
+        if self.running and not self.stopper.begun:
+            names = ", ".join(process.name for process in self.running.values())
+            self.say(f"{names}: still there {self.watch.grace_s:g} s after the last rank; SIGTERM")
+            self.stopper.begin(signal.SIGTERM)
 
     def stop_others(self, process: Process) -> None:
         """One has failed: the others would wait for it forever."""
@@ -495,7 +525,8 @@ class Supervisor:
 
         ends = [first, *(process for process in self.ended if process is not first)]
         deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
-        if first.child.called:
+        is_agent = bool(first.child.called) and not first.child.companion
+        if is_agent:
             self.say(f"{first.name} {first.end}")
             from launcher.run.root_cause import read_root_cause
 
@@ -518,9 +549,7 @@ class Supervisor:
             mismatch=self.mismatch,
         )
         # At a terminal of its own the reason stands right above, in the process's words.
-        self.publish(
-            verdict, shown=not (self.shares_terminal and not first.child.called and (first.code or 0) > 0)
-        )
+        self.publish(verdict, shown=not (self.shares_terminal and not is_agent and (first.code or 0) > 0))
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Say the verdict where people and platforms look for it."""
@@ -531,8 +560,7 @@ class Supervisor:
 
 def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
     """Return the child with a few more variables."""
-    environ = {**child.environ, **settings}
-    return Child(child.rank, child.local_rank, child.argv, environ, child.route, child.cpus, child.called)
+    return Child(**{**vars(child), "environ": {**child.environ, **settings}})
 
 
 def cannot_start(error: OSError) -> NotReady:

@@ -184,6 +184,23 @@ SYMPTOMS = (
         None,
     ),
     Symptom(
+        "horovod-rendezvous",
+        ("http_store.cc*request failed too many times", "what():*HTTP request failed."),
+        "hvd.init() found no rendezvous server",
+        "a job of Horovod that no mpirun starts: launcher run --framework horovod; else node 0's log "
+        "says why its server has ended",
+        None,
+        loud=True,
+    ),
+    Symptom(
+        "horovod-peer-missing",
+        ("http_store.cc*Wait timeout after*key(s)", "memory_store.cc*Wait timeout after*key(s)"),
+        "a rank did not come to Horovod's rendezvous in time (the key is its rank)",
+        "look at that rank's log, and whether its node is there; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
+        None,
+        loud=True,
+    ),
+    Symptom(
         "ranks-missing",
         ("waiting for clients*clients joined", "wait timeout after*keys:"),
         "not all ranks came to the rendezvous",
@@ -367,6 +384,17 @@ SYMPTOMS = (
         True,
         consequence=True,
         loud=True,
+    ),
+    Symptom(
+        "horovod-peer-lost",
+        (
+            "Horovod has been shut down. This was caused by an exception on one of the ranks",
+            "HorovodInternalError",
+        ),
+        LOST_PEER,
+        "look at the other ranks' logs for what happened before",
+        True,
+        consequence=True,
     ),
     Symptom(
         "gloo-peer-lost",

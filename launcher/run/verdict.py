@@ -65,7 +65,7 @@ class Death:
         stderr: The end of its stderr, at most `last_words.STDERR_BYTES`.
         error_file: Path of its error file (TORCHELASTIC_ERROR_FILE), which need not exist.
         asked: The last signal that the launcher passed on or sent to it before it ended.
-        called: What it is called if it has no rank: an agent that starts the processes.
+        called: What it is called if it has no rank: an agent that starts the processes, or a companion.
     """
 
     rank: int
@@ -333,18 +333,25 @@ def _tail(verdict: Verdict) -> Iterator[str]:
     for end in verdict.others:
         groups.setdefault(end.status, []).append(end)
     for status, ends in list(groups.items())[:GROUPS_SHOWN]:
-        ranks = name_ranks([end.rank for end in ends])
+        ranks = name_ends(ends)
         status = status.removeprefix("was ") if len(ends) > 1 else status
         verb = "were " if len(ends) > 1 and not status.startswith("exited") else ""
         comma = "," if "," in status else ""
         yield f"  then:  {ranks} {verb}{status}{comma} {_when(ends)}"
     if len(groups) > GROUPS_SHOWN:
-        more = [end.rank for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
-        yield f"  then:  {name_ranks(more)} in {len(groups) - GROUPS_SHOWN} other ways"
+        more = [end for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
+        yield f"  then:  {name_ends(more)} in {len(groups) - GROUPS_SHOWN} other ways"
     for text in verdict.leftovers[:LEFT_SHOWN]:
         yield f"  left:  {_cut(text)}"
     if len(verdict.leftovers) > LEFT_SHOWN:
         yield f"  left:  {len(verdict.leftovers) - LEFT_SHOWN} more"
+
+
+def name_ends(ends: Sequence[End]) -> str:
+    """Return e.g. ``ranks 0-3, ps 0, evaluator 0``."""
+    ranks = [end.rank for end in ends if not end.called]
+    called = [end.called for end in ends if end.called]
+    return ", ".join([*([name_ranks(ranks)] if ranks else []), *called])
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
@@ -438,6 +445,7 @@ def render_json(verdict: Verdict) -> str:
 
 def _describe(end: End) -> dict[str, object]:
     return {
+        "called": end.called or None,
         "rank": None if end.called else end.rank,
         "local_rank": None if end.called else end.local_rank,
         "pid": end.pid,

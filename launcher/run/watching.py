@@ -132,7 +132,8 @@ class Watching:
 
         def list_processes() -> list[tuple[int, int]]:
             """Return rank and pid of those that are to make progress."""
-            return [] if is_ending() else [(one.child.rank, pid) for pid, one in self._running.items()]
+            ranks = ((pid, one.child) for pid, one in self._running.items() if not one.child.companion)
+            return [] if is_ending() else [(child.rank, pid) for pid, child in ranks]
 
         self._stall = Stall(
             self._watch.stall_timeout_s,

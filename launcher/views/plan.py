@@ -15,7 +15,7 @@ from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB
 from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Agent, Finding, Fleet, Mode, Network, Plan, Policy, Process, Setting
+from launcher.model import Agent, Companion, Finding, Fleet, Mode, Network, Plan, Policy, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 from launcher.run.signals import name_signal
 
@@ -58,6 +58,7 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "bind": plan.bind,
         "grace_s": plan.supervision.grace_s,
         "supervision": _supervision(plan) if plan.mode is Mode.SUPERVISE else None,
+        "companions": [_companion(companion, environ) for companion in plan.companions],
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
         "reads": list(plan.reads),
@@ -164,6 +165,17 @@ def _process(process: Process, environ: Mapping[str, str]) -> dict[str, object]:
     }
 
 
+def _companion(companion: Companion, environ: Mapping[str, str]) -> dict[str, object]:
+    return {
+        "name": companion.name,
+        "argv": redact_argv(companion.argv),
+        "finishes": companion.finishes,
+        "settings": [_setting(setting, environ) for setting in companion.settings],
+        "unset": list(companion.unset),
+        "route": {"to_file": companion.route.to_file, "to_console": companion.route.to_console},
+    }
+
+
 def render_json(plan: Plan, environ: Mapping[str, str]) -> str:
     """Return the plan as JSON text, keys in a fixed order."""
     return json.dumps(describe(plan, environ), indent=1) + "\n"
@@ -227,8 +239,11 @@ def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
     if plan.agent is not None and plan.agent.settings:
         own = [_setting_row(setting, environ) for setting in plan.agent.settings]
         rows = [(f"-- {plan.engine} itself --", "", ""), *own, ("-- its processes --", "", ""), *rows]
+    for companion in plan.companions:
+        rows.append((f"-- {companion.name} --", "", ""))
+        rows += [_setting_row(setting, environ) for setting in companion.settings]
     for process in plan.processes:
-        if len(plan.processes) > 1:
+        if len(plan.processes) + len(plan.companions) > 1:
             rows.append((f"-- rank {process.rank} --", "", ""))
         rows += [_setting_row(setting, environ) for setting in process.settings]
     return _table(("variable", "value", "from"), rows)
@@ -272,7 +287,8 @@ def _commands(plan: Plan) -> list[str]:
     if fleet is not None and plan.topology.node_rank:
         where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
         return [f"serve: sshd at {where}, with the keys of the job, until node 0 says how it ended"]
-    lines = [(f"rank {p.rank}{_where(p)}", p.argv) for p in plan.processes if p.argv]
+    lines = [(one.name, one.argv) for one in plan.companions if one.argv]
+    lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in plan.processes if p.argv]
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]

@@ -72,9 +72,10 @@ def test_every_key_of_the_record_is_documented() -> None:
         inner = value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
         keys += [f"{key}.{name}" for name in inner]
     table = [row[0].strip("`") for row in rows("The record") if row[0] != "key" and set(row[0]) != {"-"}]
-    repeated = {"others.local_rank", "others.pid", "others.exit_status", "others.signal", "others.status"}
+    names = ("rank", "local_rank", "pid", "exit_status", "signal", "status")
+    repeated = {f"others.{name}" for name in names}
     assert [key for key in keys if key not in repeated] == table
-    row = next(row for row in rows("The record") if row[0] == "`others.rank`")
+    row = next(row for row in rows("The record") if row[0] == "`others.called`")
     assert {f"others.{name}" for name in re.findall(r"`(\w+)`", row[2])} == repeated
 
 

@@ -212,7 +212,7 @@ def test_taking_prefixes_away_gives_back_every_stream(
 ) -> None:
     """Any bytes in any chunks, held lines shown or not, messages in between: nothing is lost or mixed."""
     output = Output()
-    prefixes = [make_prefix(rank, colour) for rank in range(3)]
+    prefixes = [make_prefix(f"rank {rank}", rank, colour) for rank in range(3)]
     sources = [Source(output.screen, prefix) for prefix in prefixes]
     written = [b"", b"", b""]
     inserted: set[int] = set()
@@ -511,9 +511,10 @@ def test_prefixes_are_readable_on_any_ground() -> None:
     """Each colour stands out from black and from white, and the 8 processes of a node differ."""
     assert len(set(PALETTE)) == 8
     assert min(contrast(colour, ground) for colour in PALETTE for ground in (0.0, 1.0)) >= 4
-    assert make_prefix(11, colour=False) == b"[rank 11] "
-    assert render(make_prefix(11, colour=True)) == ["[rank 11] "]
-    assert make_prefix(3, colour=True) != make_prefix(4, colour=True).replace(b"rank 4", b"rank 3")
+    assert make_prefix("rank 11", 11, colour=False) == b"[rank 11] "
+    assert render(make_prefix("rank 11", 11, colour=True)) == ["[rank 11] "]
+    third, fourth = (make_prefix(f"rank {rank}", rank, colour=True) for rank in (3, 4))
+    assert third != fourth.replace(b"rank 4", b"rank 3")
 
 
 def test_progress_bars_of_two_processes_share_a_terminal() -> None:
@@ -908,7 +909,7 @@ def test_the_limit_leaves_room_for_a_read() -> None:
     """The queue of a supervisor that stops reading at the limit stays near it, whatever is written."""
     reader, writer = os.pipe()
     screen = Screen(Console(writer, "standard output"))
-    source = Source(screen, make_prefix(0, colour=True))
+    source = Source(screen, make_prefix("rank 0", 0, colour=True))
     while screen.console.backlog_bytes <= BACKLOG_LIMIT_BYTES:
         os.write(source.writer, b"\n" * 4096 * 8)
         source.stream.read()

@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 
 from launcher.host import Host
-from launcher.machine.pythons import UNNAMED, find_torch
+from launcher.machine.pythons import UNNAMED, find_version
 
 Make = Callable[..., Path]
+
+
+def find_torch(python: str, environ: dict[str, str]) -> str | None:
+    """Return the version of torch that an interpreter has."""
+    return find_version(python, environ, "torch")
 
 
 @pytest.fixture

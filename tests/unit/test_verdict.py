@@ -312,6 +312,7 @@ def test_the_record() -> None:
             {"code": c.code, "what": c.what, "fix": c.fix, "retryable": True, "consequence": c is PEER}
             for c in (OOM, PEER)
         ],
+        "called": None,
         "rank": 2,
         "local_rank": 2,
         "pid": 4713,
@@ -334,6 +335,7 @@ def test_the_record() -> None:
         "note": None,
         "others": [
             {
+                "called": None,
                 "rank": 0,
                 "local_rank": 0,
                 "pid": 4711,

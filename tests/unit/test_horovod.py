@@ -1,0 +1,323 @@
+"""Which jobs are Horovod's, what they get, and how a rank waits for the rendezvous. No Horovod is needed."""
+
+from __future__ import annotations
+
+import ast
+import http.server
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import LauncherError, NotReady
+from launcher.frameworks.horovod import SERVER, WAITER
+from launcher.frameworks.horovod_wait import wait
+from launcher.host import Host
+from launcher.model import Mode, Plan
+from launcher.options import read_options
+from launcher.plan import plan_job, render_environ
+from tests.process.starting import clean_environ
+
+IMPORTS = (
+    "import horovod.torch as hvd",
+    "from horovod import torch",
+    "import sys, horovod",
+    "  import horovod",
+)
+MENTIONS = (
+    "# import horovod",
+    "import horovodrun",
+    "print('import horovod')",
+    "from .horovod import x",
+    "import",
+)
+NODES: dict[str, Any] = {"nnodes": "2", "master_addr": "10.0.0.4", "nproc_per_node": "2"}
+SLOTS = "node0:2,node1:2"
+MPIRUN = {
+    "OMPI_COMM_WORLD_RANK": "0",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+}
+PER_RANK = {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+
+
+class Made(Host):
+    """This machine, with a Python that has Horovod, built for some MPI, or has not."""
+
+    def __init__(self, built_for: str | None) -> None:
+        super().__init__()
+        self.built_for = built_for
+
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the versions that it was made with."""
+        return {"horovod": "" if self.built_for is None else "0.28.1", "keras": "3.15.0"}.get(name, "")
+
+    def packages(self, python: str | None, environ: Mapping[str, str]) -> Any:
+        """Return Horovod alone."""
+        from launcher.machine.packages import Package
+
+        return () if self.built_for is None else (Package("horovod", "0.28.1", "/site", self.built_for),)
+
+
+def plan(
+    *command: str, environ: Mapping[str, str] | None = None, built_for: str | None = None, **flags: str
+) -> Plan:
+    """Return the plan for a command on a machine."""
+    given = dict(environ or {})
+    return plan_job(given, Made(built_for), read_options(flags, given), command)
+
+
+def horovod_of(job: Plan, local_rank: int = 0, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return what Horovod's names are in one process."""
+    found = render_environ(job, job.processes[local_rank], dict(environ or {}))
+    return {name[8:]: value for name, value in found.items() if name.startswith("HOROVOD_")}
+
+
+def script(folder: Path, line: str) -> str:
+    """Write a script with such a line."""
+    path = folder / "train.py"
+    path.write_text(f"import sys\n{line}\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("line", IMPORTS)
+def test_a_script_that_imports_horovod_makes_a_job_of_it(tmp_path: Path, line: str) -> None:
+    """The plan says so, and the engine is the launcher, whatever torch there is."""
+    job = plan("python", script(tmp_path, line), **NODES, node_rank="0", built_for="")
+    assert horovod_of(job)["CONTROLLER"] == "gloo"
+    assert job.engine == "process" and "imports horovod" in job.notes[-1]
+
+
+@pytest.mark.parametrize("line", MENTIONS)
+def test_a_script_that_only_speaks_of_it_does_not(tmp_path: Path, line: str) -> None:
+    """Without Horovod nothing is set."""
+    assert horovod_of(plan("python", script(tmp_path, line), nproc_per_node="2")) == {}
+
+
+def test_what_every_process_of_two_nodes_gets() -> None:
+    """On node 1, local rank 1: all that gloo reads; the node's name is its own; the port is derived."""
+    job = plan("python", "-m", "train", framework="horovod", node_rank="1", **NODES)
+    seen = horovod_of(job, 1)
+    seen.pop("GLOO_IFACE", None)  # as this machine's network is
+    assert seen == {
+        "RANK": "3",
+        "SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_SIZE": "2",
+        "CROSS_RANK": "1",
+        "CROSS_SIZE": "2",
+        "HOSTNAME": "node1",
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+        "GLOO_RENDEZVOUS_ADDR": "10.0.0.4",
+        "GLOO_RENDEZVOUS_PORT": "6106",
+        "GLOO_TIMEOUT_SECONDS": "600",
+    }
+    assert job.companions == ()
+    assert job.processes[1].argv[3:] == (WAITER, "10.0.0.4:6106", SLOTS, "python", "-m", "train")
+
+
+def test_node_0_serves() -> None:
+    """The server is run by the Python of the command, knows all nodes, and has no rank's variables."""
+    job = plan("/opt/bin/python", "-m", "train", framework="horovod", node_rank="0", **NODES)
+    (server,) = job.companions
+    assert server.argv == ("/opt/bin/python", SERVER, "6106", SLOTS)
+    assert not any(setting.name.startswith("HOROVOD_") for setting in server.settings)
+
+
+@pytest.mark.parametrize(("rank", "serves"), [("0", True), ("1", False)])
+def test_where_each_process_has_a_launcher_that_of_rank_0_stays(rank: str, serves: bool) -> None:
+    """The others become their command, once the server is there."""
+    environ = {**PER_RANK, "RANK": rank, "LOCAL_RANK": rank, "MASTER_ADDR": "10.0.0.4"}
+    flags = {"framework": "horovod", "nnodes": "2", "scope": "process"}
+    job = plan("python", "-m", "train", environ=environ, **flags)
+    assert (job.mode is Mode.SUPERVISE, len(job.companions)) == (serves, int(serves))
+    assert job.processes[0].argv[3] == WAITER
+
+
+@pytest.mark.parametrize(
+    ("flags", "built_for", "expected"),
+    [
+        ({}, "Open MPI", {}),
+        ({}, "", {}),  # nothing says that it is a job of Horovod, and mpirun's jobs are left alone
+        ({"framework": "horovod"}, "Open MPI", {}),
+        ({"framework": "horovod"}, None, {}),
+        ({"framework": "horovod"}, "", {"CONTROLLER": "gloo", "RANK": "0"}),
+        ({"framework": "horovod"}, "MPICH", {"CONTROLLER": "gloo", "RANK": "0"}),
+    ],
+)
+def test_under_mpirun_horovod_asks_mpi(
+    flags: dict[str, Any], built_for: str | None, expected: dict[str, str]
+) -> None:
+    """Unless it was built for another MPI, or for none, and somebody has said that this is its job."""
+    job = plan("python", "-m", "train", environ=MPIRUN, built_for=built_for, nnodes="1", **flags)
+    seen = horovod_of(job)
+    assert {name: seen.get(name) for name in expected} == expected and bool(seen) == bool(expected)
+
+
+def test_what_may_be_horovod_fails_and_is_told_why() -> None:
+    """Installed, several processes, no mpirun: a controller without a rendezvous, and no rank."""
+    job = plan("python", "-m", "train", nproc_per_node="2", built_for="Open MPI")
+    assert horovod_of(job) == {
+        "CONTROLLER": "gloo",
+        "CPU_OPERATIONS": "gloo",
+        "GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "GLOO_RENDEZVOUS_PORT": "1",
+    }
+    assert any("--framework horovod" in note for note in job.notes)
+    assert job.companions == () and job.processes[0].argv == ("python", "-m", "train")
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ"),
+    [
+        ({"nproc_per_node": "1"}, {}),
+        ({"nproc_per_node": "2", "framework": "torch"}, {}),
+        ({"nproc_per_node": "2"}, {"HOROVOD_CONTROLLER": "mpi"}),
+        ({"nproc_per_node": "2"}, {"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.9"}),
+        ({"nproc_per_node": "1", "framework": "horovod"}, {}),
+    ],
+)
+def test_where_nothing_is_set(flags: dict[str, Any], environ: dict[str, str]) -> None:
+    """One process, another framework, MPI by the user's word, processes of horovodrun."""
+    job = plan("python", "-m", "train", environ=environ, built_for="", **flags)
+    assert horovod_of(job) == {} and job.companions == ()
+
+
+def test_the_users_server_is_the_server() -> None:
+    """Whoever names a rendezvous serves it: no companion, nobody waits, all else is there."""
+    environ = {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.9", "HOROVOD_GLOO_RENDEZVOUS_PORT": "7777"}
+    job = plan("python", "-m", "train", environ=environ, framework="horovod", nproc_per_node="2")
+    seen = horovod_of(job, 1, environ)
+    assert (seen["GLOO_RENDEZVOUS_ADDR"], seen["GLOO_RENDEZVOUS_PORT"]) == ("10.0.0.9", "7777")
+    assert seen["RANK"] == "1" and job.companions == () and job.processes[0].argv[0] == "python"
+
+
+def test_the_users_port_is_the_port() -> None:
+    """Of the server, of the ranks that wait for it, and of gloo."""
+    environ = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "7777"}
+    job = plan("python", "-m", "train", environ=environ, framework="horovod", nproc_per_node="2")
+    assert job.companions[0].argv[2] == "7777" and job.processes[0].argv[4] == "127.0.0.1:7777"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "flags", "environ"),
+    [
+        ("horovod-address", 64, {**NODES, "node_rank": "0", "master_addr": "fd00::4"}, {}),
+        ("horovod-operations", 78, {"nproc_per_node": "2"}, {"HOROVOD_CPU_OPERATIONS": "mpi"}),
+        (
+            "horovod-shape",
+            64,
+            {"nnodes": "3", "scope": "process"},
+            {**PER_RANK, "WORLD_SIZE": "5", "MASTER_ADDR": "a"},
+        ),
+    ],
+)
+def test_what_gloo_cannot_do_is_an_error_by_name(
+    code: str, status: int, flags: dict[str, Any], environ: dict[str, str]
+) -> None:
+    """If Horovod was asked for."""
+    with pytest.raises(LauncherError) as caught:
+        plan("python", "-m", "train", environ=environ, framework="horovod", **flags)
+    (problem,) = caught.value.problems
+    assert (problem.code, caught.value.exit_status) == (code, status)
+
+
+@pytest.mark.parametrize(
+    ("line", "environ", "refused"),
+    [
+        ("import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer", {}, True),
+        ("from horovod.tensorflow import keras as hvd; hvd.DistributedOptimizer", {}, True),
+        ("import horovod.tensorflow.keras as hvd", {}, False),
+        (
+            "import horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer",
+            {"TF_USE_LEGACY_KERAS": "1"},
+            False,
+        ),
+        ("import tf_keras, horovod.tensorflow.keras as hvd; hvd.DistributedOptimizer", {}, False),
+        ("import horovod.torch as hvd; hvd.DistributedOptimizer", {}, False),
+    ],
+)
+@pytest.mark.parametrize("under", [{}, MPIRUN])
+def test_an_optimizer_that_would_average_nothing_is_refused(
+    tmp_path: Path, line: str, environ: dict[str, str], refused: bool, under: dict[str, str]
+) -> None:
+    """Keras 3 with Horovod's Keras optimizer, under MPI as well: each rank would train alone."""
+    flags = {} if under else {"nproc_per_node": "2"}
+    words = ("python", script(tmp_path, line))
+    if not refused:
+        plan(*words, environ={**environ, **under}, built_for="", **flags)
+        return
+    with pytest.raises(LauncherError) as caught:
+        plan(*words, environ={**environ, **under}, built_for="", nnodes="1", **flags)
+    assert [problem.code for problem in caught.value.problems] == ["horovod-keras"]
+
+
+def test_the_server_is_python_3_8() -> None:
+    """It runs in the Python of the command."""
+    ast.parse(Path(SERVER).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+def test_a_python_without_horovod_is_told_so() -> None:
+    """By name, with 69."""
+    line = [sys.executable, "-I", "-S", SERVER, "0", "node0:1"]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 69 and "[horovod-missing]" in done.stderr
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    """Says whose job it serves, as Horovod's server would be asked for it."""
+
+    job = ""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        body = self.job.encode()
+        self.send_response(200 if self.path == "/launcher/job" else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def served(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return where a server answers that it has the job of the parameter."""
+    handler = type("Handler", (Answer,), {"job": request.param})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+@pytest.mark.parametrize("served", [SLOTS], indirect=True)
+def test_a_rank_becomes_its_command_when_the_server_answers(served: str) -> None:
+    """At once, with its own status."""
+    line = [sys.executable, "-I", "-S", WAITER, served, SLOTS, "sh", "-c", "echo here; exit 7"]
+    done = subprocess.run(line, env=clean_environ(), capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (7, "here\n", "")
+
+
+@pytest.mark.parametrize("served", ["node0:8"], indirect=True)
+def test_the_server_of_another_job_is_not_taken_for_ours(served: str) -> None:
+    """After the timeout it is said what was found there."""
+    with pytest.raises(NotReady, match="another program or job answers there: 'node0:8'"):
+        wait(served, SLOTS, 0.2)
+
+
+def test_a_server_that_never_comes_is_a_named_end() -> None:
+    """75, after as long as the user allows."""
+    began = time.monotonic()
+    line = [sys.executable, "-I", "-S", WAITER, "127.0.0.1:1", SLOTS, "true"]
+    environ = clean_environ(HOROVOD_GLOO_TIMEOUT_SECONDS="1")
+    done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 75 and "[horovod-rendezvous]" in done.stderr
+    assert "Connection refused" in done.stderr and 1 <= time.monotonic() - began < 10
