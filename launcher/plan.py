@@ -95,7 +95,13 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         *fabric,
     )
     notes = (
-        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes),
+        *(
+            *ledger.notes,
+            *fabric_notes,
+            *request.notes,
+            *binding.notes,
+            *check_deepspeed(case, request, host),
+        ),
         f"engine {choice.engine}: {choice.why}",
     )
     stays = (forks and (agent is None or agent.stays)) or options.switch("init", host.is_init())
@@ -205,6 +211,20 @@ def plan_network(
 
     fabric = plan_node(host, environ, options, allocation)
     return (*settings, *fabric.settings), fabric.notes
+
+
+def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
+    """Return what is worth a word about a job that is named as one of DeepSpeed, or started by its command.
+
+    Raises:
+        LauncherError: What would keep it from starting right.
+    """
+    own = request.own if request.own is not None and request.own.launcher.name == "deepspeed" else None
+    if own is None and case.options.text("framework") != "deepspeed":
+        return ()
+    from launcher.frameworks.deepspeed_checks import check
+
+    return check(case, own, host)
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

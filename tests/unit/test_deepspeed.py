@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.errors import LauncherError
+from launcher.errors import LauncherError, NotReady
+from launcher.host import Host
 from launcher.model import Plan
-from launcher.plan import render_environ
+from launcher.options import read_options
+from launcher.plan import plan_job, render_environ
+from launcher.snapshot import RecordedHost
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.golden.truth import TRUTH, Job
 from tests.process.starting import clean_environ
@@ -91,3 +96,119 @@ def test_what_deepspeed_does_without_the_launcher() -> None:
     assert lost["error"] == "KeyError: 'NCCL_SOCKET_IFNAME'"
     assert overwritten["NCCL_SOCKET_IFNAME"] == "^docker0,lo"
     assert asks_mpi["asked"] == ["mpi_discovery"]
+
+
+HOSTS = "one slots=4\ntwo slots=4\n"
+TWO_NODES: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
+COMMAND = ("deepspeed", "train.py")
+
+
+def plan(
+    *command: str,
+    files: dict[str, str] | None = None,
+    gpus: int = 4,
+    environ: dict[str, str] | None = None,
+    **flags: Any,
+) -> Plan:
+    """Plan a command on a node of GPUs with these files."""
+    options = read_options(flags, {})
+    recorded = {"hostname": "here", "gpus": gpus, "environ": environ or {}, "files": files or {}}
+    host = RecordedHost(recorded)
+    return plan_job(host.environ, host, options, command)
+
+
+def refused(*command: str, **options: Any) -> str:
+    """Return the code of the one thing that is wrong."""
+    with pytest.raises(LauncherError) as caught:
+        plan(*command, **options)
+    (problem,) = caught.value.problems
+    return problem.code
+
+
+def test_a_hostfile_that_nobody_named_is_not_followed_to_other_nodes() -> None:
+    """/job/hostfile is DeepSpeed's default; one of this very node does no harm."""
+    assert refused(*COMMAND, files={"/job/hostfile": HOSTS}) == "default-hostfile"
+    assert plan(*COMMAND, files={"/job/hostfile": "here slots=4\n"})
+    assert plan("deepspeed", "--hostfile=none", "train.py", files={"/job/hostfile": HOSTS})
+    assert plan("python", "train.py", files={"/job/hostfile": HOSTS}, framework="deepspeed")
+    assert plan(*COMMAND, files={"/job/hostfile": HOSTS}, **TWO_NODES)  # it is given another
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (HOSTS, None),
+        ("one slots=4\n", "hostfile-mismatch"),
+        ("# none\n", "hostfile-mismatch"),
+        ("one slots=4\ntwo slots=8\n", "hostfile-mismatch"),
+    ],
+)
+def test_a_hostfile_of_the_users_fits_the_job(text: str, code: str | None) -> None:
+    """As many nodes as the job has, and no more processes than GPUs."""
+    command = ("deepspeed", "-H", "/hosts", "train.py")
+    options: dict[str, Any] = {"files": {"/hosts": text}, **TWO_NODES}
+    if code is None:
+        assert plan(*command, **options)
+    else:
+        assert refused(*command, **options) == code
+
+
+def test_gpus_that_a_hostfile_leaves_idle_are_worth_a_word() -> None:
+    """Slots for half of them may be what the user wants."""
+    job = plan("deepspeed", "-H", "/hosts", "train.py", files={"/hosts": HOSTS}, gpus=8, **TWO_NODES)
+    assert any("two slots=4, and this node has 8 GPUs" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("train", "outcome"),
+    [(64, None), (32, "note"), (96, "batch-size"), (65, "batch-size"), (4, "batch-size"), ("auto", None)],
+)
+@pytest.mark.parametrize("command", [COMMAND, ("python", "train.py")])
+@pytest.mark.parametrize("flag", ["--deepspeed_config", "--deepspeed"])
+def test_batch_sizes_that_contradict_the_world_are_told_before_the_start(
+    train: int | str, outcome: str | None, command: tuple[str, ...], flag: str
+) -> None:
+    """4 images x 2 steps x 8 processes are 64; 32 is right where two share a model; 96 is never."""
+    config = {
+        "train_batch_size": train,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+    }
+    options: dict[str, Any] = {
+        "files": {"/ds.json": json.dumps(config)},
+        "framework": "deepspeed",
+        **TWO_NODES,
+    }
+    line = (*command, flag, "/ds.json")
+    if outcome == "batch-size":
+        assert refused(*line, **options) == outcome
+    else:
+        notes = [note for note in plan(*line, **options).notes if "train_batch_size" in note]
+        assert bool(notes) is (outcome == "note")
+
+
+def test_a_configuration_that_does_not_say_all_is_deepspeeds_to_complete() -> None:
+    """Two sizes of three, other JSON, no JSON, no file: nothing is refused."""
+    for text in (
+        '{"train_batch_size": 7, "gradient_accumulation_steps": 3}',
+        "[]",
+        "{",
+        '{"train_batch_size": 7}',
+    ):
+        assert plan(*COMMAND, "--deepspeed_config=/ds.json", files={"/ds.json": text})
+    assert plan(*COMMAND, "--deepspeed_config", "/ds.json")
+    assert plan(*COMMAND, "--deepspeed_config")
+
+
+def test_the_lock_of_a_build_that_was_killed_is_named(tmp_path: Path) -> None:
+    """Every process would wait for it forever; a young one is somebody who compiles."""
+    lock = tmp_path / "fused_adam" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    options = read_options({"framework": "deepspeed", "nproc_per_node": "1"}, {})
+    assert plan_job(environ, Host(), options, ("true",))
+    os.utime(lock, (time.time() - 7200,) * 2)
+    with pytest.raises(NotReady, match=f"rm {lock}"):
+        plan_job(environ, Host(), options, ("true",))
+    assert plan_job(environ, Host(), read_options({"nproc_per_node": "1"}, {}), ("true",))
