@@ -25,11 +25,13 @@ class Listed:
     per_node: int | None = None
 
 
-def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> Evidence | None:
+def read_listed(
+    options: Options, host: Host, evidence: Sequence[Evidence], *, leads: bool
+) -> Evidence | None:
     """Return what a list of hosts says: the nodes, the first as the master, our own place.
 
-    A list that the user gives beats what platforms say. Where mpirun is to start the job, the list of a
-    platform (a batch script of Slurm) is enough for this node to find its place in it.
+    A list that the user gives beats what platforms say. Where one command starts the whole job from node 0
+    (``leads``), the list of a platform (a batch script of Slurm) is enough for this node to find its place.
 
     Raises:
         UsageError: Two lists, a file that cannot be read, or lines that are none of a hostfile.
@@ -46,7 +48,7 @@ def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> E
             _claim_place(reader, listed, Trust.ASKED)
         return reader.evidence()
     found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
-    if found is None or options.text("engine") != "mpirun" or _knows_place(evidence, options):
+    if found is None or not leads or _knows_place(evidence, options):
         return None
     assert isinstance(found.value, tuple)  # noqa: S101 - hosts are
     _claim_place(reader, Listed(found.value, found.origin), Trust.DERIVED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
-from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
@@ -65,7 +64,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
     options = request.options
-    gathered = _gather(environ, host, options)
+    gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)
     starts = request.starter is not None
     allocation, ledger = decide(
@@ -87,7 +86,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
     fabric, fabric_notes = plan_network(host, environ, options, allocation, topology, machine)
-    if agent is not None and agent.fleet is None and not request.starts_job:
+    if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
         *plan_settings(case, role, binding),
@@ -133,15 +132,14 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     )
 
 
-def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathered:
+def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
     source = options.get("source")
     typed = source is not None and source.origin.startswith("--")
-    starts_job = options.text("engine") == MPIRUN
-    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=starts_job)
-    if options.get("hosts") or options.get("hostfile") or starts_job:
+    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=leads)
+    if options.get("hosts") or options.get("hostfile") or leads:
         from launcher.hosts import read_listed
 
-        listed = read_listed(options, host, found.evidence)
+        listed = read_listed(options, host, found.evidence, leads=leads)
         if listed is not None:
             return Gathered((listed, *found.evidence), found.reads)
     return found

@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.fleets import Fleet, make_key
 from tests.cluster.frameworks import EXAMPLES, printed, rehearse, run_example
-from tests.zero import EXAMPLE, deepspeed_environ
+from tests.mpis import Mpi
+from tests.zero import EXAMPLE, TUNING, deepspeed_environ, read_tuned, write_tuned
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("deepspeed")]
 
+TUNING_S = 600.0
 FIGURES = re.compile(r"epoch 3/3: (loss [\d.]+, accuracy [\d.]+ %) \((\d+) processes\)")
 STYLES = {
     "azureml-mpi": "process",
@@ -49,3 +56,26 @@ def test_its_own_command_on_each_of_two_nodes(alone: str) -> None:
         r"launcher.launch .*--master_addr=(\S+) .*--node_rank=(\d)", done.stdout + done.stderr
     )
     assert sorted(started) == [("10.77.0.10", "0"), ("10.77.0.10", "1")]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Fleet]:
+    """Yield two nodes with a key of the job."""
+    need_namespaces()
+    with Cluster(2) as cluster:
+        fleet = Fleet(cluster, Mpi("", "", deepspeed_environ()), make_key(tmp_path), tmp_path)
+        yield fleet
+        fleet.close()
+
+
+def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
+    """Started once per node: node 0 tunes, node 1 serves until it is done; both train."""
+    for node in two.cluster.nodes:
+        words = ("--nproc-per-node", "1", "--", *write_tuned(tmp_path))
+        two.start(node, *words, command="run", environ=TUNING)
+    head, other = two.wait(TUNING_S)
+    assert (head.status, other.status) == (0, 0), head.err[-4000:] + other.err[-1000:]
+    assert (tmp_path / "results" / "ds_config_optimal.json").exists(), head.out[-3000:]
+    last = read_tuned(tmp_path)[-1]
+    assert last == {"total": 11.0, "size": 4, "hosts": ["node0", "node1"], "master": "node0"}
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]

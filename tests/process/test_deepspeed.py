@@ -13,7 +13,7 @@ import pytest
 
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import open_launcher
-from tests.zero import deepspeed_environ
+from tests.zero import TUNING, deepspeed_environ, read_tuned, write_tuned
 
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("deepspeed")]
 
@@ -92,3 +92,16 @@ def test_no_rank_survives_a_launcher_that_is_killed(tmp_path: Path) -> None:
     job.launcher.kill()
     job.end()
     wait_for(lambda: all(map(is_gone, ranks)), "all ranks are gone")
+
+
+def test_its_autotuner_on_one_node_needs_no_ssh(tmp_path: Path) -> None:
+    """Experiments, the best configuration, and the training with it; where no sshd listens."""
+    environ = {**deepspeed_environ(), **TUNING}
+    with open_launcher(
+        "run", "--nproc-per-node", "1", "--", *write_tuned(tmp_path), environ=environ
+    ) as launcher:
+        out, err = launcher.communicate(timeout=3 * START_S)
+    assert launcher.returncode == 0, out[-2000:] + err[-4000:]
+    assert (tmp_path / "results" / "ds_config_optimal.json").exists(), err[-4000:]
+    last = read_tuned(tmp_path)[-1]
+    assert (last["total"], last["size"], last["master"]) == (1.0, 4, "127.0.0.1")

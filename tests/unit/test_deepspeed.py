@@ -15,6 +15,7 @@ import pytest
 from launcher.errors import LauncherError, NotReady
 from launcher.host import Host
 from launcher.model import Plan
+from launcher.mpi import reach
 from launcher.options import read_options
 from launcher.plan import plan_job, render_environ
 from launcher.snapshot import RecordedHost
@@ -212,3 +213,86 @@ def test_the_lock_of_a_build_that_was_killed_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match=f"rm {lock}"):
         plan_job(environ, Host(), options, ("true",))
     assert plan_job(environ, Host(), read_options({"nproc_per_node": "1"}, {}), ("true",))
+
+
+HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "ssh_key": "/job.key"}
+SCRIPT = ("train.py", "--deepspeed", "ds.json")
+TUNE = ("python", "-m", "deepspeed.launcher.runner", "--autotuning", "run", *SCRIPT)
+
+
+def test_node_0_tunes_and_the_others_serve() -> None:
+    """It gets a hostfile that its experiments can read; another node gets an sshd, and no DeepSpeed."""
+    agent = plan(*TUNE, **HEAD).agent
+    assert agent is not None and agent.fleet is not None and agent.engine == "deepspeed" and agent.stays
+    told = ("--hostfile={folder}/hostfile", "--master_addr=one", "--master_port=6105")
+    assert agent.argv == (*TUNE[:3], *told, *TUNE[3:])
+    assert agent.files == (("{folder}/hostfile", "one slots=4\ntwo slots=4\n"),)
+    other = plan(*TUNE, **{**HEAD, "node_rank": "1"}).agent
+    assert other is not None and (other.engine, other.argv) == ("serve", ("sshd",))
+    assert other.fleet is not None and other.fleet.hosts == agent.fleet.hosts == ("one", "two")
+
+
+def test_a_hostfile_and_a_master_of_the_users_win() -> None:
+    """They stand behind ours, or instead of ours."""
+    line = ("deepspeed", "--autotuning", "tune", "-H", "/hosts", "--master_addr", "ib0", "train.py")
+    agent = plan(*line, files={"/hosts": HOSTS}, **HEAD).agent
+    assert agent is not None
+    assert agent.argv == (line[0], "--master_addr=ib0", "--master_port=6105", *line[1:])
+
+
+def test_a_single_node_tunes_without_ssh() -> None:
+    """No hostfile, no key, no other node."""
+    agent = plan("deepspeed", "--autotuning=tune", "train.py").agent
+    assert agent is not None and agent.argv == ("deepspeed", "--num_gpus=4", "--autotuning=tune", "train.py")
+    assert agent.fleet is not None and agent.fleet.hosts == ("here",) and not agent.files
+
+
+def test_what_the_autotuner_cannot_do_is_told() -> None:
+    """No hosts, no key on a node that is to serve, GPUs that experiments would not run on."""
+    assert refused(*TUNE, **TWO_NODES) == "no-hosts"
+    assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-key"
+    assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
+    assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
+    """A multi-instance task of Azure Batch: no flag names the nodes."""
+    case = read_case("azure_batch_2_nodes_gpus8")
+    found = []
+    for snapshot in snapshots(case):
+        host = RecordedHost(snapshot)
+        job = plan_job(host.environ, host, read_options({"ssh_key": "/job.key"}, {}), TUNE)
+        assert job.agent is not None
+        found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))
+    assert found == [("deepspeed", 2), ("serve", 2)]
+
+
+REACH = {
+    "ssh": ["/usr/bin/ssh", "-F", "/c"],
+    "own": ["one", "10.0.0.4"],
+    "shell": "/bin/bash",
+    "mark": ["M", "a b"],
+}
+SSH = ("/usr/bin/ssh", "-F", "/c")
+CALLS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    # pdsh's, for another node and for this one
+    (
+        ("-2", "-a", "-x", "-lroot", "two", "cd /x; run"),
+        (*SSH, *["-2", "-a", "-x", "-l", "root", "two"], "export M='a b'; cd /x; run"),
+    ),
+    (("-2", "-a", "-x", "-lroot", "one", "cd /x; run"), ("/bin/bash", "-c", "cd /x; run")),
+    # DeepSpeed's
+    (("-o", "PasswordAuthentication=no", "10.0.0.4", "hostname"), ("/bin/bash", "-c", "hostname")),
+    (("-p", "22", "two", "hostname", "-I"), (*SSH, "-p", "22", "two", "export M='a b'; hostname -I")),
+    (("root@one", "true"), ("/bin/bash", "-c", "true")),
+    # ssh's own affairs
+    (("-V",), (*SSH, "-V")),
+    (("--what", "one"), (*SSH, "--what", "one")),
+    (("two",), (*SSH, "two")),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), CALLS)
+def test_ssh_of_a_command_reaches_the_nodes_of_the_job(words: tuple[str, ...], line: tuple[str, ...]) -> None:
+    """Another node by the job's key, with the job's mark; this one without ssh."""
+    assert reach.plan(words, REACH) == line
