@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from launcher.environ import Malformed, Reader, parse_hosts, parse_int
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
@@ -98,7 +100,7 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
-    text = host.read_text(path)
+    text = host.read_text(os.path.abspath(path))
     try:
         if text is None or len(text) > HOSTFILE_LIMIT_BYTES:
             raise Malformed("a file that can be read")

@@ -38,7 +38,7 @@ def find_commands() -> str:
 
 
 TUNED = """
-import argparse, json, os, socket
+import argparse, json, os, socket, time
 import deepspeed, torch
 from torch import nn
 
@@ -51,10 +51,6 @@ torch.manual_seed(0)
 network = nn.Linear(64, 64)
 engine, *_ = deepspeed.initialize(args=options, model=network, model_parameters=network.parameters())
 size = engine.train_micro_batch_size_per_gpu()
-for step in range(12):
-    loss = engine(torch.full((size, 64), float(engine.global_rank))).square().mean()
-    engine.backward(loss)
-    engine.step()
 total = torch.tensor(10.0 ** engine.global_rank)
 deepspeed.comm.all_reduce(total)
 hosts = [None] * engine.world_size
@@ -63,6 +59,12 @@ if engine.global_rank == 0:
     with open(options.out, "a") as file:
         seen = {"total": float(total), "size": size, "hosts": hosts, "master": os.environ["MASTER_ADDR"]}
         file.write(json.dumps(seen) + chr(10))
+while os.environ.get("STAYS"):
+    time.sleep(1)
+for step in range(12):
+    loss = engine(torch.full((size, 64), float(engine.global_rank))).square().mean()
+    engine.backward(loss)
+    engine.step()
 """
 
 
@@ -73,8 +75,8 @@ TUNING = {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore", "LAUNCHER_ROLL_CAL
 def write_tuned(folder: Path) -> tuple[str, ...]:
     """Write a script and a configuration for the autotuner, and return its command.
 
-    Each training that comes to its end, tuned or not, adds a line to the file ``out``: the sum over all
-    ranks, which differs for each set of them, and where they run.
+    Each experiment adds a line to the file ``out``: the sum over all ranks, which differs for each set of
+    them, and where they run.
     """
     (folder / "tuned.py").write_text(TUNED)
     config = {
@@ -97,12 +99,12 @@ def write_tuned(folder: Path) -> tuple[str, ...]:
         "-m",
         "deepspeed.launcher.runner",
         "--autotuning",
-        "run",
+        "tune",
         *script,
         *("--deepspeed", "--deepspeed_config", str(folder / "ds.json")),
     )
 
 
 def read_tuned(folder: Path) -> list[dict[str, Any]]:
-    """Return what trainings have written that came to their end."""
+    """Return what experiments have written."""
     return [json.loads(line) for line in (folder / "out").read_text().splitlines()]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import re
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,7 +71,7 @@ def two(tmp_path: Path) -> Iterator[Fleet]:
 
 
 def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
-    """Started once per node: node 0 tunes, node 1 serves until it is done; both train."""
+    """Started once per node: node 0 tunes, node 1 serves until it is done; experiments run on both."""
     for node in two.cluster.nodes:
         words = ("--nproc-per-node", "1", "--", *write_tuned(tmp_path))
         two.start(node, *words, command="run", environ=TUNING)
@@ -78,4 +80,20 @@ def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path
     assert (tmp_path / "results" / "ds_config_optimal.json").exists(), head.out[-3000:]
     last = read_tuned(tmp_path)[-1]
     assert last == {"total": 11.0, "size": 4, "hosts": ["node0", "node1"], "master": "node0"}
+    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+
+
+def test_sigterm_ends_an_experiment_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
+    """Told to node 0 while an experiment runs: both end with its status, and nothing is left on either."""
+    for node in two.cluster.nodes:
+        words = ("--nproc-per-node", "1", "--", *write_tuned(tmp_path))
+        two.start(node, *words, command="run", environ={**TUNING, "STAYS": "1"})
+    deadline = time.monotonic() + TUNING_S / 4
+    while not (tmp_path / "out").exists():
+        assert time.monotonic() < deadline, "no experiment has started"
+        time.sleep(0.1)  # between two looks: there is nothing to wait on
+    assert any("tuned.py" in line for line in two.processes(two.cluster.nodes[1]))
+    two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
+    head, other = two.wait(TUNING_S / 4)
+    assert (head.status, other.status) == (143, 143), head.err[-3000:] + other.err[-1000:]
     assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
