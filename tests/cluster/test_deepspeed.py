@@ -50,14 +50,16 @@ def test_two_nodes_learn_what_one_process_learns(like: str, alone: str) -> None:
 
 
 def test_its_own_command_on_each_of_two_nodes(alone: str) -> None:
-    """``deepspeed train.py`` under the launcher: told its node, it starts its half, without ssh."""
-    command = ("deepspeed", os.path.join(EXAMPLES, EXAMPLE))
+    """``deepspeed train.py`` under the launcher: told its node, it starts its half, without ssh.
+
+    What the user tells it, here a port, stands.
+    """
+    command = ("deepspeed", "--master_port", "6200", os.path.join(EXAMPLES, EXAMPLE))
     done = rehearse("azure-batch", *command, environ=deepspeed_environ())
     assert FIGURES.findall(printed(done)) == [(alone, "2")]
-    started = re.findall(
-        r"launcher.launch .*--master_addr=(\S+) .*--node_rank=(\d)", done.stdout + done.stderr
-    )
-    assert sorted(started) == [("10.77.0.10", "0"), ("10.77.0.10", "1")]
+    flags = r"launcher.launch .*--master_addr=(\S+) --master_port=(\d+) --node_rank=(\d)"
+    started = re.findall(flags, done.stdout + done.stderr)
+    assert sorted(started) == [("10.77.0.10", "6200", "0"), ("10.77.0.10", "6200", "1")]
 
 
 @pytest.fixture
