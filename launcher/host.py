@@ -68,6 +68,15 @@ class Host:
         """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
         return os.getpid() == 1
 
+    def age_s(self, path: str) -> float | None:
+        """Return how many seconds ago a file was last written, None without one."""
+        import time
+
+        try:
+            return time.time() - os.stat(self.path(path)).st_mtime
+        except (OSError, ValueError):
+            return None
+
     def space(self, path: str) -> tuple[int, int] | None:
         """Return (size, free) in bytes of the file system that a path is on, None if unreadable."""
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from launcher.environ import Malformed, Reader, parse_hosts, parse_int
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
@@ -25,11 +27,13 @@ class Listed:
     per_node: int | None = None
 
 
-def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> Evidence | None:
+def read_listed(
+    options: Options, host: Host, evidence: Sequence[Evidence], *, leads: bool
+) -> Evidence | None:
     """Return what a list of hosts says: the nodes, the first as the master, our own place.
 
-    A list that the user gives beats what platforms say. Where mpirun is to start the job, the list of a
-    platform (a batch script of Slurm) is enough for this node to find its place in it.
+    A list that the user gives beats what platforms say. Where one command starts the whole job from node 0
+    (``leads``), the list of a platform (a batch script of Slurm) is enough for this node to find its place.
 
     Raises:
         UsageError: Two lists, a file that cannot be read, or lines that are none of a hostfile.
@@ -46,7 +50,7 @@ def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> E
             _claim_place(reader, listed, Trust.ASKED)
         return reader.evidence()
     found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
-    if found is None or options.text("engine") != "mpirun" or _knows_place(evidence, options):
+    if found is None or not leads or _knows_place(evidence, options):
         return None
     assert isinstance(found.value, tuple)  # noqa: S101 - hosts are
     _claim_place(reader, Listed(found.value, found.origin), Trust.DERIVED)
@@ -54,8 +58,8 @@ def read_listed(options: Options, host: Host, evidence: Sequence[Evidence]) -> E
     return reader.evidence()
 
 
-def require_hosts(options: Options, evidence: Sequence[Evidence]) -> None:
-    """Make sure that somebody names the nodes that mpirun is to start, where there are several.
+def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> None:
+    """Make sure that somebody names the nodes on which ``who`` is to start processes, if there are several.
 
     Raises:
         UsageError: Nobody does.
@@ -63,14 +67,14 @@ def require_hosts(options: Options, evidence: Sequence[Evidence]) -> None:
     facts = {claim.fact for item in evidence for claim in item.claims}
     asked = options.get("nnodes")
     if asked is not None and isinstance(asked.value, int) and asked.value > 1 and Fact.HOSTS not in facts:
-        raise UsageError(no_hosts(asked.value))
+        raise UsageError(no_hosts(asked.value, who))
 
 
-def no_hosts(count: int) -> Problem:
-    """Return that nobody names the nodes."""
+def no_hosts(count: int, who: str) -> Problem:
+    """Return that nobody names the nodes on which ``who`` is to start processes."""
     return Problem(
         "no-hosts",
-        f"mpirun is to start {count} nodes, and nothing names them",
+        f"{who} is to start processes on {count} nodes, and nothing names them",
         "command line and environment",
         "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
     )
@@ -118,7 +122,7 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
-    text = host.read_text(path)
+    text = host.read_text(os.path.abspath(path))
     try:
         if text is None or len(text) > HOSTFILE_LIMIT_BYTES:
             raise Malformed("a file that can be read")

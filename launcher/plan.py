@@ -70,7 +70,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
     options = request.options
-    gathered = _gather(environ, host, options)
+    gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)
     starts = request.starter is not None
     allocation, ledger = decide(
@@ -101,7 +101,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     case = Case(request.argv, options, environ, *facts)
     argv = table.plan_argv(case) if agent is None else request.argv
     beside = table.plan_companions(case) if agent is None else []
-    if agent is not None and agent.fleet is None and not request.starts_job:
+    if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
     settings = (
         *plan_settings(case, role, binding),
@@ -110,7 +110,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     )
     notes = (
         *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *meeting.notes),
-        *note_unheard(options, agent),
+        *(*note_unheard(options, agent), *check_deepspeed(case, request, host)),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *name_unknown(environ),
@@ -172,19 +172,19 @@ def plan_companions(
     )
 
 
-def _gather(environ: Mapping[str, str], host: Host, options: Options) -> Gathered:
+def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
     source = options.get("source")
     typed = source is not None and source.origin.startswith("--")
-    starts_job = options.text("engine") == MPIRUN
-    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=starts_job)
-    if options.get("hosts") or options.get("hostfile") or starts_job:
+    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=leads)
+    if options.get("hosts") or options.get("hostfile") or leads:
         from launcher.hosts import read_listed, require_hosts
 
-        listed = read_listed(options, host, found.evidence)
+        listed = read_listed(options, host, found.evidence, leads=leads)
         if listed is not None:
             return Gathered((listed, *found.evidence), found.reads)
-        if starts_job:
-            require_hosts(options, found.evidence)
+        if leads:
+            who = MPIRUN if options.text("engine") == MPIRUN else "deepspeed's autotuner"
+            require_hosts(options, found.evidence, who)
     return found
 
 
@@ -286,6 +286,20 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
     """Return the interface that gloo is told of, the user's or ours; empty if none."""
     planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
+
+
+def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
+    """Return what is worth a word about a job that is named as one of DeepSpeed, or started by its command.
+
+    Raises:
+        LauncherError: What would keep it from starting right.
+    """
+    own = request.own if request.own is not None and request.own.launcher.name == "deepspeed" else None
+    if own is None and case.options.text("framework") != "deepspeed":
+        return ()
+    from launcher.frameworks.deepspeed_checks import check
+
+    return check(case, own, host)
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

@@ -29,7 +29,15 @@ PUBLIC_PREFIXES = (
 PUBLIC_NAMES = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
-        *("GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_NAME", "ROLE_RANK", "ROLE_WORLD_SIZE"),
+        *(
+            "CROSS_RANK",
+            "CROSS_SIZE",
+            "GROUP_RANK",
+            "GROUP_WORLD_SIZE",
+            "ROLE_NAME",
+            "ROLE_RANK",
+            "ROLE_WORLD_SIZE",
+        ),
         *("NNODES", "NODE_COUNT", "NUM_NODES", "NPROC_PER_NODE", "NUM_PROCESSES", "PROCESS_ID"),
         *("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "JAX_COORDINATOR_ADDRESS"),
         *("JAX_COORDINATOR_PORT", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),

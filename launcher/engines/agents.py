@@ -39,6 +39,16 @@ class Request:
         """Whether the command starts even the processes of other nodes."""
         return self.own is not None and self.own.launcher.whole_job
 
+    @property
+    def leads(self) -> bool:
+        """Whether one command on node 0 starts the processes of all nodes, which serve."""
+        return self.tunes or (self.own is None and self.options.text("engine") == MPIRUN)
+
+    @property
+    def tunes(self) -> bool:
+        """Whether the command is DeepSpeed's autotuner."""
+        return self.own is not None and self.own.launcher.name == "deepspeed" and self.own.has("autotuning")
+
 
 def read_request(argv: tuple[str, ...], options: Options) -> Request:
     """Return what a command line asks for.
@@ -122,6 +132,11 @@ def plan_engine(
 
         name = request.own.launcher.name
         job = wrapped.Job(request.own, allocation, topology, request.options, machine, environ, host)
+        if request.tunes:
+            from launcher.engines import autotuning
+
+            why = "the command is DeepSpeed's autotuner, run on node 0"
+            return Choice(name, why), autotuning.plan_agent(job, request.argv)
         return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(
             job, request.argv
         )

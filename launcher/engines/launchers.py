@@ -37,6 +37,7 @@ class Launcher:
         abbreviates: Whether it takes abbreviations of its flags, as argparse does.
         scattered: Whether it takes its flags after the script as well, as click does.
         whole_job: Whether it starts the processes of all nodes.
+        forsakes: Whether SIGTERM ends it and leaves its processes running.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Launcher:
     abbreviates: bool = False
     scattered: bool = False
     whole_job: bool = False
+    forsakes: bool = False
 
 
 @frozen
@@ -228,6 +230,7 @@ TABLE = (
             ("master_port", "master_port"),
         ),
         abbreviates=True,
+        forsakes=True,
     ),
     Launcher(
         "fabric",

@@ -77,7 +77,7 @@ def plan_agent(
     fleet = plan_fleet(allocation, topology, options, environ, host)
     if allocation.node_rank != 0:
         if not fleet.has_key:
-            raise UsageError(_no_key(allocation))
+            raise UsageError(no_key(allocation, MPIRUN))
         return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
     mpi = host.find_mpi(environ)
     if mpi is None:
@@ -124,8 +124,9 @@ def plan_fleet(
     options: Options,
     environ: Mapping[str, str],
     host: Host,
+    who: str = MPIRUN,
 ) -> Fleet:
-    """Return the nodes, and how the head reaches them.
+    """Return the nodes, and how the head reaches them; ``who`` is to start processes there.
 
     Raises:
         UsageError: Their names are not known.
@@ -133,7 +134,7 @@ def plan_fleet(
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
     if not hosts and count > 1:
-        raise UsageError(no_hosts(count))
+        raise UsageError(no_hosts(count, who))
     has_key = options.get("ssh_key") is not None
     port = int(options.number("ssh_port", SSH_PORT if has_key else 0))
     hosts = hosts or (host.hostname(),)
@@ -213,10 +214,11 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     return interface.name, network_of(interface, fleet.address)
 
 
-def _no_key(allocation: Allocation) -> Problem:
+def no_key(allocation: Allocation, who: str) -> Problem:
+    """Return what is wrong where another node than the head has no key of the job."""
     return Problem(
         "no-key",
-        f"this is node {allocation.node_rank}, which is to serve, and there is no key of the job",
+        f"this is node {allocation.node_rank}, which is to serve {who}, and there is no key of the job",
         "command line and environment",
         "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
         "runs on the nodes already, start the launcher on node 0 alone",

@@ -10,11 +10,11 @@ Source: docs/frameworks.md has the variables, and who reads them.
 
 from __future__ import annotations
 
-from launcher.frameworks import horovod, jax
+from launcher.frameworks import deepspeed, horovod, jax
 from launcher.frameworks.case import Case
 from launcher.model import Companion, Place, Setting
 
-ALWAYS = (horovod, jax)
+ALWAYS = (deepspeed, horovod, jax)
 """Those whose variables are in every job, besides the contract of PyTorch."""
 NAMED = (horovod.NAME,)
 """Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""

@@ -8,16 +8,15 @@ little, one whose network is cut does nothing at all, and each has its own idea 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.errors import LauncherError
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.mpi import wire
-from launcher.mpi.crew import Crew, Line, Node, not_ready
+from launcher.mpi.crew import Crew, Line, Node
+from launcher.mpi.lead import CLOSE_S, LOST, Lead, Wake
 from launcher.mpi.verdicts import parse_record
 from launcher.redact import printable, redact
 from launcher.run.causes import Cause
@@ -26,15 +25,12 @@ from launcher.run.sig import signal
 from launcher.run.signals import name_signal
 from launcher.run.spawn import Child, Inherited, Streams
 from launcher.run.supervise import Node as Place
-from launcher.run.supervise import Supervisor
 from launcher.run.verdict import Death, End, Verdict, describe_end, make_verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.run.spawn import Changes
 
-LOST = 75
-"""Status of a job that has lost a node: the same command can succeed when started again."""
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""
 KILLED = (0, 9, 137, 205, 255)
@@ -54,7 +50,6 @@ FOLLOWS_NS = 1_000_000_000
 """The kernel closes what a killed mpirun had open before it tells us of the end: daemons can be quicker."""
 EXPLAIN_S = 2.0
 """After mpirun has failed: a session may yet tell why."""
-CLOSE_S = 8.0
 
 
 @frozen
@@ -208,10 +203,8 @@ class HeadRelay(Relay):
         self._head.ending.begin(sent)
 
 
-class Head(Supervisor):
+class Head(Lead):
     """The parent of mpirun, and of the sessions on all nodes."""
-
-    may_share_terminal = False
 
     def __init__(
         self,
@@ -222,15 +215,14 @@ class Head(Supervisor):
         environ: Mapping[str, str],
         private: str,
     ) -> None:
-        self.job, self.private = job, private
+        self.job = job
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
         """By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it."""
-        super().__init__([child], [path], watch, Place(0, job.world_size), environ)
-        self.run_id = job.name
+        super().__init__(
+            child, path, watch, Place(0, job.world_size), environ, private, job.name, job.timeout_s
+        )
         self.stdin = find_stdin()
-        self.processes, self.running = [], {}
-        self.has_run = False
         self.ending = Ending(self)
         self.crew = Crew(
             job.lines, self.welcome, self.loop, self.watched, environ, self.say, self.on_message, self.on_lost
@@ -271,66 +263,11 @@ class Head(Supervisor):
         """Return how many ranks have said that they start."""
         return sum(len(node.started) for node in self.crew.nodes)
 
-    # --- before mpirun
-
-    def run(self) -> int:
-        """Wait for the nodes, then run mpirun to its end.
-
-        Raises:
-            NotReady: Nodes did not answer in time.
-        """
-        status = LOST
-        try:
-            self.start_guardian()
-            self.gather()
-            if self.relay.told is not None:
-                status = 128 + self.relay.told
-                return status
-            self.has_run = True
-            status = super().run()
-            return status
-        except LauncherError as error:
-            status = error.exit_status
-            raise
-        finally:
-            self.crew.close(status, CLOSE_S)
-            if not self.has_run:
-                if self.guardian is not None:
-                    self.guardian.dismiss()
-                self.output.close()
-                self.folder.remove()
-
-    def gather(self) -> None:
-        """Return once every node has answered, or when we are told to end.
-
-        Raises:
-            NotReady: Some did not until the deadline.
-        """
-        deadline = time.monotonic() + self.job.timeout_s
-        wake = Wake(deadline)
-        self.loop.timers[:] = [self.crew, wake]
-        while self.crew.missing() and self.relay.told is None:
-            self.loop.turn()
-            self.reap()
-            if self.crew.refused is not None:
-                raise self.crew.refused
-            if wake.due is None and self.crew.missing():
-                raise not_ready(self.crew.missing(), self.job.timeout_s)
-
     def start_all(self) -> None:
         """Start mpirun."""
         self.crew.has_begun = True
         self.loop.timers += [self.crew, self.ending, self.counting]
         super().start_all()
-
-    def remove_traces(self) -> None:
-        """Keys stand in the private folder."""
-        super().remove_traces()
-        shutil.rmtree(self.private, ignore_errors=True)
-
-    def spared(self) -> tuple[int, ...]:
-        """Sessions clean up by themselves."""
-        return (*super().spared(), *self.crew.pids())
 
     # --- what the nodes say
 
@@ -516,17 +453,6 @@ def find_stdin() -> str | None:
     if stat.S_ISSOCK(mode):
         return None
     return f"/proc/{os.getpid()}/fd/0" if stat.S_ISREG(mode) or stat.S_ISFIFO(mode) else os.devnull
-
-
-class Wake:
-    """A point in time that ends a wait."""
-
-    def __init__(self, due: float) -> None:
-        self.due: float | None = due
-
-    def fire(self, now: float) -> None:
-        """It is time."""
-        self.due = None
 
 
 class Counting:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
-from launcher.mpi.head import Wake
+from launcher.mpi.lead import Wake
 from launcher.mpi.session import SERVE_SOCKET, parent_of
 from launcher.redact import printable
 from launcher.run.relay import Relay

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.engines.mpirun import (
     FOLDER,
     KEY_VARIABLE,
+    MPIRUN,
     ROLL_CALL_TIMEOUT_S,
     SERVE,
     SSH_PORT,
@@ -65,7 +66,14 @@ def run_fleet(
     try:
         if agent.engine == SERVE:
             return _serve(plan.supervision, fleet, environ, folder, checks)
-        return _lead(plan, agent, fleet, environ, folder, checks)
+        name = os.urandom(8).hex()
+        lines = _reach_all(fleet, environ, folder, name)
+        raise_limit(len(fleet.hosts))
+        if agent.engine != MPIRUN:
+            from launcher.mpi.tuner import run_tuner
+
+            return run_tuner(plan, agent, fleet, environ, folder, lines, name)
+        return _lead(plan, agent, fleet, environ, folder, lines, name, checks)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -157,17 +165,23 @@ def _serve(
     return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
 
 
+def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str) -> tuple[Line, ...]:
+    """Write what ssh needs, and return how the nodes are reached."""
+    write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
+    ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
+    return tuple(_reach(ssh, host, index, name) for index, host in enumerate(fleet.hosts))
+
+
 def _lead(
     plan: Plan,
     agent: Agent,
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
+    lines: tuple[Line, ...],
+    name: str,
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
-    write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
-    ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
-    name = os.urandom(8).hex()
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
     _write_files(agent, folder)
     argv = fill_line(agent.argv, folder, name)
@@ -176,7 +190,7 @@ def _lead(
     environment[MARK] = mark_of(name, environ)
     job = Job(
         name=name,
-        lines=tuple(_reach(ssh, host, index, name) for index, host in enumerate(fleet.hosts)),
+        lines=lines,
         per_node=fleet.per_node,
         master_addr=plan.topology.master_addr,
         master_port=plan.topology.master_port,
@@ -190,7 +204,6 @@ def _lead(
         cwd="" if names_folder(agent.argv) else os.getcwd(),
     )
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
-    raise_limit(len(fleet.hosts))
     child = Child(0, 0, argv, environment, called=agent.engine)
     path = find_program(argv[0], environment)
     head = Head(child, path, plan.supervision, job, inherited, folder)

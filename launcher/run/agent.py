@@ -14,6 +14,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+DEEPSPEED = "deepspeed"
+ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
+"""ILL, ABRT, BUS, FPE, KILL, SEGV, TERM."""
+
 
 def run_agent(
     plan: Plan, agent: Agent, environ: Mapping[str, str], checks: Callable[[], Sequence[str]] | None = None
@@ -49,7 +53,20 @@ def run_agent(
 
     node = Node(plan.topology.node_rank, plan.topology.world_size)
     child = Child(0, 0, argv, environment, called=agent.engine)
-    return supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
+    status = supervise([child], plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
+    return read_status(status) if agent.engine == DEEPSPEED else status
+
+
+def read_status(status: int) -> int:
+    """Return the status of a rank, of which DeepSpeed's launcher makes its own: -9 for SIGKILL, so 247.
+
+    Numbers that programs use as well, 255 above all, are left as they are.
+    """
+    number = 256 - status
+    if number not in ENDING_SIGNALS:
+        return status
+    sys.stderr.write(f"launcher: deepspeed's status {status} is that of a rank that signal {number} ended\n")
+    return 128 + number
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher import __version__
 from launcher.engines.forward import list_withheld
-from launcher.engines.mpirun import FOLDER, JOB
+from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
 from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
 from launcher.model import Agent, Companion, Finding, Fleet, Mode, Network, Plan, Policy, Process, Setting
@@ -295,7 +295,7 @@ def _commands(plan: Plan) -> list[str]:
 
 
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Return how mpirun's nodes are reached and what their ranks get, on the node that runs it."""
+    """Return how the nodes are reached from the one that starts all ranks, and what these get."""
     agent = plan.agent
     if agent is None or agent.fleet is None or plan.topology.node_rank:
         return []
@@ -305,15 +305,21 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
         port = f"port {fleet.ssh_port}" if fleet.ssh_port else "the port that ssh takes"
         keys = "the keys of the job" if fleet.has_key else "your own keys"
         nodes += f"; by ssh at {port} with {keys}, all within {fleet.timeout_s:g} s"
-    lines = [nodes, f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
+    lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
+    lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
+    lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")
+    return [printable(redact(line)) for line in lines]
+
+
+def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
+    """Return which variables of this node mpirun's ranks get, and which they do not."""
+    lines = [f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
     withheld = list_withheld(
         {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
     )
     if withheld:
         lines.append(f"secrets stay here, unless named by --forward: {', '.join(withheld)}")
-    lines += [f"{word} is a file: {'; '.join(text.splitlines())}" for word, text in agent.files]
-    lines.append(f"{FOLDER} is a private folder, {JOB} the name of the job: made when it starts")
-    return [printable(redact(line)) for line in lines]
+    return lines
 
 
 def _fabric(plan: Plan) -> list[str]:

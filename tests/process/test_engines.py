@@ -1,7 +1,7 @@
 """Engines for real, on one node: torchrun's agent, its command line given to us, launchers as the command.
 
-The torchrun is the real one, of the framework environment. So is accelerate; deepspeed, fabric, composer
-and horovodrun are too heavy for it, or cannot be had there: a stand-in shows what they would be given.
+The torchrun is the real one, of the framework environment. So is accelerate; of fabric, composer and
+horovodrun a stand-in shows what they would be given, of deepspeed as well (the real one: test_deepspeed).
 """
 
 from __future__ import annotations

@@ -83,6 +83,15 @@ def test_a_hostfile_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
         read_hostfile(str(tmp_path / "hosts"), "--hostfile hosts", Host())
 
 
+def test_a_hostfile_is_looked_for_where_the_user_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is one from the working directory."""
+    (tmp_path / "hosts").write_text("one\ntwo\n")
+    monkeypatch.chdir(tmp_path)
+    assert read_hostfile("hosts", "--hostfile hosts", Host()).hosts == ("one", "two")
+
+
 def test_two_lists_are_one_too_many(tmp_path: Path) -> None:
     """--hosts and --hostfile exclude each other."""
     with pytest.raises(UsageError, match="two-host-lists"):

@@ -1,0 +1,77 @@
+"""DeepSpeed's autotuner: its command runs on node 0 alone, and starts experiments on all nodes by ssh.
+
+The other nodes serve until it is done, as they do for mpirun.
+
+Source: deepspeed/launcher/runner.py, autotuning/scheduler.py, launcher/multinode_runner.py (0.19).
+"""
+
+from __future__ import annotations
+
+from launcher.engines import wrapped
+from launcher.engines.mpirun import FOLDER, SERVE, no_key, plan_fleet
+from launcher.errors import Problem, UsageError
+from launcher.model import Agent, Fleet
+
+HOSTFILE = f"{FOLDER}/hostfile"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
+    """Return the autotuner for node 0, and an sshd for every other node.
+
+    A single node needs neither sshd nor hostfile.
+
+    Raises:
+        UsageError: The hosts are not known, nodes that are to serve have no key, or experiments would run
+            on GPUs that the job does not have.
+    """
+    check_gpus(job)
+    fleet = plan_fleet(job.allocation, job.topology, job.options, job.environ, job.host, "the autotuner")
+    if job.allocation.node_rank:
+        if not fleet.has_key:
+            raise UsageError(no_key(job.allocation, "the autotuner"))
+        return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+    agent = wrapped.plan_agent(job, argv)
+    if job.nodes == 1:
+        return Agent(**{**vars(agent), "fleet": fleet})
+    head, told = job.command.head, plan_flags(job)
+    return Agent(
+        **{
+            **vars(agent),
+            "argv": (*argv[:head], *told, *argv[head:]),
+            "files": ((HOSTFILE, render_hostfile(fleet)),),
+            "fleet": fleet,
+        }
+    )
+
+
+def plan_flags(job: wrapped.Job) -> tuple[str, ...]:
+    """Return the flags for DeepSpeed; its own hostfile wins."""
+    hostfile = () if job.command.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
+    master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
+    return (*hostfile, *master)
+
+
+def render_hostfile(fleet: Fleet) -> str:
+    """Return the file's text: a line for each node."""
+    return "".join(f"{host} slots={fleet.per_node}\n" for host in fleet.hosts)
+
+
+def check_gpus(job: wrapped.Job) -> None:
+    """Raise if experiments would run on other GPUs than the job's: they are told slots, counted from 0.
+
+    Raises:
+        UsageError: They would.
+    """
+    visible = job.environ.get(VISIBLE, "")
+    words = visible.split(",")
+    if not visible or words == [str(number) for number in range(len(words))]:
+        return
+    raise UsageError(
+        Problem(
+            "autotuner-gpus",
+            f"{VISIBLE}={visible!r}, and the autotuner's experiments run on GPUs counted from 0",
+            "environment",
+            "give the container these GPUs alone (docker run --gpus), or tune on the first ones",
+        )
+    )

@@ -1,0 +1,234 @@
+"""What keeps a job of DeepSpeed from starting right, found before its models are loaded.
+
+Loaded where ``--framework deepspeed`` is given, or the command is DeepSpeed's own.
+
+Source: deepspeed/launcher/runner.py (fetch_hostfile), runtime/config.py (_batch_assertion); torch/utils/
+cpp_extension.py (_get_build_directory), torch/utils/file_baton.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from launcher.engines.launchers import Command
+from launcher.errors import NotReady, Problem, UsageError
+from launcher.frameworks.case import Case
+from launcher.frozen import frozen
+from launcher.host import Host
+
+DEEPSPEED = "deepspeed"
+DEFAULT_HOSTFILE = "/job/hostfile"
+HOSTFILE = ("hostfile", "H")
+FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
+"""Its flags that choose among what the hostfile has."""
+CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed")
+BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+BUILD_S = 1800.0
+"""No operation of DeepSpeed takes as long to compile."""
+
+
+@frozen
+class Entry:
+    """A line of a hostfile: a node, and how many processes run there."""
+
+    host: str
+    slots: int
+
+
+def check(case: Case, own: Command | None, host: Host) -> tuple[str, ...]:
+    """Return what is worth a word about a job of DeepSpeed.
+
+    Args:
+        case: The job.
+        own: DeepSpeed's command, if the command line is one.
+        host: The machine.
+
+    Raises:
+        UsageError: It would run on other nodes or processes than is meant, or stop at its batch size.
+        NotReady: It would wait for a build that was killed.
+    """
+    notes: list[str] = []
+    if own is not None:
+        notes += check_hostfile(case, own, host)
+    chosen = own is not None and own.has(*HOSTFILE, *FILTERS, "autotuning")
+    if not chosen:
+        notes += check_batch(case, host)
+    lock = find_stale_lock(case, host)
+    if lock is not None:
+        raise NotReady(_locked(*lock))
+    return tuple(notes)
+
+
+def check_hostfile(case: Case, own: Command, host: Host) -> list[str]:
+    """Return what is worth a word about the hostfile that DeepSpeed will read, its own or the user's.
+
+    Raises:
+        UsageError: It names other nodes than the job has, or more processes than this node has GPUs.
+    """
+    path = own.value("hostfile") or own.value("H")
+    nodes = case.allocation.node_count or 1
+    if path is None:
+        entries = read_hostfile(host.read_text(DEFAULT_HOSTFILE) or "") if nodes == 1 else []
+        foreign = [
+            entry.host for entry in entries if entry.host != "localhost" and not host.is_own(entry.host)
+        ]
+        if foreign:
+            raise UsageError(_default_hostfile(foreign))
+        return []
+    if nodes == 1:
+        return []  # from here it starts the nodes of its file by itself
+    text = host.read_text(os.path.abspath(path))
+    if text is None and host.is_recorded():
+        return []
+    entries = read_hostfile(text or "")
+    if len(entries) != nodes and not own.has(*FILTERS):
+        raise UsageError(_wrong_nodes(path, len(entries), nodes))
+    if own.has(*FILTERS) or case.topology.node_rank is None:
+        return []
+    return check_slots(path, entries[case.topology.node_rank], case.machine.gpu_count or 0)
+
+
+def check_slots(path: str, entry: Entry, gpu_count: int) -> list[str]:
+    """Return what is worth a word about the number of processes on this node.
+
+    Raises:
+        UsageError: There are fewer GPUs.
+    """
+    if not gpu_count or entry.slots == gpu_count:
+        return []
+    if entry.slots > gpu_count:
+        raise UsageError(_too_many_slots(path, entry, gpu_count))
+    return [
+        f"{path}: {entry.host} slots={entry.slots}, and this node has {gpu_count} GPUs: the others are idle"
+    ]
+
+
+def read_hostfile(text: str) -> list[Entry]:
+    """Return the lines of a hostfile that DeepSpeed understands; at any other it stops by itself."""
+    entries = []
+    for words in (line.split() for line in text.splitlines()):
+        slots = words[1].removeprefix("slots=") if len(words) > 1 else ""
+        if not words[:1] or words[0].startswith("#") or not slots.isdecimal():
+            continue
+        entries.append(Entry(words[0], int(slots)))
+    return entries
+
+
+def check_batch(case: Case, host: Host) -> list[str]:
+    """Return what is worth a word about the batch sizes in the configuration that the command line names.
+
+    Of the three that belong together DeepSpeed finds one that is missing, and stops where all are there and
+    contradict the number of processes that have data of their own: a divisor of the world, all of it
+    unless several processes share a model.
+
+    Raises:
+        UsageError: They can belong to no number of processes that the job may have.
+    """
+    path, world = find_config(case.argv), case.topology.world_size
+    sizes = read_batch(host.read_text(os.path.abspath(path)) or "") if path else None
+    if path is None or sizes is None or world is None:
+        return []
+    train, micro, steps = sizes
+    count, rest = divmod(train, micro * steps)
+    if rest or not count or world % count:
+        raise UsageError(_wrong_batch(path, sizes, world))
+    if count == world:
+        return []
+    return [
+        f"{path}: {BATCH[0]} {train} is for {count} processes, and the job has {world}: right only where "
+        f"{world // count} of them share a model"
+    ]
+
+
+def find_config(argv: tuple[str, ...]) -> str | None:
+    """Return the path of DeepSpeed's configuration, if it stands on the command line."""
+    for word, following in zip(argv, (*argv[1:], ""), strict=True):
+        name, equals, value = word.partition("=")
+        text = value if equals else following
+        if name in CONFIG_FLAGS and text.endswith(".json"):
+            return text
+    return None
+
+
+def read_batch(text: str) -> tuple[int, int, int] | None:
+    """Return the three batch sizes of a configuration; None unless all are there, as numbers."""
+    try:
+        config = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(config, dict) or "elasticity" in config:
+        return None
+    sizes = [size for name in BATCH if isinstance(size := config.get(name), int) and size > 0]
+    return (sizes[0], sizes[1], sizes[2]) if len(sizes) == len(BATCH) else None
+
+
+def find_stale_lock(case: Case, host: Host) -> tuple[str, float] | None:
+    """Return the lock of a build that was killed, and its age in seconds: every process would wait for it."""
+    for folder in list_build_folders(case, host):
+        for name in host.list_folder(folder):
+            lock = f"{folder}/{name}/lock"
+            age_s = host.age_s(lock)
+            if age_s is not None and age_s > BUILD_S:
+                return lock, age_s
+    return None
+
+
+def list_build_folders(case: Case, host: Host) -> list[str]:
+    """Return where torch compiles operations: one folder, or one for each Python and CUDA."""
+    environ = case.environ
+    if environ.get("TORCH_EXTENSIONS_DIR"):
+        return [os.path.abspath(environ["TORCH_EXTENSIONS_DIR"])]
+    cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME') or host.home()}/.cache"
+    root = f"{cache}/torch_extensions"
+    return [f"{root}/{name}" for name in host.list_folder(root)]
+
+
+def _default_hostfile(foreign: list[str]) -> Problem:
+    return Problem(
+        "default-hostfile",
+        f"{DEFAULT_HOSTFILE} is there, and deepspeed reads it unasked: it would start processes on "
+        f"{', '.join(foreign[:4])}, by ssh, in a job of one node",
+        "this node",
+        f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT_HOSTFILE}; for this "
+        "node alone pass deepspeed a hostfile of its own, or none: deepspeed --hostfile=none ...",
+    )
+
+
+def _wrong_nodes(path: str, found: int, nodes: int) -> Problem:
+    return Problem(
+        "hostfile-mismatch",
+        f"deepspeed --hostfile {path}: {found} nodes that DeepSpeed can read, and the job has {nodes}",
+        "command line and environment",
+        "one line NAME slots=N for each node, node 0 first; or leave it out: the launcher writes one",
+    )
+
+
+def _too_many_slots(path: str, entry: Entry, gpu_count: int) -> Problem:
+    return Problem(
+        "hostfile-mismatch",
+        f"deepspeed --hostfile {path}: {entry.host} slots={entry.slots}, and this node has {gpu_count} GPUs",
+        "command line and this node",
+        f"slots={gpu_count}; or leave it out: the launcher writes one",
+    )
+
+
+def _wrong_batch(path: str, sizes: tuple[int, int, int], world: int) -> Problem:
+    train, micro, steps = sizes
+    return Problem(
+        "batch-size",
+        f"{path}: {BATCH[0]} {train} is not {BATCH[1]} {micro} x {BATCH[2]} {steps} x {world} processes "
+        f"({micro * steps * world})",
+        "command line",
+        f"leave {BATCH[0]} or {BATCH[2]} out of the file: DeepSpeed finds it by itself",
+    )
+
+
+def _locked(lock: str, age_s: float) -> Problem:
+    return Problem(
+        "build-locked",
+        f"{lock} is {age_s / 60:.0f} minutes old: what compiled there was killed, and every process would "
+        "wait for it forever",
+        "this node",
+        f"rm {lock}",
+    )

@@ -1,0 +1,298 @@
+"""DeepSpeed's own functions, with what the launcher gives a process of every recorded job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import LauncherError, NotReady
+from launcher.host import Host
+from launcher.model import Plan
+from launcher.mpi import reach
+from launcher.options import read_options
+from launcher.plan import plan_job, render_environ
+from launcher.snapshot import RecordedHost
+from tests.golden.jobs import plan_snapshot, read_case, snapshots
+from tests.golden.truth import TRUTH, Job
+from tests.process.starting import clean_environ
+
+DEADLINE_S = 300.0
+PROBE = Path(__file__).parent / "deepspeed_probe.py"
+
+
+def ask_deepspeed(environs: list[dict[str, str]]) -> list[dict[str, Any]]:
+    """Return what the real DeepSpeed makes of each of these environments."""
+    done = subprocess.run(
+        [sys.executable, str(PROBE)],
+        input=json.dumps(environs),
+        env=clean_environ(DS_ACCELERATOR="cpu"),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def processes_of_all_jobs() -> list[tuple[str, Plan, dict[str, str], dict[str, Any]]]:
+    """Return, for each process of each recorded job: a name, its plan, its environment, and the truth."""
+    found = []
+    for name in sorted(name for name, truth in TRUTH.items() if isinstance(truth, Job)):
+        case = read_case(name)
+        for place, snapshot in enumerate(snapshots(case)):
+            try:
+                plan, environ = plan_snapshot(case, place, snapshot)
+            except LauncherError:
+                continue
+            for process in plan.processes:
+                job = plan.topology
+                expected = {
+                    "asked": [],
+                    "rank": process.rank,
+                    "local_rank": process.local_rank,
+                    "world_size": job.world_size,
+                    "master": f"{job.master_addr}:{job.master_port}",
+                    "engine_local_rank": process.local_rank,
+                    "local_size": job.local_size,
+                    "machine_rank": job.node_rank if job.node_count is not None else None,
+                    "num_machines": job.node_count if job.node_rank is not None else None,
+                }
+                found.append(
+                    (f"{name} rank {process.rank}", plan, render_environ(plan, process, environ), expected)
+                )
+    return found
+
+
+@pytest.mark.torch
+def test_deepspeed_agrees_in_every_recorded_job() -> None:
+    """It asks neither MPI nor Azure ML, and has the launcher's ranks; the user's network stays."""
+    processes = processes_of_all_jobs()
+    assert len(processes) > 200
+    answers = ask_deepspeed([environ for _, _, environ, _ in processes])
+    for (name, _, environ, expected), answer in zip(processes, answers, strict=True):
+        assert "error" not in answer, (name, answer)
+        known = {key: value for key, value in expected.items() if value is not None}
+        assert known == {key: answer[key] for key in known}, name
+        assert answer["NCCL_SOCKET_IFNAME"] == environ.get("NCCL_SOCKET_IFNAME"), name
+
+
+@pytest.mark.torch
+def test_what_deepspeed_does_without_the_launcher() -> None:
+    """On Azure ML its own reading fails, or overwrites the user's interface; elsewhere it asks mpi4py."""
+    azure, openmpi = (
+        dict(snapshots(read_case(name))[0]["environ"]) for name in ("azureml_mpi_2x2", "openmpi_5.0.11_2x2")
+    )
+    without, with_network = azure, {**azure, "NCCL_SOCKET_IFNAME": "ib0"}
+    lost, overwritten, asks_mpi = ask_deepspeed([without, with_network, openmpi])
+    assert lost["asked"] == ["patch_aml_env_for_torch_nccl_backend"]
+    assert lost["error"] == "KeyError: 'NCCL_SOCKET_IFNAME'"
+    assert overwritten["NCCL_SOCKET_IFNAME"] == "^docker0,lo"
+    assert asks_mpi["asked"] == ["mpi_discovery"]
+
+
+HOSTS = "one slots=4\ntwo slots=4\n"
+TWO_NODES: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
+COMMAND = ("deepspeed", "train.py")
+
+
+def plan(
+    *command: str,
+    files: dict[str, str] | None = None,
+    gpus: int = 4,
+    environ: dict[str, str] | None = None,
+    **flags: Any,
+) -> Plan:
+    """Plan a command on a node of GPUs with these files."""
+    options = read_options(flags, {})
+    recorded = {"hostname": "here", "gpus": gpus, "environ": environ or {}, "files": files or {}}
+    host = RecordedHost(recorded)
+    return plan_job(host.environ, host, options, command)
+
+
+def refused(*command: str, **options: Any) -> str:
+    """Return the code of the one thing that is wrong."""
+    with pytest.raises(LauncherError) as caught:
+        plan(*command, **options)
+    (problem,) = caught.value.problems
+    return problem.code
+
+
+def test_a_hostfile_that_nobody_named_is_not_followed_to_other_nodes() -> None:
+    """/job/hostfile is DeepSpeed's default; one of this very node does no harm."""
+    assert refused(*COMMAND, files={"/job/hostfile": HOSTS}) == "default-hostfile"
+    assert plan(*COMMAND, files={"/job/hostfile": "here slots=4\n"})
+    assert plan("deepspeed", "--hostfile=none", "train.py", files={"/job/hostfile": HOSTS})
+    assert plan("python", "train.py", files={"/job/hostfile": HOSTS}, framework="deepspeed")
+    assert plan(*COMMAND, files={"/job/hostfile": HOSTS}, **TWO_NODES)  # it is given another
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (HOSTS, None),
+        ("one slots=4\n", "hostfile-mismatch"),
+        ("# none\n", "hostfile-mismatch"),
+        ("one slots=4\ntwo slots=8\n", "hostfile-mismatch"),
+    ],
+)
+def test_a_hostfile_of_the_users_fits_the_job(text: str, code: str | None) -> None:
+    """As many nodes as the job has, and no more processes than GPUs."""
+    command = ("deepspeed", "-H", "/hosts", "train.py")
+    options: dict[str, Any] = {"files": {"/hosts": text}, **TWO_NODES}
+    if code is None:
+        assert plan(*command, **options)
+    else:
+        assert refused(*command, **options) == code
+
+
+def test_gpus_that_a_hostfile_leaves_idle_are_worth_a_word() -> None:
+    """Slots for half of them may be what the user wants."""
+    job = plan("deepspeed", "-H", "/hosts", "train.py", files={"/hosts": HOSTS}, gpus=8, **TWO_NODES)
+    assert any("two slots=4, and this node has 8 GPUs" in note for note in job.notes)
+
+
+@pytest.mark.parametrize(
+    ("train", "outcome"),
+    [(64, None), (32, "note"), (96, "batch-size"), (65, "batch-size"), (4, "batch-size"), ("auto", None)],
+)
+@pytest.mark.parametrize("command", [COMMAND, ("python", "train.py")])
+@pytest.mark.parametrize("flag", ["--deepspeed_config", "--deepspeed"])
+def test_batch_sizes_that_contradict_the_world_are_told_before_the_start(
+    train: int | str, outcome: str | None, command: tuple[str, ...], flag: str
+) -> None:
+    """4 images x 2 steps x 8 processes are 64; 32 is right where two share a model; 96 is never."""
+    config = {
+        "train_batch_size": train,
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": 2,
+    }
+    options: dict[str, Any] = {
+        "files": {"/ds.json": json.dumps(config)},
+        "framework": "deepspeed",
+        **TWO_NODES,
+    }
+    line = (*command, flag, "/ds.json")
+    if outcome == "batch-size":
+        assert refused(*line, **options) == outcome
+    else:
+        notes = [note for note in plan(*line, **options).notes if "train_batch_size" in note]
+        assert bool(notes) is (outcome == "note")
+
+
+def test_a_configuration_that_does_not_say_all_is_deepspeeds_to_complete() -> None:
+    """Two sizes of three, other JSON, no JSON, no file: nothing is refused."""
+    for text in (
+        '{"train_batch_size": 7, "gradient_accumulation_steps": 3}',
+        "[]",
+        "{",
+        '{"train_batch_size": 7}',
+    ):
+        assert plan(*COMMAND, "--deepspeed_config=/ds.json", files={"/ds.json": text})
+    assert plan(*COMMAND, "--deepspeed_config", "/ds.json")
+    assert plan(*COMMAND, "--deepspeed_config")
+
+
+def test_the_lock_of_a_build_that_was_killed_is_named(tmp_path: Path) -> None:
+    """Every process would wait for it forever; a young one is somebody who compiles."""
+    lock = tmp_path / "fused_adam" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    options = read_options({"framework": "deepspeed", "nproc_per_node": "1"}, {})
+    assert plan_job(environ, Host(), options, ("true",))
+    os.utime(lock, (time.time() - 7200,) * 2)
+    with pytest.raises(NotReady, match=f"rm {lock}"):
+        plan_job(environ, Host(), options, ("true",))
+    assert plan_job(environ, Host(), read_options({"nproc_per_node": "1"}, {}), ("true",))
+
+
+HEAD: dict[str, Any] = {"hosts": "one,two", "node_rank": "0", "ssh_key": "/job.key"}
+SCRIPT = ("train.py", "--deepspeed", "ds.json")
+TUNE = ("python", "-m", "deepspeed.launcher.runner", "--autotuning", "run", *SCRIPT)
+
+
+def test_node_0_tunes_and_the_others_serve() -> None:
+    """It gets a hostfile that its experiments can read; another node gets an sshd, and no DeepSpeed."""
+    agent = plan(*TUNE, **HEAD).agent
+    assert agent is not None and agent.fleet is not None and agent.engine == "deepspeed" and agent.stays
+    told = ("--hostfile={folder}/hostfile", "--master_addr=one", "--master_port=6105")
+    assert agent.argv == (*TUNE[:3], *told, *TUNE[3:])
+    assert agent.files == (("{folder}/hostfile", "one slots=4\ntwo slots=4\n"),)
+    other = plan(*TUNE, **{**HEAD, "node_rank": "1"}).agent
+    assert other is not None and (other.engine, other.argv) == ("serve", ("sshd",))
+    assert other.fleet is not None and other.fleet.hosts == agent.fleet.hosts == ("one", "two")
+
+
+def test_a_hostfile_and_a_master_of_the_users_win() -> None:
+    """They stand behind ours, or instead of ours."""
+    line = ("deepspeed", "--autotuning", "tune", "-H", "/hosts", "--master_addr", "ib0", "train.py")
+    agent = plan(*line, files={"/hosts": HOSTS}, **HEAD).agent
+    assert agent is not None
+    assert agent.argv == (line[0], "--master_addr=ib0", "--master_port=6105", *line[1:])
+
+
+def test_a_single_node_tunes_without_ssh() -> None:
+    """No hostfile, no key, no other node."""
+    agent = plan("deepspeed", "--autotuning=tune", "train.py").agent
+    assert agent is not None and agent.argv == ("deepspeed", "--num_gpus=4", "--autotuning=tune", "train.py")
+    assert agent.fleet is not None and agent.fleet.hosts == ("here",) and not agent.files
+
+
+def test_what_the_autotuner_cannot_do_is_told() -> None:
+    """No hosts, no key on a node that is to serve, GPUs that experiments would not run on."""
+    assert refused(*TUNE, **TWO_NODES) == "no-hosts"
+    assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-key"
+    assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
+    assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
+
+
+def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:
+    """A multi-instance task of Azure Batch: no flag names the nodes."""
+    case = read_case("azure_batch_2_nodes_gpus8")
+    found = []
+    for snapshot in snapshots(case):
+        host = RecordedHost(snapshot)
+        job = plan_job(host.environ, host, read_options({"ssh_key": "/job.key"}, {}), TUNE)
+        assert job.agent is not None
+        found.append((job.agent.engine, len(job.agent.fleet.hosts) if job.agent.fleet else 0))
+    assert found == [("deepspeed", 2), ("serve", 2)]
+
+
+REACH = {
+    "ssh": ["/usr/bin/ssh", "-F", "/c"],
+    "own": ["one", "10.0.0.4"],
+    "shell": "/bin/bash",
+    "mark": ["M", "a b"],
+}
+SSH = ("/usr/bin/ssh", "-F", "/c")
+CALLS: list[tuple[tuple[str, ...], tuple[str, ...]]] = [
+    # pdsh's, for another node and for this one
+    (
+        ("-2", "-a", "-x", "-lroot", "two", "cd /x; run"),
+        (*SSH, *["-2", "-a", "-x", "-l", "root", "two"], "export M='a b'; cd /x; run"),
+    ),
+    (("-2", "-a", "-x", "-lroot", "one", "cd /x; run"), ("/bin/bash", "-c", "cd /x; run")),
+    # DeepSpeed's
+    (("-o", "PasswordAuthentication=no", "10.0.0.4", "hostname"), ("/bin/bash", "-c", "hostname")),
+    (("-p", "22", "two", "hostname", "-I"), (*SSH, "-p", "22", "two", "export M='a b'; hostname -I")),
+    (("root@one", "true"), ("/bin/bash", "-c", "true")),
+    # ssh's own affairs
+    (("-V",), (*SSH, "-V")),
+    (("--what", "one"), (*SSH, "--what", "one")),
+    (("two",), (*SSH, "two")),
+]
+
+
+@pytest.mark.parametrize(("words", "line"), CALLS)
+def test_ssh_of_a_command_reaches_the_nodes_of_the_job(words: tuple[str, ...], line: tuple[str, ...]) -> None:
+    """Another node by the job's key, with the job's mark; this one without ssh."""
+    assert reach.plan(words, REACH) == line
