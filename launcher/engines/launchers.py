@@ -273,7 +273,7 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
 
 def _match(argv: Sequence[str], call: Sequence[str]) -> int:
     """Return how many words of a command line are this call, 0 if it is another."""
-    start = _skip_python(argv) if argv and is_python(argv[0]) else 0
+    start = find_script(argv) if argv and is_python(argv[0]) else 0
     if start is None:
         return 0
     words = list(argv[start : start + len(call)])
@@ -283,7 +283,7 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
     return start + len(call) if words == list(call) and (start > 0 or not by_module) else 0
 
 
-def _skip_python(argv: Sequence[str]) -> int | None:
+def find_script(argv: Sequence[str]) -> int | None:
     """Return where ``-m`` or the script stands in a Python's command line, None if there is neither."""
     place = 1
     while place < len(argv):

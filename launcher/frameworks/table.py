@@ -2,19 +2,22 @@
 
 Their variables do not conflict, so every job gets those that cost nothing; ``--framework`` names one
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
-``plan_common(case)`` and ``plan_process(case, place)``, which return settings.
+``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with checks has
+``check(case)``, which returns what is worth a word, and raises what cannot work.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
 
 from __future__ import annotations
 
-from launcher.frameworks import horovod, jax
+from launcher.frameworks import horovod, jax, lightning
 from launcher.frameworks.case import Case
 from launcher.model import Place, Setting
 
-ALWAYS = (horovod, jax)
+ALWAYS = (horovod, jax, lightning)
 """Those whose variables are in every job, besides the contract of PyTorch."""
+CHECKED = (lightning,)
+"""Those that look at the job before it starts."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -25,3 +28,12 @@ def plan_common(case: Case) -> list[Setting]:
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
     return [setting for framework in ALWAYS for setting in framework.plan_process(case, place)]
+
+
+def check(case: Case) -> tuple[str, ...]:
+    """Return what is worth a word about the job's framework.
+
+    Raises:
+        UsageError: The job is of a framework that cannot work so.
+    """
+    return tuple(note for framework in CHECKED for note in framework.check(case))
