@@ -10,13 +10,13 @@ Source: docs/frameworks.md has the variables, and who reads them.
 
 from __future__ import annotations
 
-from launcher.frameworks import horovod, jax, lightning
+from launcher.frameworks import accelerate, horovod, jax, lightning
 from launcher.frameworks.case import Case
 from launcher.model import Place, Setting
 
 ALWAYS = (horovod, jax, lightning)
 """Those whose variables are in every job, besides the contract of PyTorch."""
-CHECKED = (lightning,)
+CHECKED = (accelerate, lightning)
 """Those that look at the job before it starts."""
 
 
