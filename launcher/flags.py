@@ -403,6 +403,20 @@ FLAGS = (
         group="command",
     ),
     Flag(
+        "expand_args",
+        "",
+        "in the arguments, put in what $NAME and ${NAME} stand for, of variables that the launcher sets",
+        None,
+        group="command",
+    ),
+    Flag(
+        "local_rank_arg",
+        "",
+        "give the script --local_rank=N in front of its own arguments",
+        None,
+        group="command",
+    ),
+    Flag(
         "framework",
         "auto|" + "|".join(FRAMEWORKS),
         "whose own checks and servers the job needs; every job gets the variables of all (auto)",

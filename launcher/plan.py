@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+PER_PROCESS = ("expand_args", "local_rank_arg")
+"""Flags that make the arguments of each process its own."""
 EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
@@ -70,6 +72,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
     options = request.options
+    _refuse_arguments(options, request)
     gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)
     starts = request.starter is not None
@@ -110,7 +113,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     )
     notes = (
         *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *meeting.notes),
-        *(*note_unheard(options, agent), *check_deepspeed(case, request, host)),
+        *(*note_unheard(options, agent), *table.check(case), *check_deepspeed(case, request, host)),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *name_unknown(environ),
@@ -126,16 +129,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         mode=Mode.SUPERVISE if stays or proof else Mode.EXEC,
         engine=choice.engine,
         agent=agent and _with_unset(agent, environ),
-        processes=tuple(
-            Process(
-                place.rank,
-                place.local_rank,
-                argv,
-                plan_process(case, place, binding),
-                binding.cpus(place.local_rank),
-            )
-            for place in shown
-        ),
+        processes=tuple(_plan_one(case, argv, place, binding, settings) for place in shown),
         settings=settings if shown else (),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
@@ -170,6 +164,33 @@ def plan_companions(
         )
         for one in beside
     )
+
+
+def _plan_one(
+    case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
+) -> Process:
+    own = plan_process(case, place, binding)
+    if argv and case.options.origins(*PER_PROCESS):
+        from launcher.engines.words import plan_words
+
+        settings = (*common, *own)
+        seen = apply_settings(case.environ, (), settings)
+        variables = {setting.name: seen[setting.name] for setting in settings}
+        argv = plan_words(argv, place.local_rank, variables, case.options)
+    return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
+
+
+def _refuse_arguments(options: Options, request: Request) -> None:
+    """Refuse arguments of each process where the processes are not started through us.
+
+    Raises:
+        UsageError: There are such flags, and another launcher, or torchrun, runs the script itself.
+    """
+    inside = options.switch("run_path")
+    if options.origins(*PER_PROCESS) and (request.own or inside):
+        from launcher.engines.words import refuse_words
+
+        raise refuse_words(options, request.own.launcher.name if request.own else "--run-path: torchrun")
 
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:

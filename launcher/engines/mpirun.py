@@ -40,6 +40,7 @@ SSH_PORT = 2222
 ROLL_CALL_TIMEOUT_S = 900.0
 PASSED = (
     "role",
+    "framework",
     "gpus_per_process",
     "bind",
     "signal_to",
@@ -177,6 +178,8 @@ def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple
     """
     words = ["--scope=process", "--engine=process", "--init", "--no-progress"]
     words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
+    words += ["--expand-args"] if options.switch("expand_args") else []
+    words += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
     for dest in PASSED:
         text = options.given_text(dest)
         if text:

@@ -107,6 +107,10 @@ def _worker(argv: Sequence[str], options: Options, binding: Binding, own_threads
     flags.append("run")
     if options.get("gpus_per_process"):
         flags.append(f"--gpus-per-process={options.given_text('gpus_per_process')}")
+    if options.get("framework"):
+        flags.append(f"--framework={options.given_text('framework')}")
+    flags += ["--expand-args"] if options.switch("expand_args") else []
+    flags += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
     if binding.mode != "none" and not options.switch("virtual_local_rank"):
         flags.append(f"--bind={binding.mode}")
     return [_escape(word) for word in ("-I", "-S", WORKER, *flags, "--", *argv)]

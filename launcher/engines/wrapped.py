@@ -121,6 +121,8 @@ def _as_pet(name: str, text: str) -> str:
 
 def _tell_accelerate(job: Job) -> Told:
     total = job.each * (job.nodes or 1)
+    if total > 1 and job.command.has("cpu") and not job.command.has("mpirun_hostfile"):
+        raise UsageError(_alone_on_cpus(total))
     flags = [f"--num_machines={job.nodes}", f"--machine_rank={job.allocation.node_rank}"]
     if not job.command.has("num_processes"):
         flags.append(f"--num_processes={total}")
@@ -188,6 +190,16 @@ def _tell_mpirun(job: Job) -> Told:
     if job.nodes != 1:
         raise UsageError(_once_per_node(job))
     return Told() if job.command.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
+
+
+def _alone_on_cpus(total: int) -> Problem:
+    return Problem(
+        "accelerate-cpu",
+        f"accelerate launch --cpu starts one process without a rank, each a job of its own; here are {total}",
+        "command line",
+        "let the launcher start them: launcher run -- python train.py, with ACCELERATE_USE_CPU=1 or "
+        "Accelerator(cpu=True); or leave --cpu out",
+    )
 
 
 def _once_per_node(job: Job) -> Problem:

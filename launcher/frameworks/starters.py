@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PRIVATE_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "HYDRA_BSTRAP_")
+PRIVATE_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "HYDRA_BSTRAP_", "JSM_NAMESPACE_")
 PRIVATE = (
     "OMPI_UNIVERSE_SIZE",  # makes Open MPI 4 refuse a user's own mpirun
     "OMPI_APP_CTX_NUM_PROCS",

@@ -3,21 +3,24 @@
 Their variables do not conflict, so every job gets those that cost nothing; ``--framework`` names one
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
-``plan_companions(case)``, which returns the processes that run beside the ranks.
+``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
+``check(case)``, which returns what is worth a word, and raises what cannot work.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
 
 from __future__ import annotations
 
-from launcher.frameworks import deepspeed, horovod, jax
+from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning
 from launcher.frameworks.case import Case
 from launcher.model import Companion, Place, Setting
 
-ALWAYS = (deepspeed, horovod, jax)
+ALWAYS = (deepspeed, horovod, jax, lightning)
 """Those whose variables are in every job, besides the contract of PyTorch."""
 NAMED = (horovod.NAME,)
 """Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""
+CHECKED = (accelerate, lightning)
+"""Those that look at the job before it starts."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -44,3 +47,12 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 def plan_argv(case: Case) -> tuple[str, ...]:
     """Return the command line of a process, as it is to be started."""
     return horovod.plan_argv(case)
+
+
+def check(case: Case) -> tuple[str, ...]:
+    """Return what is worth a word about the job's framework.
+
+    Raises:
+        UsageError: The job is of a framework that cannot work so.
+    """
+    return tuple(note for framework in CHECKED for note in framework.check(case))

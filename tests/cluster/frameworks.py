@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,6 +12,7 @@ from tests.cluster.conftest import need_namespaces
 from tests.process.starting import ROOT, clean_environ
 
 DEADLINE_S = 300.0
+PREFIX = re.compile(r"^\[rank \d+\] ", flags=re.MULTILINE)
 EXAMPLES = os.path.join(ROOT, "examples")
 
 
@@ -35,7 +37,7 @@ def rehearse(
         deadline_s: When to give up.
     """
     need_namespaces()
-    given = {"OMP_NUM_THREADS": "1", "LAUNCHER_PREFIX": "0", **(environ or {})}
+    given = {"OMP_NUM_THREADS": "1", **(environ or {})}
     words = ["--like", like, "--nodes", str(nodes), "--processes", str(processes)]
     words += ["--scope", scope] if scope else []
     words += [word for name, value in given.items() for word in ("--env", f"{name}={value}")]
@@ -64,9 +66,9 @@ def run_alone(name: str, *words: str) -> str:
 
 
 def printed(done: subprocess.CompletedProcess[str]) -> str:
-    """Return what a job that has ended well has printed."""
+    """Return what a job that has ended well has printed, without the ranks in front of lines."""
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout[-1500:]}\n{done.stderr[-4000:]}"
-    return done.stdout
+    return PREFIX.sub("", done.stdout)
 
 
 def _run(words: Sequence[str], deadline_s: float) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,88 @@
+"""Lightning: what its ClusterEnvironment reads, and how many nodes and devices its Trainer counts.
+
+It asks these in order, and takes rank, world size and meeting place from the first that says yes:
+
+    TorchElasticEnvironment   TORCHELASTIC_RUN_ID is set: torchrun's variables, true in every worker
+    SLURMEnvironment          SLURM_NTASKS is set, unless SLURM_JOB_NAME is bash or interactive
+    LSFEnvironment            LSB_JOBID, LSB_DJOB_RANKFILE and JSM_NAMESPACE_* are set
+    MPIEnvironment            mpi4py can be imported, and MPI's world has several processes
+    LightningEnvironment      always: rank = NODE_RANK x devices + LOCAL_RANK, world = num_nodes x devices
+
+LOCAL_RANK keeps the last one from starting processes itself. What Slurm has left behind has to be whole
+and true, or out of the way: with SLURM_NTASKS alone Lightning stops, or asks for what is not there.
+
+Source: lightning/pytorch/trainer/connectors/accelerator_connector.py, utilities/argparse.py (PL_TRAINER_*);
+lightning/fabric/plugins/environments/ (2.6).
+"""
+
+from __future__ import annotations
+
+from launcher.model import Place, Policy, Setting, Topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.frameworks.case import Case
+
+NAME = "lightning"
+NUM_NODES, DEVICES = "PL_TRAINER_NUM_NODES", "PL_TRAINER_DEVICES"
+"""The Trainer's arguments where the script gives none: otherwise 1 node, and all devices that are seen."""
+SLURM = "SLURM_NTASKS"
+TRAINER = "trainer."
+"""What its own command lines, and those of Hydra, put in front of the Trainer's arguments."""
+
+
+def plan_common(case: Case) -> list[Setting]:
+    """Return the Trainer's defaults, for who names Lightning: another job may have trainers that are its own.
+
+    (``Trainer(devices=1)``, on one rank, would wait for the other nodes.)
+    """
+    if case.options.text("framework") != NAME:
+        return []
+    counts = {NUM_NODES: count_nodes(case.topology), DEVICES: case.topology.local_size}
+    why = "the Trainer's default, where the script gives none"
+    return [
+        Setting(name, str(count), why, Policy.IF_UNSET) for name, count in counts.items() if count is not None
+    ]
+
+
+def count_nodes(job: Topology) -> int | None:
+    """Return how many nodes a job of Lightning has: it has as many processes on each, or cannot work."""
+    if job.node_count is not None or not job.world_size or not job.local_size:
+        return job.node_count
+    return None if job.world_size % job.local_size else job.world_size // job.local_size
+
+
+def plan_process(case: Case, place: Place) -> list[Setting]:
+    """Return what SLURMEnvironment reads, where SLURM_NTASKS makes Lightning ask it.
+
+    Names that are there and wrong are `starters`' to rewrite. Without SLURM_NTASKS_PER_NODE it refuses
+    even what srun has started.
+    """
+    if SLURM not in case.environ:
+        return []
+    job = case.topology
+    values = {
+        "SLURM_PROCID": place.rank,
+        "SLURM_LOCALID": place.local_rank,
+        "SLURM_NODEID": job.node_rank,
+        "SLURM_NTASKS_PER_NODE": job.local_size,
+    }
+    return [
+        Setting(name, str(value), f"Lightning asks for it where {SLURM} is set", Policy.IF_UNSET)
+        for name, value in values.items()
+        if value is not None and name not in case.environ
+    ]
+
+
+def check(case: Case) -> tuple[str, ...]:
+    """Return what is worth a word where the job is Lightning's, or its command line looks like that.
+
+    Raises:
+        UsageError: The job is Lightning's by name, and cannot be what its command line says.
+    """
+    named = case.options.text("framework") == NAME
+    if not named and not any(TRAINER in word for word in case.argv):
+        return ()
+    from launcher.frameworks.lightning_job import check_job
+
+    return check_job(case, named=named)

@@ -1,0 +1,130 @@
+"""Arguments of each process its own: what is replaced, what stays, and where the local rank stands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from launcher.engines.words import count_callers, expand
+from launcher.errors import UsageError
+from launcher.host import Host
+from launcher.model import Plan
+from launcher.options import read_options
+from launcher.plan import plan_job
+from launcher.views.plan import describe, render_text
+from tests.process.starting import launch
+
+VARIABLES = {"RANK": "5", "LOCAL_RANK": "1", "RANKS": "8"}
+SHOW = "import sys; print(sys.argv[1:])"
+
+
+def plan(*command: str, environ: Mapping[str, str] | None = None, on: str = "", **flags: str | bool) -> Plan:
+    """Return the plan of node 1 of 2, with 2 processes on each; ``on``: one more switch."""
+    flags |= {on: True} if on else {}
+    typed = {"nnodes": "2", "node_rank": "1", "nproc_per_node": "2", "master_addr": "10.0.0.4", **flags}
+    variables = {"PATH": "/usr/bin", **(environ or {})}
+    return plan_job(variables, Host("/nonexistent"), read_options(typed, variables), command)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("$RANK", "5"),
+        ("${RANK}", "5"),
+        ("--out=run-$RANK-${LOCAL_RANK}.txt", "--out=run-5-1.txt"),
+        ("$RANKS", "8"),
+        ("${RANK}S", "5S"),
+        ("$HOME", "$HOME"),
+        ("${HOME}", "${HOME}"),
+        ("${RANK:-0}", "${RANK:-0}"),
+        ("$RANK$LOCAL_RANK", "51"),
+        ("${RANK", "${RANK"),
+        ("$(RANK) `RANK` $$ $1 $", "$(RANK) `RANK` $$ $1 $"),
+        ("'$RANK'", "'5'"),
+        ("", ""),
+    ],
+)
+def test_names_that_are_set_are_replaced_and_nothing_else(word: str, expected: str) -> None:
+    """No shell: no quotes, no defaults, no commands."""
+    assert expand(word, VARIABLES) == expected
+
+
+def test_nothing_is_expanded_twice() -> None:
+    """A value that looks like a variable stays."""
+    assert expand("$A", {"A": "$B", "B": "no"}) == "$B"
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("python train.py --x", 2),
+        ("/opt/bin/python3.11 -u -X dev train.py", 5),
+        ("python -m package.train fit", 3),
+        ("python -c code --x", 3),
+        ("python -u -c code", 4),
+        ("python", 1),
+        ("python -m", 2),
+        ("python -c", 2),
+        ("./train --x", 1),
+        ("bash run.sh", 1),
+    ],
+)
+def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> None:
+    """Behind the script or the module of a Python, behind the name of any other program."""
+    assert count_callers(line.split()) == count
+
+
+def test_each_process_has_its_own_line() -> None:
+    """By rank and local rank, visible in the plan and in its JSON."""
+    made = plan(
+        "train.py", "--seed", "$RANK", "$HOME", expand_args=True, local_rank_arg=True, engine="process"
+    )
+    lines = [("train.py", "--local_rank=0", "--seed", "2"), ("train.py", "--local_rank=1", "--seed", "3")]
+    assert [process.argv[1:] for process in made.processes] == [(*line, "$HOME") for line in lines]
+    assert "train.py --local_rank=1 --seed 3 '$HOME'" in render_text(made, {})
+    processes = describe(made, {})["processes"]
+    assert isinstance(processes, list) and processes[1]["argv"][1:] == [*lines[1], "$HOME"]
+
+
+def test_what_the_process_sees_counts() -> None:
+    """Where the user's own value of a variable wins, it is the one that is put in."""
+    mine = {"JAX_COORDINATOR_ADDRESS": "10.9.9.9:1", "NOT_OURS": "x"}
+    made = plan(
+        "train.py", "$JAX_COORDINATOR_ADDRESS,$NOT_OURS", environ=mine, expand_args=True, engine="process"
+    )
+    assert made.processes[0].argv[-1] == "10.9.9.9:1,$NOT_OURS"
+
+
+def test_without_the_flags_arguments_are_left_alone() -> None:
+    """As they were written."""
+    made = plan("train.py", "$RANK", engine="process")
+    assert {process.argv[1:] for process in made.processes} == {("train.py", "$RANK")}
+
+
+def test_torchruns_worker_and_mpiruns_rank_are_told() -> None:
+    """They plan for their own process; torchrun itself must not touch the dollars."""
+    agent = plan("train.py", "$RANK", engine="torchrun", expand_args=True, local_rank_arg=True).agent
+    assert agent is not None
+    shim = agent.argv[agent.argv.index("run") :]
+    assert {"--expand-args", "--local-rank-arg"} <= set(shim[: shim.index("--")])
+    assert shim[-1] == "$$RANK"
+
+
+@pytest.mark.parametrize("flag", ["expand_args", "local_rank_arg"])
+def test_another_launchers_processes_are_not_ours(flag: str) -> None:
+    """accelerate gives all its processes one line; torchrun's --run-path, too."""
+    with pytest.raises(UsageError, match="arguments-per-process"):
+        plan("accelerate", "launch", "train.py", "$RANK", on=flag)
+    with pytest.raises(UsageError, match="arguments-per-process"):
+        plan("train.py", "$RANK", run_path=True, on=flag)
+
+
+@pytest.mark.parametrize("given", ["flags", "variables"])
+def test_real_processes_get_them(given: str) -> None:
+    """Two processes, by flags and by variables: each prints its own arguments."""
+    flags = ("--expand-args", "--local-rank-arg") if given == "flags" else ()
+    variables = {} if flags else {"LAUNCHER_EXPAND_ARGS": "1", "LAUNCHER_LOCAL_RANK_ARG": "1"}
+    job = ("run", "--standalone", "--nproc-per-node", "2", "--no-prefix", *flags, "--")
+    done = launch(*job, "python3", "-c", SHOW, "$RANK/${WORLD_SIZE}", environ=variables)
+    assert sorted(done.stdout.splitlines()) == ["['--local_rank=0', '0/2']", "['--local_rank=1', '1/2']"]

@@ -1,0 +1,284 @@
+"""Lightning takes rank, world and master from what we plan: its own classes are asked, in every recorded job.
+
+What needs a living MPI (MPIEnvironment) is in tests/cluster/test_torch_family.py: here there is none to ask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from launcher.errors import LauncherError, UsageError
+from launcher.frameworks.lightning_job import count_devices, read_arguments
+from launcher.host import Host
+from launcher.model import Plan
+from launcher.options import read_options
+from launcher.plan import plan_job, render_environ
+from tests.golden.jobs import case_names, plan_snapshot, read_case, snapshots
+from tests.golden.truth import AT_START, TRUTH, Job
+
+pytestmark = [
+    pytest.mark.xdist_group("lightning"),  # its import takes seconds
+    pytest.mark.filterwarnings("ignore:The `srun` command is available"),
+]
+NO_NODE = {
+    "launcher_inside_launcher_node_unknown",
+    "mpich_5.0.2_2x2_master_addr",
+    "openmpi_5.0.11_hosts_reversed_master_addr",
+    "openmpi_5.0.11_mpirun_elsewhere_master_addr",
+}
+"""Ranks that are not told their node, which Lightning counts by."""
+UNEVEN = {
+    "mpich_5.0.2_uneven_3_1_gpus4",
+    "openmpi_4.1.4_debian_uneven_3_1",
+    "openmpi_4.1.8_uneven_3_1",
+    "openmpi_4.1.8_uneven_3_1_gpus4",
+    "openmpi_5.0.11_uneven_3_1",
+    "openmpi_5.0.11_uneven_3_1_gpus4",
+    "slurm_22.05_uneven_3_1",
+}
+"""Three processes on one node and one on the other: no Trainer(num_nodes, devices) is that."""
+OWN_GPUS = {"plain_8_gpus_two_per_process"}
+"""Jobs with --gpus-per-process."""
+Ask = Callable[[Mapping[str, str], Mapping[str, int]], dict[str, Any]]
+
+
+def recorded_jobs() -> list[str]:
+    """Return the names of all jobs whose ranks are known before the start."""
+    return [n for n in case_names() if isinstance(t := TRUTH.get(n), Job) and AT_START not in t.starts]
+
+
+def plan_named(name: str) -> Iterator[tuple[Plan, Mapping[str, str]] | LauncherError]:
+    """Yield the plan of each start of a recorded job with ``--framework lightning``, and what it inherits."""
+    case = read_case(name)
+    case["options"] = {**case.get("options", {}), "framework": "lightning"}
+    for place, snapshot in enumerate(snapshots(case)):
+        try:
+            yield plan_snapshot(case, place, snapshot)
+        except LauncherError as error:
+            yield error
+
+
+def codes(name: str) -> set[str]:
+    """Return the codes of Lightning's refusals in a recorded job."""
+    errors = [start for start in plan_named(name) if isinstance(start, LauncherError)]
+    found = {problem.code for error in errors for problem in error.problems}
+    return {code for code in found if code.startswith("lightning-")}
+
+
+def true_shape(name: str) -> dict[str, int]:
+    """Return how many nodes and processes per node a job has, as written by hand."""
+    truth = TRUTH[name]
+    assert isinstance(truth, Job) and isinstance(truth.world, int)
+    nodes = {place.partition(".")[0] for place in truth.starts.replace("|", " ").split() if "." in place}
+    return {"num_nodes": len(nodes), "devices": truth.world // len(nodes)}
+
+
+@pytest.fixture(scope="module")
+def ask() -> Ask:
+    """Return a function that asks the real Lightning where a process stands that has these variables."""
+    from lightning.fabric.plugins.environments import mpi
+    from lightning.pytorch import Trainer
+    from lightning.pytorch.trainer.connectors.accelerator_connector import _AcceleratorConnector
+    from lightning.pytorch.utilities.argparse import _parse_env_variables
+
+    def answer(environ: Mapping[str, str], script: Mapping[str, int]) -> dict[str, Any]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mpi, "_MPI4PY_AVAILABLE", False)
+            patch.setattr(os, "environ", os.environ.copy())
+            os.environ.clear()
+            os.environ.update(environ)
+            shape = {**script, **vars(_parse_env_variables(Trainer))}
+            strategy = _AcceleratorConnector(accelerator="cpu", strategy="ddp", **shape).strategy
+            strategy.set_world_ranks()
+            found = strategy.cluster_environment
+            return {
+                "kind": type(found).__name__,
+                "external": found.creates_processes_externally,
+                "rank": strategy.global_rank,
+                "world": strategy.world_size,
+                "local_rank": strategy.local_rank,
+                "node": strategy.node_rank,
+                "master": f"{found.main_address}:{found.main_port}",
+            }
+
+    return answer
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", sorted({*recorded_jobs()} - NO_NODE - UNEVEN - OWN_GPUS))
+def test_lightning_stands_where_we_say(name: str, ask: Ask) -> None:
+    """World, place and master are the plan's, no process starts another, and each rank is there once.
+
+    Without our defaults for the Trainer, where we do not know them, the script has to say the truth.
+    """
+    ranks: list[int] = []
+    assert not codes(name)
+    for start in plan_named(name):
+        if isinstance(start, LauncherError):
+            continue  # refused without Lightning, too
+        plan, inherited = start
+        job = plan.topology
+        known = job.local_size is not None
+        script = {"num_nodes": 1, "devices": 1} if known else true_shape(name)
+        for process in plan.processes:
+            environ = render_environ(plan, process, inherited)
+            if plan.engine == "torchrun":
+                environ["TORCHELASTIC_RUN_ID"] = "none"
+            got = ask(environ, script)
+            assert got["external"] and got["kind"] == expected_kind(environ)
+            assert (got["world"], got["local_rank"], got["node"]) == (
+                job.world_size,
+                process.local_rank,
+                job.node_rank,
+            )
+            assert got["master"] == f"{job.master_addr}:{job.master_port}"
+            by_node = (job.node_rank or 0) * (job.local_size or script["devices"]) + process.local_rank
+            assert got["rank"] == (by_node if got["kind"] == "LightningEnvironment" else process.rank)
+            ranks.append(got["rank"])
+    assert len(set(ranks)) == len(ranks)
+
+
+def expected_kind(environ: Mapping[str, str]) -> str:
+    """Return which of Lightning's environments a process is in."""
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return "TorchElasticEnvironment"
+    interactive = environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    return "SLURMEnvironment" if "SLURM_NTASKS" in environ and not interactive else "LightningEnvironment"
+
+
+@pytest.mark.parametrize("name", sorted(NO_NODE))
+def test_ranks_without_a_node_are_refused(name: str) -> None:
+    """LightningEnvironment would take all of them for node 0: two processes of rank 0, and a hang."""
+    assert codes(name) == {"lightning-no-node"}
+
+
+@pytest.mark.parametrize("name", sorted(UNEVEN))
+def test_uneven_nodes_are_refused(name: str) -> None:
+    """By the node that knows."""
+    assert codes(name) == {"lightning-uneven"}
+
+
+SLURM = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_NNODES": "2", "SLURM_JOB_NUM_NODES": "2"}
+
+
+def plan(
+    *command: str, environ: Mapping[str, str] | None = None, **flags: str
+) -> tuple[list[dict[str, str]], Plan]:
+    """Return the environments of the processes of node 1 of 2, with 4 processes each, and their plan."""
+    typed = {"nnodes": "2", "node_rank": "1", "nproc_per_node": "4", "master_addr": "10.0.0.4", **flags}
+    typed |= {"engine": "process"}
+    variables = {"PATH": "/usr/bin", **(environ or {})}
+    made = plan_job(variables, Host("/nonexistent"), read_options(typed, {}), command or ("train.py",))
+    return [render_environ(made, process, variables) for process in made.processes], made
+
+
+@pytest.mark.torch
+def test_what_an_allocation_of_slurm_left_behind_becomes_whole(ask: Ask) -> None:
+    """SLURM_NTASKS of a batch script has no rank with it, and no --ntasks-per-node: Lightning would stop."""
+    environs, _ = plan(environ=SLURM, framework="lightning")
+    answers = [ask(environ, {}) for environ in environs]
+    assert {answer["kind"] for answer in answers} == {"SLURMEnvironment"}
+    assert [(a["rank"], a["local_rank"], a["node"], a["world"]) for a in answers] == [
+        (4 + local, local, 1, 8) for local in range(4)
+    ]
+
+
+@pytest.mark.torch
+def test_what_jsrun_left_behind_is_dropped(ask: Ask) -> None:
+    """One launcher per node under jsrun: its rank is the node's, and LSF would name another master."""
+    jsrun = {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "0"}
+    lsf = {"LSB_JOBID": "77", "LSB_DJOB_RANKFILE": "/nonexistent"}
+    environs, _ = plan(environ={**jsrun, **lsf}, framework="lightning")
+    answers = [ask(environ, {}) for environ in environs]
+    assert [(a["kind"], a["rank"], a["world"]) for a in answers] == [
+        ("LightningEnvironment", 4 + local, 8) for local in range(4)
+    ]
+
+
+def test_only_who_names_lightning_gets_defaults_for_the_trainer() -> None:
+    """Another job's ``Trainer(devices=1)``, on one rank, would wait for the other nodes."""
+    (environ, *_), _ = plan()
+    assert not [name for name in environ if name.startswith("PL_")]
+    (named, *_), _ = plan(framework="lightning")
+    assert (named["PL_TRAINER_NUM_NODES"], named["PL_TRAINER_DEVICES"]) == ("2", "4")
+    (kept, *_), _ = plan(framework="lightning", environ={"PL_TRAINER_DEVICES": "auto"})
+    assert kept["PL_TRAINER_DEVICES"] == "auto"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--trainer.num_nodes", "4"), "--trainer.num_nodes 4: the job has 2 nodes"),
+        (("--trainer.devices=8",), "--trainer.devices=8: the job has 4 processes per node"),
+        (("trainer.devices=8",), "trainer.devices=8: the job has 4 processes per node"),
+        (("+trainer.num_nodes=1",), "+trainer.num_nodes=1: the job has 2 nodes"),
+        (("--num_nodes=4",), "--num_nodes=4: the job has 2 nodes"),
+        (("--num-nodes", "4"), "--num-nodes 4: the job has 2 nodes"),
+        (("--devices", "8"), "--devices 8: the job has 4 processes per node"),
+        (("--devices", "0,1"), "--devices 0,1: the job has 4 processes per node"),
+    ],
+)
+def test_a_mismatch_is_told_before_the_start(words: tuple[str, ...], said: str) -> None:
+    """Fatal where Lightning is named; else a note, if the words can only be the Trainer's."""
+    with pytest.raises(UsageError) as refused:
+        plan("train.py", *words, framework="lightning")
+    (problem,) = refused.value.problems
+    assert (problem.code, problem.what) == ("lightning-mismatch", said)
+    _, made = plan("train.py", *words)
+    assert bool([note for note in made.notes if note.startswith(said)]) == ("trainer." in words[0])
+
+
+def test_what_fits_or_depends_on_the_machine_is_left_alone() -> None:
+    """The job's own numbers, ``auto``, and words that only look alike."""
+    words = (
+        "--trainer.num_nodes=2",
+        "--devices",
+        "auto",
+        "trainer.devices=[0,1,2,3]",
+        "devices=7",
+        "--devices",
+    )
+    _, made = plan("train.py", *words, framework="lightning")
+    assert len(made.processes) == 4
+
+
+def test_all_that_cannot_work_is_told_at_once() -> None:
+    """Two numbers on the command line, one in a variable."""
+    with pytest.raises(UsageError) as refused:
+        plan("train.py", "--num_nodes=3", "--devices=2", framework="lightning",
+             environ={"PL_TRAINER_NUM_NODES": "8"})  # fmt: skip
+    assert [problem.where for problem in refused.value.problems] == [
+        "command line",
+        "command line",
+        "environment",
+    ]
+
+
+def test_a_gpu_of_its_own_is_not_lightnings_way() -> None:
+    """It takes the GPU whose number is the local rank, and would see the first only."""
+    assert {code for name in OWN_GPUS for code in codes(name)} == {"lightning-gpus"}
+    with pytest.raises(UsageError, match="lightning-gpus"):
+        plan(framework="lightning", gpus_per_process="1")
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("8", 8), ("'8'", 8), ("0,1", 2), ("[0,1]", 2), ("3,", 1), ("auto", None), ("-1", None), ("", None)],
+)
+def test_devices_are_counted_as_lightning_counts_them(text: str, count: int | None) -> None:
+    """A number, or a list of devices."""
+    assert count_devices(text) == count
+
+
+def test_arguments_are_found_in_every_spelling() -> None:
+    """Name, as written, value; ``--devices`` only if it is asked for."""
+    argv = ("fit", "--trainer.devices", "2", "++trainer.num_nodes=3", "--devices=4", "trainer.devices", "--x")
+    assert list(read_arguments(argv, bare=False)) == [
+        ("devices", "--trainer.devices 2", "2"),
+        ("num_nodes", "++trainer.num_nodes=3", "3"),
+    ]
+    assert [found[1] for found in read_arguments(argv, bare=True)][-1] == "--devices=4"
