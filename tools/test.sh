@@ -14,6 +14,7 @@ setup_frameworks
 setup_stack
 setup_project
 setup_mpis
+setup_oracles
 setup_containers
 
 cd "$CHECKOUT"

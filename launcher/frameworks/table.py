@@ -9,11 +9,11 @@ Source: docs/frameworks.md has the variables, and who reads them.
 
 from __future__ import annotations
 
-from launcher.frameworks import horovod, jax
+from launcher.frameworks import horovod, jax, open_mpi
 from launcher.frameworks.case import Case
 from launcher.model import Place, Setting
 
-ALWAYS = (horovod, jax)
+ALWAYS = (horovod, jax, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""
 
 
