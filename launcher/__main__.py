@@ -6,6 +6,11 @@ import gc
 import os
 import sys
 
+from launcher import bundle
+
+if __name__ == "__main__":
+    bundle.use()
+
 from launcher.errors import EXIT_BUG, LauncherError
 
 TYPE_CHECKING = False

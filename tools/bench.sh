@@ -17,6 +17,7 @@ setup_peers
 say "ready"
 
 cd "$CHECKOUT"
+python -m launcher.bundle # as in an image
 broken=0
 python -m benchmarks.startup >&4 || broken=1
 python -m benchmarks.planning >&4 || broken=1

@@ -194,7 +194,7 @@ make_project() {
     printf '%s\n' "$(stack_dir)$site" "$FRAMEWORKS_DIR$site" >"$1$site/frameworks.pth" &&
     # The one command of the frameworks that people type, with this environment's interpreter.
     printf '#!%s\nfrom torch.distributed.run import main\n\nmain()\n' "$python" >"$1/bin/torchrun" &&
-    chmod +x "$1/bin/torchrun"
+    chmod +x "$1/bin/torchrun" && PYTHONPATH=$CHECKOUT "$python" -m launcher.bundle
 }
 
 setup_mpis() {

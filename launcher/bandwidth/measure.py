@@ -22,12 +22,23 @@ def sweep(group: Group, options: Options) -> tuple[list[Sample], str]:
     """
     samples: list[Sample] = []
     for size_bytes in options.sizes:
-        if samples:
-            ahead_s = samples[-1].time_s * size_bytes / samples[-1].size_bytes
-            if ahead_s > options.limit_s:
-                return samples, f"no more: {render_size(size_bytes)} would take {render_time(ahead_s)} each"
+        ahead_s = foresee_s(samples, size_bytes)
+        if ahead_s > options.limit_s:
+            return samples, f"no more: {render_size(size_bytes)} would take {render_time(ahead_s)} each"
         samples.append(_measure(group, size_bytes, options))
     return samples, ""
+
+
+def foresee_s(samples: Sequence[Sample], size_bytes: int) -> float:
+    """Return how long a larger size will take by the last two, in seconds; 0 before there are two.
+
+    A line through both: what a small message takes is latency, and says nothing of a large one.
+    """
+    if len(samples) < 2:
+        return 0.0
+    before, last = samples[-2:]
+    slope_s = max(0.0, last.time_s - before.time_s) / (last.size_bytes - before.size_bytes)
+    return last.time_s + slope_s * (size_bytes - last.size_bytes)
 
 
 def _measure(group: Group, size_bytes: int, options: Options) -> Sample:

@@ -50,6 +50,8 @@ COUNT_S = 60.0
 """Between the first rank that starts and the last."""
 LOOK_AROUND_S = 0.5
 """After the first rank too many: how many more there are makes the message."""
+FOLLOWS_NS = 1_000_000_000
+"""The kernel closes what a killed mpirun had open before it tells us of the end: daemons can be quicker."""
 EXPLAIN_S = 2.0
 """After mpirun has failed: a session may yet tell why."""
 CLOSE_S = 8.0
@@ -431,9 +433,7 @@ class Head(Supervisor):
         mpirun = self.processes[0]
         if event is None or mpirun.passed_on is not None:
             return False
-        if (mpirun.code or 0) < 0:
-            return event.at_ns > mpirun.ended_ns
-        return _may_follow(event) and mpirun.status not in KILLED  # MPI_Abort: its status is mpirun's
+        return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
         """That a node was lost arrives a moment after what mpirun makes of it."""
@@ -599,6 +599,20 @@ def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
         value if isinstance(value := message.get(key), int) else 0 for key in ("rank", "local_rank", "pid")
     ]
     return End(numbers[0], numbers[1], numbers[2], code, printable(words), event.at_ns - zero_ns)
+
+
+def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
+    """Return whether an end of mpirun that nobody asked for explains an event, rather than following it.
+
+    Args:
+        code: How mpirun ended: 0 to 255, or -n by signal n.
+        status: The same as a shell has it.
+        ended_ns: When, nanoseconds since 1970.
+        event: What the head has heard of a rank or a node.
+    """
+    if code < 0:
+        return event.at_ns > ended_ns - (FOLLOWS_NS if _may_follow(event) else 0)
+    return _may_follow(event) and status not in KILLED  # MPI_Abort: its status is mpirun's
 
 
 def _may_follow(event: Event) -> bool:

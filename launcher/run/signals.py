@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.kernel import open_signal_file
+from launcher.run.kernel import open_signal_file, pack_signals, set_mask
 from launcher.run.sig import signal
 
 NOT_FORWARDED = (
@@ -61,12 +61,12 @@ class Watched:
             signal.signal(number, signal.SIG_DFL)
         numbers = (forwarded - kept) | {signal.SIGCHLD}
         mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, numbers | set(OF_TERMINAL)))
-        self.mask = mask if _mask_at_start is None else _mask_at_start
+        self._mask = pack_signals(mask if _mask_at_start is None else _mask_at_start)
         self.fd = open_signal_file(numbers)
 
     def reset(self) -> None:
         """In a forked child: give back the mask. Pending signals then act as they should."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
+        set_mask(self._mask)
 
 
 def name_signal(number: int) -> str:

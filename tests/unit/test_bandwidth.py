@@ -35,6 +35,7 @@ from launcher.bandwidth.expect import (
     plan_expectation,
     read_ways,
 )
+from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
@@ -111,6 +112,14 @@ def test_what_is_no_size(text: str) -> None:
     """Refused with an example of one."""
     with pytest.raises(ValueError, match="64K"):
         parse_size(text)
+
+
+def test_what_a_larger_size_will_take_is_not_foreseen_from_latency() -> None:
+    """12 ms for 1 KiB is a busy machine, and no 3 s for 256 KiB; from two sizes on there is a slope."""
+    small, large = (Sample(size, time_s, 2, 1, True) for size, time_s in ((1 << 10, 0.012), (1 << 18, 0.22)))
+    assert foresee_s([], 1 << 30) == 0 == foresee_s([small], 1 << 18)
+    assert foresee_s([small, large], 1 << 20) == pytest.approx(0.22 + 3 * 0.208, rel=0.01)
+    assert foresee_s([large, Sample(1 << 20, 0.1, 2, 1, True)], 1 << 22) == 0.1
 
 
 def test_numbers_for_people() -> None:

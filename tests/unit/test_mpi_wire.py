@@ -12,7 +12,7 @@ import pytest
 
 from launcher.mpi import wire
 from launcher.mpi.crew import NAMED_MAX, Line, Node, describe_nodes, not_ready
-from launcher.mpi.head import describe_places
+from launcher.mpi.head import Event, describe_places, explains
 from launcher.mpi.verdicts import parse_record, render_record
 from launcher.run.causes import Cause
 from launcher.run.verdict import render_json, render_text
@@ -302,3 +302,30 @@ def test_where_ranks_have_started(counts: tuple[int, ...], said: str) -> None:
 def test_ranks_on_a_thousand_nodes_are_one_line() -> None:
     """Not a node more than a person reads."""
     assert len(describe_places(nodes(*((f"node{i}", "", 2) for i in range(1000))))) < 400
+
+
+SILENT = {"rank": 2, "code": -9}
+KNOWN_WHY = {"rank": 2, "code": -9, "verdict": {}}
+
+
+@pytest.mark.parametrize(
+    ("code", "after_s", "message", "explained"),
+    [
+        (-9, 0.2, SILENT, True),
+        (-9, 0.2, KNOWN_WHY, True),
+        # What a killed mpirun had open is closed before anybody is told that it has ended.
+        (-9, -0.01, SILENT, True),
+        (-9, -0.01, KNOWN_WHY, False),
+        (-9, -30.0, SILENT, False),
+        (15, -0.1, SILENT, True),
+        (137, -0.1, SILENT, False),
+        (15, -0.1, KNOWN_WHY, False),
+    ],
+)
+def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
+    code: int, after_s: float, message: dict[str, object], explained: bool
+) -> None:
+    """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
+    ended_ns = 1_700_000_000_000_000_000
+    event = Event(None, ended_ns + int(after_s * 1e9), 137, message)
+    assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained
