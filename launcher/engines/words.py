@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.engines.process import find_script
-from launcher.engines.process import is_python
+from launcher.engines.process import find_script, is_python
 from launcher.errors import Problem, UsageError
 
 TYPE_CHECKING = False

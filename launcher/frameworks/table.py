@@ -11,11 +11,11 @@ Source: docs/frameworks.md has the variables, and who reads them.
 
 from __future__ import annotations
 
-from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning
+from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
 from launcher.frameworks.case import Case
 from launcher.model import Companion, Place, Setting
 
-ALWAYS = (deepspeed, horovod, jax, lightning)
+ALWAYS = (deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""
 NAMED = (horovod.NAME,)
 """Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""

@@ -1,0 +1,42 @@
+"""Open MPI's public names, for who reads them whether mpirun has started the job or not.
+
+MAE, BEiT, data2vec and what descends from them take rank, size and local rank from these alone when
+they are told ``--dist_on_itp``. Other jobs do not get them: who finds them may take itself for a rank
+of mpirun. Where mpirun has set them they are there, and `starters` keeps them true.
+
+Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
+"""
+
+from __future__ import annotations
+
+from launcher.model import Place, Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.frameworks.case import Case
+
+ON_ITP = "--dist_on_itp"
+
+
+def plan_common(case: Case) -> list[Setting]:
+    """Return nothing: the names go together, and two of them differ from process to process."""
+    return []
+
+
+def plan_process(case: Case, place: Place) -> list[Setting]:
+    """Return the names for a script that is told to read them."""
+    return plan_names(case, place, f"{ON_ITP} reads it") if ON_ITP in case.argv else []
+
+
+def plan_names(case: Case, place: Place, why: str) -> list[Setting]:
+    """Return the names that are not there yet, with the truth about one process.
+
+    Args:
+        why: Who reads them, for the plan.
+    """
+    values = {
+        "OMPI_COMM_WORLD_RANK": place.rank,
+        "OMPI_COMM_WORLD_SIZE": case.topology.world_size,
+        "OMPI_COMM_WORLD_LOCAL_RANK": place.local_rank,
+    }
+    return [Setting(name, str(value), why) for name, value in values.items() if name not in case.environ]

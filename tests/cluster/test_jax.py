@@ -1,0 +1,56 @@
+"""JAX's example on two simulated nodes, as each platform starts it: it learns what one process learns.
+
+Each process has half of the images. The loss of a job that did not add up over both, or that counted one
+half twice, is another one from the first step on.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.rehearse import namespaces
+from tests.cluster.frameworks import rehearse, run_example
+
+pytestmark = [pytest.mark.torch, pytest.mark.root]
+
+EXAMPLE = "jax_data_parallel.py"
+JAX = {"LAUNCHER_FRAMEWORK": "jax"}
+
+
+@pytest.fixture(scope="module")
+def alone() -> str:
+    """What one process learns."""
+    if not namespaces.available():
+        pytest.skip("needs root, or a kernel that gives user namespaces to us")
+    job, _, learned = last_line(run_example("plain", EXAMPLE, nodes=1, environ=JAX)).partition(": ")
+    assert job == "processes 1, devices 1"
+    return learned
+
+
+def last_line(printed: str) -> str:
+    """Return what rank 0 said at its end; gloo says something before."""
+    return printed.splitlines()[-1]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize(
+    ("like", "scope"),
+    [
+        ("azureml-mpi", None),  # mpirun starts a launcher for every process
+        ("azureml-pytorch", "node"),
+        ("azure-batch", None),
+        ("openmpi", None),
+    ],
+)
+def test_two_nodes_learn_what_one_process_learns(alone: str, like: str, scope: str | None) -> None:
+    """``jax.distributed.initialize()`` without arguments, on every platform."""
+    printed = run_example(like, EXAMPLE, scope=scope, environ=JAX)
+    assert last_line(printed) == f"processes 2, devices 2: {alone}"
+
+
+def test_unnamed_jax_says_what_it_misses() -> None:
+    """What the page says: of our variables for every job JAX does not read enough, and it stops at once."""
+    script = "import jax; jax.distributed.initialize()"
+    done = rehearse("azure-batch", "python", "-c", script)
+    assert done.returncode == 1
+    assert "Number of processes must be defined" in done.stdout + done.stderr

@@ -1,0 +1,21 @@
+"""timm: ``init_distributed_device`` of utils/distributed.py, loaded alone."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from tests.oracles.questions import meeting
+from tests.oracles.questions.alone import load_alone, stand_in
+
+stand_in("timm.utils.model")
+distributed: Any = load_alone("timm/utils/distributed.py")
+
+
+def answer() -> dict[str, Any]:
+    """Prefers SLURM_PROCID's way in where that is set. A world of one needs no group."""
+    meeting.begin()
+    args = Namespace(device="cpu")
+    distributed.init_distributed_device(args)
+    here = {"rank": args.rank, "world_size": args.world_size, "local_rank": args.local_rank}
+    return {**(meeting.result() if args.distributed else {}), **here}

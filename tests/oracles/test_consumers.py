@@ -1,0 +1,99 @@
+"""Public libraries read in our environments what the launcher's plans say, wherever it says something."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.oracles import folder
+from tests.oracles.environments import SOURCES, processes, source_of
+from tests.oracles.libraries import LIBRARIES, Library
+from tests.oracles.table import (
+    BEGIN,
+    END,
+    PAGE,
+    ask,
+    describe_difference,
+    put,
+    reasons_for,
+    render_head,
+    render_reasons,
+    render_row,
+)
+from tests.process.starting import ROOT
+
+PINS = dict(pin.split("==") for pin in folder.LIBRARIES)
+
+
+def generated() -> str:
+    """Return what of the page is generated."""
+    return PAGE.read_text(encoding="utf-8").partition(BEGIN)[2].partition(END)[0]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.title)
+def test_a_library_agrees_with_every_plan(library: Library) -> None:
+    """In every process of every case; where it cannot, a reason is written down, and none is left over.
+
+    And it is the version that the table names: the installed one, or the pin of its folder.
+
+    When libraries or cases have changed: ``python -m tests.oracles.table``, and read the difference.
+    """
+    result = ask(library)
+    if library.package != "-":
+        asked = PINS.get(library.package) or (result.version or "").partition("+")[0]
+        assert asked == library.version
+    unexplained = [item for item in result.differences if not reasons_for(library, item)]
+    assert unexplained == []
+    needed = [reason for item in result.differences for reason in reasons_for(library, item)]
+    assert set(needed) == set(library.reasons)
+    assert render_row(library) in generated(), "docs are not up to date: python -m tests.oracles.table"
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("question", ["torch_env", "timm", "composer"])
+def test_a_wrong_environment_is_seen(question: str) -> None:
+    """The same question about a process whose rank is another's: what agrees above can disagree."""
+    library = next(library for library in LIBRARIES if library.question == question)
+    process = next(process for process in processes("auto") if process.facts["rank"] == 1)
+    _, (right, wrong) = put(library, [process.environ, {**process.environ, "RANK": "0"}])
+    assert describe_difference(process.facts, right) == ""
+    assert describe_difference(process.facts, wrong) == "rank 0, not 1"
+
+
+def test_the_table_has_these_columns_rows_and_reasons() -> None:
+    """Nothing else is in it."""
+    table, _, why = generated().partition("\n## ")
+    assert table.startswith(render_head())
+    rows = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)[2:]
+    assert rows == [library.title for library in LIBRARIES]
+    assert why.endswith(f"\n\n{render_reasons()}")
+
+
+def test_every_source_has_processes() -> None:
+    """No column of the table is empty."""
+    found = processes("auto")
+    assert {source_of(process.case) for process in found} == set(SOURCES)
+    assert len(found) > 500 and len({process.case for process in found}) > 80
+
+
+def test_pins_are_those_of_the_setup() -> None:
+    """tools/setup.sh unpacks what the table says."""
+    with open(f"{ROOT}/tools/setup.sh", encoding="utf-8") as file:
+        listed = re.search(r"^ORACLES=\(([^)]*)\)", file.read(), flags=re.MULTILINE)
+    assert listed and tuple(listed[1].split()) == folder.LIBRARIES
+
+
+@pytest.mark.parametrize(
+    ("answer", "difference"),
+    [
+        ({"rank": 1, "master_addr": "NodeA"}, ""),
+        ({"rank": None, "node_rank": 7}, ""),
+        ({"rank": 0}, "rank 0, not 1"),
+        ({"error": "KeyError: 'RANK'"}, "KeyError: 'RANK'"),
+    ],
+)
+def test_differences_are_told(answer: dict[str, object], difference: str) -> None:
+    """What one of both does not know is no difference; names of hosts have no case."""
+    assert describe_difference({"rank": 1, "master_addr": "nodea", "node_rank": None}, answer) == difference
