@@ -20,8 +20,15 @@ BATCH = 96  # of the whole job
 
 
 def main() -> None:
-    """Train, and say what was learnt."""
+    """Join the job, train, and leave, with nothing left that still holds the connections."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())  # without the word, CPUs train alone
+    train(accelerator)
+    accelerator.free_memory()
+    accelerator.end_training()
+
+
+def train(accelerator: Accelerator) -> None:
+    """Train, and say what was learnt."""
     torch.manual_seed(0)
     pixels, digits = load_digits(return_X_y=True)
     images, labels = torch.tensor(pixels, dtype=torch.float32) / 16, torch.tensor(digits)
@@ -51,7 +58,6 @@ def main() -> None:
     agree = "the same" if len(set(weights)) == 1 else f"DIFFERENT: {weights}"
     if accelerator.is_main_process:
         print(f"loss {loss:.5f}, {agree} in {accelerator.num_processes} processes", flush=True)
-    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ class Digits(Dataset[dict[str, Tensor]]):
 
 
 def main() -> None:
-    """Train, and say what was learnt."""
+    """Train, and leave the job, with nothing left that still holds the connections."""
     schedule = {"max_steps": 60, "learning_rate": 0.01, "dataloader_drop_last": True}
     quiet = {"report_to": "none", "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
     mine = BATCH // int(os.environ.get("WORLD_SIZE", "1"))
@@ -68,7 +68,6 @@ def train(arguments: TrainingArguments) -> None:
     agree = "the same" if len(set(weights)) == 1 else f"DIFFERENT: {weights}"
     if trainer.is_world_process_zero():
         print(f"loss {loss:.5f}, {agree} in {arguments.world_size} processes", flush=True)
-    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":
