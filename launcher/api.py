@@ -31,7 +31,7 @@ def setup() -> Topology:
 
         arm()
         plan = plan_job(os.environ, Host(), read_options({}, os.environ), ())
-        if len(plan.processes) != 1:
+        if len(plan.processes) + len(plan.companions) != 1:
             raise UsageError(_too_many(plan))
         _apply(plan)
         _topology = plan.topology
@@ -41,13 +41,14 @@ def setup() -> Topology:
 def _apply(plan: Plan) -> None:
     from launcher.plan import render_environ
 
-    result = render_environ(plan, plan.processes[0], os.environ)
-    for name in plan.unset:
+    (one,) = plan.companions or plan.processes
+    result = render_environ(plan, one, os.environ)
+    for name in os.environ.keys() - result.keys():
         os.environ.pop(name, None)
     for name, value in result.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    cpus = plan.processes[0].cpus
+    cpus = plan.processes[0].cpus if plan.processes else None
     if cpus:
         from launcher.run.execute import keep_to
 

@@ -32,6 +32,7 @@ DESCRIPTION = {
     "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
     "bandwidth": "measure how fast the processes of a job talk to each other, and whether that is right",
+    "tf-server": "be a task of TensorFlow: its standard server, until the job is over",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
 STYLES = ("table", "sh", "json", "dotenv")
@@ -89,6 +90,10 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from launcher.plan import render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
+    if plan.ports:
+        from launcher.run.ports import check_ports
+
+        check_ports(plan.ports, Host())
     if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
         _check_quickly(plan, typed, environ, command)
     if plan.agent is not None:
@@ -334,6 +339,13 @@ def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return run(("--", sys.executable, "-m", "launcher.bandwidth", *argv), environ)
 
 
+def tf_server(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher tf-server``: TensorFlow's standard server, until its job is over."""
+    from launcher.servers import tf_server as server
+
+    return server.main(argv)
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -351,5 +363,6 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "serve": serve,
     "keygen": keygen,
     "bandwidth": bandwidth,
+    "tf-server": tf_server,
     "rehearse": rehearse,
 }

@@ -68,22 +68,26 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     options = request.options
     gathered = _gather(environ, host, options)
     machine = read_machine(host, environ)
-    starts = request.starter is not None
+    starter = request.starter or table.name_roles(options)
     allocation, ledger = decide(
-        gathered.evidence, options, machine, starts_processes=starts, starts_job=request.starts_job
+        gathered.evidence,
+        options,
+        machine,
+        starts_processes=starter is not None,
+        starts_job=request.starts_job,
     )
     forks = allocation.scope is Scope.NODE
-    if starts and not forks:
-        raise refuse_per_process(request, allocation.local_size)
+    if starter is not None and not forks:
+        raise refuse_per_process(starter, allocation.local_size)
     if allocation.master_port == 0:
         allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
     each = _count_processes(ledger, request, allocation) if forks else 1
-    topology = plan_topology(allocation, each)
+    topology = table.plan_topology(options, allocation, environ) or plan_topology(allocation, each)
     binding = Binding()
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
     choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
-    origins = name_origins(ledger, forks)
+    origins = {**name_origins(ledger, forks), **table.name_origins(options)}
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
@@ -129,6 +133,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
         companions=plan_companions(beside, unbuffered, options, environ),
+        ports=table.plan_ports(case) if agent is None else (),
     )
 
 

@@ -79,13 +79,13 @@ def _two_launchers(options: Options, name: str) -> Problem:
     )
 
 
-def refuse_per_process(request: Request, local_size: int | None) -> UsageError:
-    """Return why a launcher cannot run where the platform has started the processes already."""
+def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
+    """Return why what starts the processes of a node cannot do so where the platform has already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
     return UsageError(
         Problem(
             "launcher-per-process",
-            f"{request.starter}, which starts the processes of a node, but the platform has started "
+            f"{starter}, which starts the processes of a node, but the platform has started "
             f"{several} of this node already: each would start them once more",
             "command line and environment",
             "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",

@@ -2,40 +2,84 @@
 
 Their variables do not conflict, so every job gets those that cost nothing; ``--framework`` names one
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
-``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
-``plan_companions(case)``, which returns the processes that run beside the ranks.
+``plan_common(case)`` and ``plan_process(case, place)``, which return settings. One of `NAMED` has, besides,
+``plan_topology``, ``plan_companions`` and ``plan_ports``: see the functions of these names here.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
 
 from __future__ import annotations
 
+from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import horovod, jax
 from launcher.frameworks.case import Case
-from launcher.model import Companion, Place, Setting
+from launcher.model import Allocation, Companion, Place, Setting, Topology
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 ALWAYS = (horovod, jax)
 """Those whose variables are in every job, besides the contract of PyTorch."""
-NAMED: tuple[str, ...] = ()
-"""Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""
+NAMED = ("tensorflow",)
+"""Those with roles or servers of their own: loaded only for a job that is one of them."""
 
 
 def plan_common(case: Case) -> list[Setting]:
     """Return what is the same for all processes of this node."""
-    return [setting for framework in ALWAYS for setting in framework.plan_common(case)]
+    return [setting for framework in _list_all(case) for setting in framework.plan_common(case)]
+
+
+def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
+    """Return the shape of a job in which a framework gives out the roles; None for any other."""
+    named = _find_named(options, allocation)
+    shape: Topology | None = named and named.plan_topology(options, allocation, environ)
+    return shape
+
+
+def name_roles(options: Options) -> str | None:
+    """Return what shows that the user asks for roles, which one launcher per node gives out."""
+    given = [options.get(dest) for dest in ROLE_FLAGS]
+    return next((flag.origin for flag in given if flag is not None), None)
+
+
+def name_origins(options: Options) -> dict[str, str]:
+    """Return where the facts about ranks come from that roles give, by their names; empty without roles."""
+    given = ", ".join(options.origins(*ROLE_FLAGS))
+    return dict.fromkeys(("world_size", "local_size", "rank", "local_rank"), given) if given else {}
 
 
 def plan_companions(case: Case) -> list[Companion]:
     """Return what runs on this node beside the ranks: the servers of the framework that is named."""
-    name = case.options.text("framework")
-    if name not in NAMED:
-        return []
-    from importlib import import_module
-
-    companions: list[Companion] = import_module(f"launcher.frameworks.{name}").plan_companions(case)
+    named = _find_named(case.options, case.allocation)
+    companions: list[Companion] = named.plan_companions(case) if named else []
     return companions
+
+
+def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
+    """Return the ports that processes of this node will listen on, and what they are called."""
+    named = _find_named(case.options, case.allocation)
+    ports: tuple[tuple[int, str], ...] = named.plan_ports(case) if named else ()
+    return ports
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
-    return [setting for framework in ALWAYS for setting in framework.plan_process(case, place)]
+    return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
+
+
+def _list_all(case: Case) -> list[Any]:
+    named = _find_named(case.options, case.allocation)
+    return [*ALWAYS, named] if named else [*ALWAYS]
+
+
+def _find_named(options: Options, allocation: Allocation) -> Any:
+    """Return the module of the framework that is named, or that a task without a rank is of."""
+    name = "tensorflow" if allocation.task else options.framework
+    if name not in NAMED:
+        return None
+    from importlib import import_module
+
+    return import_module(f"launcher.frameworks.{name}")
