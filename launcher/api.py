@@ -30,7 +30,12 @@ def setup() -> Topology:
         from launcher.plan import plan_job
 
         arm()
-        plan = plan_job(os.environ, Host(), read_options({}, os.environ), ())
+        options = read_options({}, os.environ)
+        plan = plan_job(os.environ, Host(), options, ())
+        if plan.meeting is not None:
+            from launcher.run.meeting import meet
+
+            plan = plan_job(os.environ, Host(), options, (), met=meet(plan.meeting))
         if len(plan.processes) + len(plan.companions) != 1:
             raise UsageError(_too_many(plan))
         _apply(plan)

@@ -87,9 +87,14 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
-    from launcher.plan import render_environ
+    from launcher.plan import plan_job, render_environ
 
     plan_argv(command, Options(), environ)  # says so if there is no command
+    if plan.meeting is not None:
+        from launcher.run.meeting import meet
+
+        options = read_options(typed, environ)
+        plan = plan_job(inherited, Host(), options, command, met=meet(plan.meeting))
     if plan.ports:
         from launcher.run.ports import check_ports
 
@@ -163,6 +168,8 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     add_flags(parser)
     words = parser.parse_args(argv)
     plan, inherited = _plan(vars(words), environ, ())
+    if plan.meeting is not None:
+        raise UsageError(_addresses_at_start())
     from launcher.plan import render_environ
     from launcher.views.environment import render_environment
 
@@ -197,6 +204,15 @@ def _ranks_at_start() -> Problem:
         "this job's ranks are given out when its processes start: no variables can be shown before",
         "command line and environment",
         "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
+    )
+
+
+def _addresses_at_start() -> Problem:
+    return Problem(
+        "addresses-at-start",
+        "TF_CONFIG has the address of every node, which the nodes tell each other when the job starts",
+        "command line and environment",
+        "launcher run, or --hosts HOST,... with all nodes",
     )
 
 

@@ -449,6 +449,29 @@ class Companion:
 
 
 @frozen
+class Meeting:
+    """Where the launchers of a job tell each other their nodes' addresses: some frameworks need them all.
+
+    Attributes:
+        address: The master's: where the first launcher listens.
+        port: The master's.
+        member: Which launcher this is; 0 is the first one.
+        member_count: How many there are.
+        node: Index of this node.
+        node_count: Number of nodes.
+        timeout_s: How long they may take.
+    """
+
+    address: str
+    port: int
+    member: int
+    member_count: int
+    node: int
+    node_count: int
+    timeout_s: float
+
+
+@frozen
 class Plan:
     """Everything that will happen, decided before anything happens.
 
@@ -465,6 +488,7 @@ class Plan:
         companions: The processes beside them. Where mode is `Mode.EXEC` and there is no agent, there is
             one process or one companion, and nothing else.
         ports: Ports on which processes of this node will listen, and their names: they must be free.
+        meeting: What must come before the start, and before a second plan that knows the addresses.
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
@@ -492,6 +516,7 @@ class Plan:
     reads: tuple[str, ...] = ()
     companions: tuple[Companion, ...] = ()
     ports: tuple[tuple[int, str], ...] = ()
+    meeting: Meeting | None = None
 
     def __post_init__(self) -> None:
         count = len(self.processes) + len(self.companions)

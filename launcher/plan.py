@@ -52,7 +52,14 @@ EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
 
-def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str]) -> Plan:
+def plan_job(
+    environ: Mapping[str, str],
+    host: Host,
+    options: Options,
+    command: Sequence[str],
+    *,
+    met: tuple[str, ...] = (),
+) -> Plan:
     """Plan everything that will happen on this node.
 
     Args:
@@ -60,6 +67,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         host: The machine, or a recorded one.
         options: What the user asked for.
         command: The command line to run in each process.
+        met: The addresses of all nodes, where a first plan has had them meet.
 
     Raises:
         LauncherError: What is wrong, by name, all at once.
@@ -76,6 +84,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         starts_processes=starter is not None,
         starts_job=request.starts_job,
     )
+    if met:
+        allocation = Allocation(**{**vars(allocation), "hosts": met})
     forks = allocation.scope is Scope.NODE
     if starter is not None and not forks:
         raise refuse_per_process(starter, allocation.local_size)
@@ -88,6 +98,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         binding = bind_processes(host, environ, options, allocation, topology, machine)
     choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
     origins = {**name_origins(ledger, forks), **table.name_origins(options)}
+    if met:
+        origins["hosts"] = "addresses as the nodes have told them"
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     case = Case(request.argv, options, environ, allocation, topology, machine, origins, forks)
@@ -134,6 +146,7 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         reads=gathered.reads,
         companions=plan_companions(beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),
+        meeting=table.plan_meeting(case) if agent is None else None,
     )
 
 

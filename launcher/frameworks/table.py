@@ -3,7 +3,7 @@
 Their variables do not conflict, so every job gets those that cost nothing; ``--framework`` names one
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings. One of `NAMED` has, besides,
-``plan_topology``, ``plan_companions`` and ``plan_ports``: see the functions of these names here.
+``plan_topology``, ``plan_companions``, ``plan_ports`` and ``plan_meeting``: see what is called so here.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import horovod, jax
 from launcher.frameworks.case import Case
-from launcher.model import Allocation, Companion, Place, Setting, Topology
+from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.options import Options
 
 TYPE_CHECKING = False
@@ -63,6 +63,13 @@ def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
     named = _find_named(case.options, case.allocation)
     ports: tuple[tuple[int, str], ...] = named.plan_ports(case) if named else ()
     return ports
+
+
+def plan_meeting(case: Case) -> Meeting | None:
+    """Return how the nodes tell each other what the framework must know of all; None if it knows already."""
+    named = _find_named(case.options, case.allocation)
+    meeting: Meeting | None = named and named.plan_meeting(case)
+    return meeting
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:

@@ -28,7 +28,7 @@ from launcher.frameworks.tensorflow_roles import (
     plan_ranks,
 )
 from launcher.machine.gpus import share_gpus
-from launcher.model import Allocation, Companion, Place, Scope, Setting, Topology
+from launcher.model import Allocation, Companion, Meeting, Place, Scope, Setting, Topology
 from launcher.options import Options
 
 TYPE_CHECKING = False
@@ -129,6 +129,19 @@ def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
     return tuple((cast.port(task), task.name) for task in own)
 
 
+def plan_meeting(case: Case) -> Meeting | None:
+    """Return how the nodes get to know each other's addresses, where nobody has listed them."""
+    job = case.topology
+    if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
+        return None
+    cast, node = _find_cast(case), _node_rank(case)
+    del cast  # it says whether all is known that must be
+    assert job.node_count is not None  # noqa: S101 - `_find_cast` holds it
+    member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
+    wait_s = _wait_s(case.options)
+    return Meeting(job.master_addr, job.master_port, member, count, node, job.node_count, wait_s)
+
+
 def _plan_inherited(case: Case) -> list[Companion]:
     """Return the task that a platform's TF_CONFIG makes this process, if it has no rank."""
     standard = _runs_standard(case.options)
@@ -197,16 +210,11 @@ def _find_cast(case: Case) -> Cast:
 
 
 def _find_hosts(case: Case) -> tuple[str, ...]:
-    """Return the address of every node, node 0 first.
-
-    Raises:
-        EnvironmentUntrusted: They are not known here, and TensorFlow has no rendezvous that would tell.
-    """
-    if case.topology.node_count == 1:
+    """Return the address of every node, node 0 first; a word in its place until the nodes have met."""
+    count = case.topology.node_count or 1
+    if count == 1:
         return (case.topology.master_addr,)
-    if not case.allocation.hosts:
-        raise EnvironmentUntrusted(_unknown(case, "the addresses of the other nodes"))
-    return case.allocation.hosts
+    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
 
 
 def _node_rank(case: Case) -> int:
@@ -223,7 +231,8 @@ def _config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting
         "task": {"type": task.role, "index": task.index},
         "environment": "cloud",
     }
-    where = case.origin("hosts") if case.topology.node_count != 1 else "one node"
+    where = case.origin("hosts") if case.allocation.hosts else "addresses as the nodes tell them at the start"
+    where = "one node" if case.topology.node_count == 1 else where
     text = json.dumps(config, separators=(",", ":"))
     return Setting(
         TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
@@ -300,7 +309,7 @@ def _unknown(case: Case, what: str) -> Problem:
     started = "process" if case.allocation.scope is Scope.PROCESS else "node"
     return Problem(
         "tf-config-unknown",
-        f"{TF_CONFIG} must name every task's address, and nothing here says {what}",
+        f"{TF_CONFIG} must say which node each task is on, and nothing here says {what}",
         f"environment, started once per {started} by {case.allocation.source}",
-        "pass --hosts HOST,HOST,... with all nodes, node 0 first, and start as many processes on each",
+        "start as many processes on each node, and pass --node-rank R if the platform has none",
     )

@@ -58,6 +58,7 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "bind": plan.bind,
         "grace_s": plan.supervision.grace_s,
         "supervision": _supervision(plan) if plan.mode is Mode.SUPERVISE else None,
+        "meeting": None if plan.meeting is None else dict(vars(plan.meeting)),
         "ports": [{"port": port, "name": name} for port, name in plan.ports],
         "companions": [_companion(companion, environ) for companion in plan.companions],
         "processes": [_process(process, environ) for process in plan.processes],
@@ -277,7 +278,11 @@ def _commands(plan: Plan) -> list[str]:
 
 def _ports(plan: Plan) -> list[str]:
     listed = ", ".join(f"{port} ({name})" for port, name in plan.ports)
-    return [f"ports that must be free here: {listed}"] if listed else []
+    lines = [f"ports that must be free here: {listed}"] if listed else []
+    if plan.meeting is not None:
+        where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
+        lines.append(f"before the start the nodes tell each other their addresses, at {where}")
+    return lines
 
 
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:

@@ -41,6 +41,7 @@ KEYS = {
             "bind",
             "grace_s",
             "supervision",
+            "meeting",
             "ports",
             "companions",
             "processes",

@@ -6,6 +6,9 @@ import json
 import time
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from socket import create_connection
 from typing import Any
 
 import pytest
@@ -16,9 +19,10 @@ from launcher.cli import dispatch
 from launcher.errors import LauncherError, NotReady
 from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.host import Host
-from launcher.model import Companion, Mode, Plan, Process
+from launcher.model import Companion, Meeting, Mode, Plan, Process
 from launcher.options import read_options
 from launcher.plan import plan_job, render_environ
+from launcher.run.meeting import meet
 from launcher.run.ports import check_ports
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
@@ -257,17 +261,72 @@ def test_tasks_that_share_a_node_share_its_gpus() -> None:
     assert render_environ(job, job.processes[0], {})["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
-def test_addresses_that_nobody_knows_are_asked_for() -> None:
-    """TF_CONFIG needs them all, and the master's alone is not enough."""
-    flags: dict[str, str | bool] = {
-        "nnodes": "2",
-        "node_rank": "1",
-        "master_addr": "10.0.0.4",
-        "framework": "tensorflow",
+def test_nodes_that_nobody_has_listed_meet_at_the_master() -> None:
+    """The first plan says where, the second has what they told."""
+    flags: dict[str, str | bool] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
+    options = read_options({**flags, "framework": "tensorflow"}, {})
+    first = plan_job({}, make_host(), options, ("./train",))
+    assert first.meeting == Meeting("10.0.0.4", 6105, 1, 2, 1, 2, 900.0)
+    assert configs(first)["worker 1"]["cluster"] == {"worker": ["<node 0>:2222", "<node 1>:2222"]}
+    second = plan_job({}, make_host(), options, ("./train",), met=("10.0.0.4", "10.0.0.5"))
+    assert second.meeting is None
+    assert configs(second)["worker 1"]["cluster"] == {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}
+
+
+def test_uneven_nodes_are_told_about() -> None:
+    """Nothing says which ranks the other node has."""
+    environ = {
+        "RANK": "0",
+        "WORLD_SIZE": "3",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "0",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.4",
     }
+    flags: dict[str, str | bool] = {"framework": "tensorflow", "nnodes": "2", "scope": "process"}
     with pytest.raises(LauncherError) as refused:
-        plan_job({}, make_host(), read_options(flags, {}), ("./train",))
+        plan_job(environ, make_host(), read_options(flags, environ), ("./train",))
     assert refused.value.problems[0].code == "tf-config-unknown"
+
+
+def meet_all(meetings: list[Meeting]) -> list[tuple[str, ...] | str]:
+    """Return what each launcher of a job is told, or the code of what it says."""
+
+    def attend(meeting: Meeting) -> tuple[str, ...] | str:
+        try:
+            return meet(meeting)
+        except NotReady as error:
+            return error.problems[0].code
+
+    with ThreadPoolExecutor(len(meetings)) as pool:
+        return list(pool.map(attend, meetings))
+
+
+def intrude(port: int) -> None:
+    """Say what is no word of a launcher, as soon as somebody listens."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with suppress(OSError), create_connection(("127.0.0.2", port), 1) as server:
+            server.sendall(b'{"job": [2, 4], "member": 9, "node": 0}\n')
+            return
+
+
+def test_launchers_tell_each_other_their_addresses() -> None:
+    """The last comes first, two are of one node, and strangers are not listened to."""
+    port = Host().free_port()
+    meetings = [Meeting("127.0.0.2", port, member, 4, member // 2, 2, 20.0) for member in (3, 2, 1, 0)]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(intrude, port)
+        assert meet_all(meetings) == [("127.0.0.2", "127.0.0.1")] * 4
+
+
+@pytest.mark.parametrize(("members", "address"), [((0, 1), "127.0.0.2"), ((0, 1, 2), "127.0.0.2")])
+def test_launchers_that_do_not_meet_say_so(members: tuple[int, ...], address: str) -> None:
+    """One does not come; two nodes come from one address."""
+    port = Host().free_port()
+    meetings = [Meeting(address, port, member, 3, member, 3, 1.0) for member in members]
+    assert meet_all(meetings) == ["peers-missing"] * len(members)
 
 
 def test_roles_need_one_launcher_per_node() -> None:
