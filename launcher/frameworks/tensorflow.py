@@ -62,8 +62,7 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
         own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
         places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
         return _topology(allocation, len(cast.ranked), len(places), places)
-    role = _inherited_role(environ)
-    if _runs_standard(options) and role == WORKER:
+    if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
         return _topology(allocation, allocation.world_size, allocation.local_size, ())
     return None
 
@@ -108,8 +107,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 def plan_companions(case: Case) -> list[Companion]:
     """Return the tasks of this node that have no rank, and beside a coordinator who watches its workers."""
-    inherited = case.environ.get(TF_CONFIG)
-    if inherited:
+    if case.environ.get(TF_CONFIG):
         return _plan_inherited(case)
     if not asks_for_roles(case.options):
         return []
@@ -134,8 +132,8 @@ def plan_meeting(case: Case) -> Meeting | None:
     job = case.topology
     if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
         return None
-    cast, node = _find_cast(case), _node_rank(case)
-    del cast  # it says whether all is known that must be
+    _find_cast(case)  # it says what is missing besides
+    node = _node_rank(case)
     assert job.node_count is not None  # noqa: S101 - `_find_cast` holds it
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
     wait_s = _wait_s(case.options)
@@ -143,15 +141,25 @@ def plan_meeting(case: Case) -> Meeting | None:
 
 
 def _plan_inherited(case: Case) -> list[Companion]:
-    """Return the task that a platform's TF_CONFIG makes this process, if it has no rank."""
+    """Return the task that a platform's TF_CONFIG makes this process, if it has no rank.
+
+    Raises:
+        EnvironmentUntrusted: All are to run the standard server, and no chief is there to use it.
+    """
+    task = _read_inherited(case.environ, "task")
+    role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
     standard = _runs_standard(case.options)
-    role, index = _inherited_role(case.environ), _inherited_index(case.environ)
     if role == PS or (role == WORKER and standard):
-        argv = _server(case, ()) if standard else case.argv
-        return [Companion(f"{role} {index}", argv)]
-    if role == EVALUATOR:
-        return [Companion(f"{role} {index}", case.argv, finishes=True)]
-    return []
+        return [Companion(name, _inherited_server(case) if standard else case.argv)]
+    return [Companion(name, case.argv, finishes=True)] if role == EVALUATOR else []
+
+
+def _inherited_server(case: Case) -> tuple[str, ...]:
+    """Return the standard server for a platform's task: it ends when the chief has gone."""
+    chiefs = _read_inherited(case.environ, "cluster").get(CHIEF)
+    if not isinstance(chiefs, list) or not chiefs:
+        raise EnvironmentUntrusted(_no_chief())
+    return _server(case, ("--until", str(chiefs[0]), "--wait", f"{_wait_s(case.options):g}"))
 
 
 def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Companion:
@@ -257,38 +265,27 @@ def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
     return [] if mine is None or len(computing) < 2 else [Setting(VISIBLE, mine, why)]
 
 
-def _read_inherited(environ: Mapping[str, str]) -> Mapping[str, object]:
-    """Return the task of an inherited TF_CONFIG; empty if it has none."""
+def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
+    """Return a part of an inherited TF_CONFIG; empty if it has none."""
     try:
-        task = json.loads(environ.get(TF_CONFIG) or "{}")["task"]
+        found = json.loads(environ.get(TF_CONFIG) or "{}")[part]
     except (ValueError, KeyError, TypeError, RecursionError):
         return {}
-    return task if isinstance(task, dict) else {}
-
-
-def _inherited_role(environ: Mapping[str, str]) -> str:
-    return str(_read_inherited(environ).get("type", ""))
-
-
-def _inherited_index(environ: Mapping[str, str]) -> str:
-    return str(_read_inherited(environ).get("index", ""))
+    return found if isinstance(found, dict) else {}
 
 
 def _check_inherited(case: Case) -> None:
     """Refuse a job of parameter servers without a chief where it is named one of TensorFlow 2."""
-    try:
-        cluster = json.loads(case.environ[TF_CONFIG])["cluster"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return  # no TF_CONFIG of a cluster, or one of which its source has spoken
+    cluster = _read_inherited(case.environ, "cluster")
     if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
-        raise EnvironmentUntrusted(_no_chief(case))
+        raise EnvironmentUntrusted(_no_chief())
 
 
-def _no_chief(case: Case) -> Problem:
+def _no_chief() -> Problem:
     return Problem(
         "no-chief",
-        "TF_CONFIG has parameter servers and no chief: TensorFlow 2's strategy has a chief tell the workers "
-        "what to do, and worker 0 would wait without end",
+        "TF_CONFIG has no chief: with TensorFlow 2's parameter servers a chief tells the workers what to do, "
+        "and worker 0 would wait without end",
         "environment, source tensorflow",
         "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
         "--parameter-server-count N (Azure ML: the PyTorch distribution)",

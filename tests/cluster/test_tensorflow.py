@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,8 +28,8 @@ ENDS_S = 120.0
 
 
 def records(text: str) -> list[dict[str, Any]]:
-    """Return what tasks have printed as JSON, one object per line, without prefixes."""
-    return [json.loads(line[line.index("{") :]) for line in text.splitlines() if '{"' in line]
+    """Return what tasks have printed as JSON; two launchers that share a pipe may do so in one line."""
+    return [json.loads(found) for found in re.findall(r'\{"[^{}]*\}', text)]
 
 
 # --- MultiWorkerMirroredStrategy
@@ -73,18 +74,22 @@ class Job:
         self.cluster, self.folder = cluster, folder
         self.launchers: list[subprocess.Popen[str]] = []
 
-    def start(self, roles: str, *words: str, **variables: str) -> None:
+    def start(self, roles: str, *words: str) -> None:
         """Start the example of parameter servers on both nodes."""
-        script = os.path.join(EXAMPLES, "tensorflow_parameter_server.py")
-        command = ("--", sys.executable, script, "--checkpoints", str(self.folder), *words)
+        folder = ("--checkpoints", str(self.folder))
+        self.start_example("tensorflow_parameter_server.py", roles, *folder, *words)
+
+    def start_example(self, name: str, roles: str, *words: str) -> None:
+        """Start an example on both nodes."""
         hosts = ",".join(node.hostname for node in self.cluster.nodes)
         flags = ("--roles", roles, "--hosts", hosts, "--grace", "20")
+        command = ("--", sys.executable, os.path.join(EXAMPLES, name), *words)
         for node in self.cluster.nodes:
             line = [sys.executable, "-m", "launcher", "run", *flags, *command]
             self.launchers.append(
                 subprocess.Popen(
                     self.cluster.argv(node, line),
-                    env=clean_environ(**QUIET, PYTHONUNBUFFERED="1", **variables),
+                    env=clean_environ(**QUIET, PYTHONUNBUFFERED="1"),
                     stdin=subprocess.DEVNULL,
                     stdout=(self.folder / f"{node.name}.out").open("w"),
                     stderr=(self.folder / f"{node.name}.err").open("w"),
@@ -105,6 +110,13 @@ class Job:
         node = self.cluster.nodes[index]
         (pid,) = [pid for pid, environ in self.processes(node) if task in environ]
         subprocess.run(self.cluster.argv(node, ["kill", "-9", str(pid)]), check=True, env=clean_environ())
+
+    def is_connected(self, node: Node) -> bool:
+        """Whether a task of a node has connections to tasks of others: they have found each other."""
+        script = "awk '$4 == \"01\" && ($2 ~ /:08AE$/ || $3 ~ /:08AE$/)' /proc/net/tcp /proc/net/tcp6"
+        line = self.cluster.argv(node, ["sh", "-c", script])
+        done = subprocess.run(line, capture_output=True, text=True, check=False, env=clean_environ())
+        return bool(done.stdout.strip())
 
     def processes(self, node: Node) -> list[tuple[int, str]]:
         """Return the pids of a node's tasks, each with its TF_CONFIG's task."""
@@ -198,3 +210,25 @@ def test_the_last_worker_is_not_waited_for_without_end(job: Job) -> None:
     assert job.wait(0) == 75
     assert "watch failed first" in job.said(0, "err")
     assert "no worker is left" in job.said(0, "err")
+
+
+def test_a_lost_worker_elsewhere_is_the_strategys_to_bear(job: Job) -> None:
+    """Its node says that it was killed; the coordinator gives its work to the other worker and ends well."""
+    job.start("chief=0 worker=0,1 ps=0", "--steps", "3000")
+    kill_when_trained(job, 1, task("worker", 1))
+    assert job.wait(1) == 128 + signal.SIGKILL
+    assert "worker 1 failed first: it was killed by SIGKILL" in job.said(1, "err")
+    assert job.wait(0) == 0, job.said(0, "err")[-3000:]
+    assert any("scheduled" in one for one in records(job.said(0)))
+
+
+def test_the_death_of_a_mirrored_worker_ends_the_others(job: Job) -> None:
+    """MultiWorkerMirroredStrategy cannot go on without it: its node names it, the other does not hang."""
+    job.start_example("tensorflow_multiworker.py", "worker=0,1", "--steps", "10000000")
+    for node in job.cluster.nodes:
+        wait_for(lambda node=node: job.is_connected(node), f"{node.name} trains", deadline_s=240.0)  # type: ignore[misc]
+    job.kill_task(1, task("worker", 1))
+    assert job.wait(1) == 128 + signal.SIGKILL
+    assert "rank 1 of 2 failed first: it was killed by SIGKILL" in job.said(1, "err")
+    assert job.wait(0) not in (0, 128 + signal.SIGKILL), job.said(0, "err")[-3000:]
+    assert "rank 0 of 2 failed first" in job.said(0, "err")

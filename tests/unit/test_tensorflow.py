@@ -373,6 +373,7 @@ def test_a_platforms_workers_can_run_the_standard_server() -> None:
     for role in ("worker", "ps"):
         job = inherit(role, cluster=cluster, tf_server="standard")
         assert job.companions[0].argv[1].endswith("tf_server.py") and not job.processes
+        assert job.companions[0].argv[2:] == ("--until", "d:2222", "--wait", "900")
     chief = inherit("chief", cluster=cluster, tf_server="standard")
     assert [process.argv for process in chief.processes] == [("./train",)] and not chief.companions
 
@@ -416,6 +417,8 @@ def test_azure_mls_servers_without_a_chief_are_told_about() -> None:
         inherit("worker", framework="tensorflow")
     assert refused.value.problems[0].code == "no-chief"
     assert inherit("worker", framework="tensorflow", tf1=True).processes
+    with pytest.raises(LauncherError, match="no-chief"):
+        inherit("ps", tf_server="standard")
 
 
 def test_roles_do_not_overwrite_a_tf_config() -> None:
