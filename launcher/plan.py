@@ -8,7 +8,14 @@ from __future__ import annotations
 
 from launcher import __version__
 from launcher.allocation import decide
-from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
+from launcher.engines.agents import (
+    Request,
+    count_processes,
+    plan_engine,
+    read_request,
+    refuse_per_process,
+    refuse_roles,
+)
 from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
@@ -97,6 +104,9 @@ def plan_job(
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
     choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
+    roles = table.name_roles(options)
+    if agent is not None and roles is not None:
+        raise refuse_roles(choice.engine, roles)
     origins = {**name_origins(ledger, forks), **table.name_origins(options)}
     if met:
         origins["hosts"] = "addresses as the nodes have told them"

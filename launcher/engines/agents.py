@@ -102,6 +102,13 @@ def count_processes(request: Request, node_count: int | None) -> int | None:
     return count_own(request.own, node_count)
 
 
+def refuse_roles(engine: str, roles: str) -> UsageError:
+    """Return why roles cannot be given out where an agent starts the processes."""
+    what = f"{roles} says which process is what, but {engine} starts the processes, which are all alike"
+    fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
+    return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+
+
 def plan_engine(
     request: Request,
     allocation: Allocation,

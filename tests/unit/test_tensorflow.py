@@ -343,6 +343,15 @@ def test_roles_need_one_launcher_per_node() -> None:
     assert refused.value.problems[0].code == "launcher-per-process"
 
 
+def test_roles_need_the_launcher_as_the_parent() -> None:
+    """An agent's processes are all alike."""
+    options = read_options({"worker_count": "1", "engine": "torchrun"}, {})
+    with pytest.raises(LauncherError) as refused:
+        plan_job({}, RecordedHost({"torch": "2.13"}), options, ("python", "train.py"))
+    (problem,) = refused.value.problems
+    assert problem.code == "engine-conflict" and problem.what.startswith("--worker-count 1 says")
+
+
 # --- a platform's TF_CONFIG
 
 CLUSTER = {"ps": ["c:2222"], "worker": ["a:2222", "b:2222"]}
