@@ -66,6 +66,7 @@ def train(folder: str, steps: int) -> None:
         coordinator.join()  # raises what a step raised
         checkpoint.save(f"{folder}/digits")
     print(json.dumps({"steps": int(model["steps"].numpy()), "scheduled": steps}), flush=True)
+    os._exit(0)  # a coordinator that has lost a worker does not return from __del__ (TensorFlow 2.21)
 
 
 def evaluate(folder: str, steps: int) -> None:

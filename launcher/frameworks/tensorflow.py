@@ -183,11 +183,11 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
 
 
 def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
-    """Return who ends the job when no worker is left: the coordinator waits for them an hour, and again."""
+    """Return who ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
     node = _node_rank(case)
     workers = [task for task in cast.tasks if task.role == WORKER]
     is_here = any(task.role == CHIEF for task in cast.on(node))
-    if not cast.coordinated or not is_here or any(task.node == node for task in workers):
+    if not cast.coordinated or not is_here or all(task.node == node for task in workers):
         return []
     peers = ",".join(cast.address(task, hosts) for task in workers)
     line = (sys.executable, SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")

@@ -39,7 +39,9 @@ GONE_S = 5.0
 LOST_S = 60.0
 """So long nothing answers at all: its node is gone, or the network."""
 WITHOUT_WORKERS_S = 30.0
-"""Workers that are started again after a preemption have this time."""
+"""Workers that are started again after a preemption have this time, if none is left meanwhile ..."""
+LOST_WORKER_S = 600.0
+"""... and this, if others go on: a coordinator that never gets one back cannot end (it waits in __del__)."""
 NOT_READY = 75
 
 
@@ -47,7 +49,7 @@ def main(words: Sequence[str]) -> int:
     """Run one task; return its exit status."""
     options = make_parser().parse_args(words)
     if options.peers:
-        return watch_peers(Watch(options.peers, options.wait, gone_s=WITHOUT_WORKERS_S))
+        return watch_peers(options.peers, options.wait)
     watch = Watch(options.until, options.wait) if options.until else None
     if options.command:
         return run(options.command, watch, options.linger)
@@ -94,13 +96,18 @@ def serve(watch: Watch | None) -> int:
     os._exit(status)  # a server cannot be stopped, and its threads would keep the interpreter
 
 
-def watch_peers(watch: Watch) -> int:
-    """Return when none of the workers is left, which is a failure."""
-    while watch.end is None:
+def watch_peers(peers: str, wait_s: float) -> int:
+    """Return when none of the workers is left, or one is lost for good: either is a failure."""
+    together = Watch(peers, wait_s, WITHOUT_WORKERS_S)
+    each = [Watch(address, wait_s, LOST_WORKER_S) for address in peers.split(",")]
+    while True:
         time.sleep(LOOK_S)
-        watch.look()
-    say(f"{watch.reason}: no worker is left, and the coordinator would wait for them without end")
-    return NOT_READY
+        for watch in (together, *each):
+            watch.look()
+            if watch.end is not None:
+                lost = "no worker is left" if watch is together else "a worker is lost"
+                say(f"{watch.reason}: {lost}, and the coordinator would wait without end")
+                return NOT_READY
 
 
 def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:

@@ -214,7 +214,7 @@ def test_the_last_worker_is_not_waited_for_without_end(job: Job) -> None:
 
 def test_a_lost_worker_elsewhere_is_the_strategys_to_bear(job: Job) -> None:
     """Its node says that it was killed; the coordinator gives its work to the other worker and ends well."""
-    job.start("chief=0 worker=0,1 ps=0", "--steps", "3000")
+    job.start("chief=0 worker=0,1 ps=0", "--steps", "600")
     kill_when_trained(job, 1, task("worker", 1))
     assert job.wait(1) == 128 + signal.SIGKILL
     assert "worker 1 failed first: it was killed by SIGKILL" in job.said(1, "err")
