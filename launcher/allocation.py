@@ -53,10 +53,13 @@ def decide(
     scope = Scope.NODE if alone else decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
     settle_range(ledger, node_range)
-    at_start = False
+    at_start, task = False, ""
     if alone:
         settled = _settle_head(ledger, machine)
         single, at_start = True, True
+    elif task := next((item.task for item in evidence if item.task), ""):
+        settled = _settle_task(ledger)
+        single = is_all_here(ledger)
     elif scope is Scope.PROCESS:
         settled = _settle_process(ledger)
         single = is_all_here(ledger)
@@ -79,6 +82,7 @@ def decide(
         hosts=hosts if isinstance(hosts, tuple) else (),
         ranks_at_start=at_start,
         node_range=node_range,
+        task=task,
         **settled,
     )
     return allocation, ledger
@@ -167,6 +171,15 @@ def _settle_node(
         _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
     _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
     return {"node_rank": rank, "node_count": count}, at_start
+
+
+def _settle_task(ledger: Ledger) -> dict[str, int | None]:
+    """Settle a process of the job that has no rank: what it is called is all that must be known."""
+    return {
+        "node_rank": ledger.number(Fact.NODE_RANK),
+        "node_count": ledger.number(Fact.NODE_COUNT),
+        "world_size": ledger.number(Fact.WORLD_SIZE),
+    }
 
 
 def _settle_process(ledger: Ledger) -> dict[str, int | None]:

@@ -30,8 +30,13 @@ def setup() -> Topology:
         from launcher.plan import plan_job
 
         arm()
-        plan = plan_job(os.environ, Host(), read_options({}, os.environ), ())
-        if len(plan.processes) != 1:
+        options = read_options({}, os.environ)
+        plan = plan_job(os.environ, Host(), options, ())
+        if plan.meeting is not None:
+            from launcher.run.meeting import meet
+
+            plan = plan_job(os.environ, Host(), options, (), met=meet(plan.meeting))
+        if len(plan.processes) + len(plan.companions) != 1:
             raise UsageError(_too_many(plan))
         _apply(plan)
         _topology = plan.topology
@@ -42,13 +47,14 @@ def _apply(plan: Plan) -> None:
     from launcher.plan import render_environ
     from launcher.run.memory import name_files
 
-    (result,) = name_files(plan, [render_environ(plan, plan.processes[0], os.environ)], becomes=True)
-    for name in plan.unset:
+    (one,) = plan.companions or plan.processes
+    (result,) = name_files(plan, [render_environ(plan, one, os.environ)], becomes=True)
+    for name in os.environ.keys() - result.keys():
         os.environ.pop(name, None)
     for name, value in result.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-    cpus = plan.processes[0].cpus
+    cpus = plan.processes[0].cpus if plan.processes else None
     if cpus:
         from launcher.run.execute import keep_to
 

@@ -32,6 +32,7 @@ DESCRIPTION = {
     "serve": "be a node of a job whose head starts the processes by mpirun",
     "keygen": "make the ssh keys by which the nodes of a job know each other",
     "bandwidth": "measure how fast the processes of a job talk to each other, and whether that is right",
+    "tf-server": "be a task of TensorFlow: its standard server, until the job is over",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
 STYLES = ("table", "sh", "json", "dotenv")
@@ -91,6 +92,16 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     plan_argv(command, Options(), environ)  # says so if there is no command
     if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
         _warn(name_unknown(environ))
+    if plan.meeting is not None:
+        from launcher.plan import plan_job
+        from launcher.run.meeting import meet
+
+        options = read_options(typed, environ)
+        plan = plan_job(inherited, Host(), options, command, met=meet(plan.meeting))
+    if plan.ports:
+        from launcher.run.ports import check_ports
+
+        check_ports(plan.ports, Host())
     checks = _plan_checks(plan, typed, environ, command)
     if plan.agent is not None:
         from launcher.run.agent import run_agent
@@ -190,6 +201,8 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     add_flags(parser)
     words = parser.parse_args(argv)
     plan, inherited = _plan(vars(words), environ, ())
+    if plan.meeting is not None:
+        raise UsageError(_addresses_at_start())
     from launcher.plan import render_environ
     from launcher.views.environment import render_environment, without_files
 
@@ -225,6 +238,15 @@ def _ranks_at_start() -> Problem:
         "this job's ranks are given out when its processes start: no variables can be shown before",
         "command line and environment",
         "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
+    )
+
+
+def _addresses_at_start() -> Problem:
+    return Problem(
+        "addresses-at-start",
+        "TF_CONFIG has the address of every node, which the nodes tell each other when the job starts",
+        "command line and environment",
+        "launcher run, or --hosts HOST,... with all nodes",
     )
 
 
@@ -367,6 +389,13 @@ def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     return run(("--", sys.executable, "-m", "launcher.bandwidth", *argv), environ)
 
 
+def tf_server(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher tf-server``: TensorFlow's standard server, until its job is over."""
+    from launcher.servers import tf_server as server
+
+    return server.main(argv)
+
+
 def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher rehearse``: a job of simulated nodes."""
     from launcher.rehearse import command
@@ -384,5 +413,6 @@ COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
     "serve": serve,
     "keygen": keygen,
     "bandwidth": bandwidth,
+    "tf-server": tf_server,
     "rehearse": rehearse,
 }

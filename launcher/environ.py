@@ -174,6 +174,7 @@ class Reader:
         self._signs: list[tuple[str, str]] = []
         self.starts: Scope | None = None
         self.seals = False
+        self.task = ""
 
     def text(self, name: str) -> str | None:
         """Return a variable, or None if it is unset or empty."""
@@ -283,6 +284,7 @@ class Reader:
             tuple(self._signs),
             tuple(self._problems),
             tuple(self._notes),
+            self.task,
         )
 
 

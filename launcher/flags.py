@@ -35,6 +35,12 @@ OTHER_VARIABLES = (
 """LAUNCHER_* variables that are no flags of the table, and no typing errors."""
 OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_", "LAUNCHER_PORT_", "LAUNCHER_SERVICE_")
 """Beginnings of more: those of the tests and benchmarks, and of Kubernetes for such a Service."""
+ROLE_FLAGS = ("roles", "worker_count", "parameter_server_count", "chief", "evaluator")
+"""Flags that say how many tasks of TensorFlow there are, or where."""
+TENSORFLOW = (*ROLE_FLAGS, "tf1", "tf_server", "tf_port")
+"""Flags that have a meaning for TensorFlow only, and so make a job one of it."""
+ROLES = ("chief", "worker", "ps", "evaluator")
+"""The roles of a task of TensorFlow, in its own order."""
 PROCESS_LIMIT = 4096
 """More processes on one node than any node has GPUs or cores."""
 
@@ -181,6 +187,32 @@ def _patterns(text: str) -> tuple[str, ...]:
     return names
 
 
+def _tasks(text: str) -> int:
+    return parse_int(text, 0, PROCESS_LIMIT + 1)
+
+
+def _roles(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Return each role with the nodes of its tasks, in order: ``chief=0 ps=1-2 worker=3,3``."""
+    found: dict[str, tuple[int, ...]] = {}
+    for word in text.split():
+        role, equals, nodes = word.partition("=")
+        if not equals or role not in ROLES or role in found:
+            raise Malformed(f"ROLE=NODES ..., each of {', '.join(ROLES)} at most once")
+        found[role] = tuple(node for item in nodes.split(",") for node in _node_range(item))
+    if not found or any(len(nodes) > PROCESS_LIMIT for nodes in found.values()):
+        raise Malformed(f"ROLE=NODES ..., {PROCESS_LIMIT} tasks of a role at most")
+    return tuple(found.items())
+
+
+def _node_range(text: str) -> range:
+    first, dash, last = text.partition("-")
+    try:
+        low = parse_int(first, 0, PROCESS_LIMIT)
+        return range(low, (parse_int(last, low, PROCESS_LIMIT) if dash else low) + 1)
+    except Malformed:
+        raise Malformed("indices of nodes, such as 0, 1-3 or 2,2 (two tasks on node 2)") from None
+
+
 def _local_ranks(text: str) -> tuple[int, ...]:
     try:
         return tuple(parse_int(item.strip()) for item in text.split(","))
@@ -190,13 +222,12 @@ def _local_ranks(text: str) -> tuple[int, ...]:
 
 NEEDS = {
     "on_stall": ("stall_timeout", ""),
-    "ssh_key": ("engine", "mpirun"),
-    "ssh_port": ("engine", "mpirun"),
     "mpi_args": ("engine", "mpirun"),
     "forward": ("engine", "mpirun"),
-    "roll_call_timeout": ("engine", "mpirun"),
 }
 """Flags that do nothing unless another is given, or has this value."""
+NEED_SSH = ("ssh_key", "ssh_port")
+"""Flags that do nothing where no command reaches the other nodes by ssh."""
 EXCLUDES = (
     ("module", "no_python"),
     ("run_path", "module"),
@@ -421,6 +452,57 @@ FLAGS = (
         "auto|" + "|".join(FRAMEWORKS),
         "whose own checks and servers the job needs; every job gets the variables of all (auto)",
         _one_of("auto", *FRAMEWORKS),
+        group="framework",
+    ),
+    Flag(
+        "worker_count",
+        "N",
+        "tasks of TensorFlow that compute (one per node)",
+        _tasks,
+        group="framework",
+    ),
+    Flag(
+        "parameter_server_count",
+        "N",
+        "tasks of TensorFlow that keep the variables (0)",
+        _tasks,
+        group="framework",
+    ),
+    Flag(
+        "chief",
+        "",
+        "TensorFlow has a chief: the coordinator of parameter servers, else the first that computes",
+        None,
+        negatable=True,
+        group="framework",
+    ),
+    Flag("evaluator", "", "a task of TensorFlow that evaluates checkpoints", None, group="framework"),
+    Flag(
+        "roles",
+        "ROLE=NODES ...",
+        "the tasks of TensorFlow by node, such as 'chief=0 ps=1-2 worker=3-6'",
+        _roles,
+        group="framework",
+    ),
+    Flag(
+        "tf1",
+        "",
+        "parameter servers as in TensorFlow 1: every task runs the command, and no chief is added",
+        None,
+        group="framework",
+    ),
+    Flag(
+        "tf_server",
+        "auto|standard|script",
+        "what workers and parameter servers of a coordinator run: TensorFlow's server, or the command (auto)",
+        _one_of("auto", "standard", "script"),
+        group="framework",
+    ),
+    Flag(
+        "tf_port",
+        "PORT",
+        "port of a node's first task of TensorFlow; the others have the next ones (2222)",
+        _port,
         group="framework",
     ),
     Flag(

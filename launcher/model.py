@@ -115,6 +115,7 @@ class Evidence:
             what to do: ``("SLURM_JOB_NUM_NODES='2'", "srun launcher run ...")``.
         problems: What is malformed or missing in the variables it read.
         notes: Sentences for ``launcher plan``.
+        task: What this process is called, if it is one of the job that has no rank: ``"ps 0"``.
     """
 
     source: str
@@ -124,6 +125,7 @@ class Evidence:
     signs: tuple[tuple[str, str], ...] = ()
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+    task: str = ""
 
 
 @frozen
@@ -137,7 +139,8 @@ class Allocation:
     ``ranks_at_start``: the ranks are given out when the processes start, by a rendezvous or by a
     launcher that the command names; node_rank and node_count may then be unknown at `Scope.NODE`, and
     master_addr is empty where the nodes meet elsewhere (etcd). ``node_range``: (least, most) nodes of
-    an elastic job.
+    an elastic job. ``task``: what this process is called, if it is one of the job that has no rank; then
+    nothing else of it need be known.
     """
 
     source: str
@@ -153,8 +156,11 @@ class Allocation:
     local_size: int | None = None
     ranks_at_start: bool = False
     node_range: tuple[int, int] | None = None
+    task: str = ""
 
     def __post_init__(self) -> None:
+        if self.task:
+            return
         if self.scope is Scope.NODE:
             known = self.ranks_at_start or (self.node_rank is not None and self.node_count is not None)
             if not known or self.rank is not None or self.local_rank is not None:
@@ -480,6 +486,29 @@ class Companion:
 
 
 @frozen
+class Meeting:
+    """Where the launchers of a job tell each other their nodes' addresses: some frameworks need them all.
+
+    Attributes:
+        address: The master's: where the first launcher listens.
+        port: The master's.
+        member: Which launcher this is; 0 is the first one.
+        member_count: How many there are.
+        node: Index of this node.
+        node_count: Number of nodes.
+        timeout_s: How long they may take.
+    """
+
+    address: str
+    port: int
+    member: int
+    member_count: int
+    node: int
+    node_count: int
+    timeout_s: float
+
+
+@frozen
 class Plan:
     """Everything that will happen, decided before anything happens.
 
@@ -495,6 +524,8 @@ class Plan:
             is not known before.
         companions: The processes beside them. Where mode is `Mode.EXEC` and there is no agent, there is
             one process or one companion, and nothing else.
+        ports: Ports on which processes of this node will listen, and their names: they must be free.
+        meeting: What must come before the start, and before a second plan that knows the addresses.
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
         widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
@@ -523,6 +554,8 @@ class Plan:
     notes: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     companions: tuple[Companion, ...] = ()
+    ports: tuple[tuple[int, str], ...] = ()
+    meeting: Meeting | None = None
 
     def __post_init__(self) -> None:
         count = len(self.processes) + len(self.companions)

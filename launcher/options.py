@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.errors import Problem, UsageError
-from launcher.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, Flag
+from launcher.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, TENSORFLOW, Flag
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
@@ -89,6 +89,13 @@ class Options:
         """Return the value of a flag that holds several texts; empty if it was not given."""
         given = self._given.get(dest)
         return given.value if given and isinstance(given.value, tuple) else ()
+
+    @property
+    def framework(self) -> str:
+        """The framework that the job is named to be of, or plainly is; empty if neither."""
+        if any(dest in self._given for dest in TENSORFLOW):
+            return "tensorflow"
+        return self.text("framework", "auto").replace("auto", "")
 
     def origins(self, *dests: str) -> list[str]:
         """Return how these flags were given, those that were and that are not switched off."""

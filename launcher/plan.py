@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from launcher import __version__
 from launcher.allocation import decide
-from launcher.engines.agents import Request, count_processes, plan_engine, read_request, refuse_per_process
+from launcher.engines.agents import (
+    Request,
+    count_processes,
+    plan_engine,
+    read_request,
+    refuse_idle,
+    refuse_per_process,
+    refuse_roles,
+)
 from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
@@ -58,7 +66,14 @@ EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
 
-def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str]) -> Plan:
+def plan_job(
+    environ: Mapping[str, str],
+    host: Host,
+    options: Options,
+    command: Sequence[str],
+    *,
+    met: tuple[str, ...] = (),
+) -> Plan:
     """Plan everything that will happen on this node.
 
     Args:
@@ -66,26 +81,34 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         host: The machine, or a recorded one.
         options: What the user asked for.
         command: The command line to run in each process.
+        met: The addresses of all nodes, where a first plan has had them meet.
 
     Raises:
         LauncherError: What is wrong, by name, all at once.
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
     options = request.options
+    refuse_idle(request)
     _refuse_arguments(options, request)
     gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)
-    starts = request.starter is not None
+    starter = request.starter or table.name_roles(options)
     allocation, ledger = decide(
-        gathered.evidence, options, machine, starts_processes=starts, starts_job=request.starts_job
+        gathered.evidence,
+        options,
+        machine,
+        starts_processes=starter is not None,
+        starts_job=request.starts_job,
     )
+    if met:
+        allocation = Allocation(**{**vars(allocation), "hosts": met})
     forks = allocation.scope is Scope.NODE
-    if starts and not forks:
-        raise refuse_per_process(request, allocation.local_size)
+    if starter is not None and not forks:
+        raise refuse_per_process(starter, allocation.local_size)
     if allocation.master_port == 0:
         allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
     each = _count_processes(ledger, request, allocation) if forks else 1
-    topology = plan_topology(allocation, each)
+    topology = table.plan_topology(options, allocation, environ) or plan_topology(allocation, each)
     meeting = Meeting()
     if request.own is None and not allocation.ranks_at_start:
         meeting = find_meeting(request.argv, options, environ, allocation.scope, topology, host)
@@ -95,7 +118,12 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
     if request.own is None:
         binding = bind_processes(host, environ, options, allocation, topology, machine)
     choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
-    origins = name_origins(ledger, forks)
+    roles = table.name_roles(options)
+    if agent is not None and roles is not None:
+        raise refuse_roles(choice.engine, roles)
+    origins = {**name_origins(ledger, forks), **table.name_origins(options)}
+    if met:
+        origins["hosts"] = "addresses as the nodes have told them"
     role, origins["role"] = _find_role(options, gathered, environ)
     shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
     fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
@@ -142,6 +170,8 @@ def plan_job(environ: Mapping[str, str], host: Host, options: Options, command: 
         notes=tuple(dict.fromkeys(notes)),
         reads=gathered.reads,
         companions=plan_companions(beside, unbuffered, options, environ),
+        ports=table.plan_ports(case) if agent is None else (),
+        meeting=table.plan_meeting(case) if agent is None else None,
     )
 
 

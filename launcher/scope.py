@@ -10,6 +10,9 @@ from launcher.errors import HardwareMissing, Problem
 from launcher.ledger import RULE, STARTED, Ledger
 from launcher.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
 
+ONE_PER_NODE = "tensorflow"
+"""A framework in which one process computes on all GPUs of its node."""
+
 
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
     """Decide how often we were started: local size against processes per node, never RANK alone.
@@ -111,13 +114,15 @@ def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> Non
 def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
     """Return how many processes a node should run, and where that number comes from.
 
-    A number that was asked for or stated; else the visible GPUs; else what the platform says it has
-    (only where the machine cannot be seen, in a replay); else one.
+    A number that was asked for or stated; else one, of a framework that wants one; else the visible GPUs;
+    else what the platform says it has (only where the machine cannot be seen, in a replay); else one.
     """
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     for claim in claims:
         if claim.trust <= Trust.STATED:
             return _resolve_word(ledger, claim, machine)
+    if ledger.options.framework == ONE_PER_NODE:
+        return 1, f"a task of {ONE_PER_NODE} has all GPUs of its node"
     if machine.gpu_count:
         return machine.gpu_count, f"{machine.gpu_count} visible GPUs"
     if claims and claims[0].value:

@@ -21,6 +21,8 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
         count = allocation.node_count
         shape = _topology(allocation, count and count * processes_per_node, processes_per_node, ())
         return Topology(**{**vars(shape), "node_rank": None})
+    if allocation.task:
+        return _topology(allocation, allocation.world_size, allocation.local_size, ())
     if allocation.scope is Scope.PROCESS:
         assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
         assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101

@@ -67,6 +67,13 @@ def _find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
     return None
 
 
+def describe_holder(host: Host, port: int) -> str:
+    """Return who listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
+    listening = [inode for state, inode in _find_sockets(host, port) or () if state == LISTEN]
+    holder = _find_holder(host, frozenset(listening))
+    return f"process {holder[0]} ({holder[1]})" if holder else ""
+
+
 def _range_text(host: Host) -> str:
     return " to ".join((host.read_text(RANGE) or "").split())
 

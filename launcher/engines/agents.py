@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
 from launcher.errors import Problem, UsageError
+from launcher.flags import NEED_SSH
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Agent, Allocation, Binding, Machine, Topology
@@ -72,6 +73,24 @@ def read_request(argv: tuple[str, ...], options: Options) -> Request:
     return Request(argv, merged, own, name_starter(merged, name), tuple(notes))
 
 
+def refuse_idle(request: Request) -> None:
+    """Refuse flags that were typed for ssh, where node 0 reaches no other node by it.
+
+    Raises:
+        UsageError: There are some.
+    """
+    typed = [one.origin for dest in NEED_SSH if (one := request.options.get(dest)) and one.is_typed]
+    if typed and not request.leads:
+        raise UsageError(
+            Problem(
+                "flag-conflict",
+                f"{', '.join(typed)} does nothing without --engine mpirun or deepspeed --autotuning",
+                "command line",
+                f"pass --engine mpirun, or leave out {', '.join(typed)}",
+            )
+        )
+
+
 def _find_launcher(argv: tuple[str, ...]) -> Command | None:
     if not may_be_launcher(argv):
         return None
@@ -89,13 +108,13 @@ def _two_launchers(options: Options, name: str) -> Problem:
     )
 
 
-def refuse_per_process(request: Request, local_size: int | None) -> UsageError:
-    """Return why a launcher cannot run where the platform has started the processes already."""
+def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
+    """Return why what starts the processes of a node cannot do so where the platform has already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
     return UsageError(
         Problem(
             "launcher-per-process",
-            f"{request.starter}, which starts the processes of a node, but the platform has started "
+            f"{starter}, which starts the processes of a node, but the platform has started "
             f"{several} of this node already: each would start them once more",
             "command line and environment",
             "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",
@@ -110,6 +129,13 @@ def count_processes(request: Request, node_count: int | None) -> int | None:
     from launcher.engines.wrapped import count_own
 
     return count_own(request.own, node_count)
+
+
+def refuse_roles(engine: str, roles: str) -> UsageError:
+    """Return why roles cannot be given out where an agent starts the processes."""
+    what = f"{roles} says which process is what, but {engine} starts the processes, which are all alike"
+    fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
+    return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 
 def plan_engine(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from launcher.engines.process import is_python
 from launcher.errors import Problem, Unavailable, UsageError
+from launcher.flags import TENSORFLOW
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Allocation, Scope
@@ -161,8 +162,8 @@ def _choose_for_several(
     named = [name for name in OTHER_FRAMEWORKS if environ.get(name)]
     if options.text("source") in OTHER_SOURCES:
         named += options.origins("source")
-    if options.text("framework") in NOT_TORCH:
-        named += options.origins("framework")
+    if options.framework in NOT_TORCH:
+        named += options.origins("framework", *TENSORFLOW)
     if named:
         return Choice(PROCESS, f"several nodes, and {named[0]} names a framework other than PyTorch")
     ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) is not None]

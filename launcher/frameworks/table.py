@@ -4,44 +4,81 @@ Their variables do not conflict, so every job gets those that cost nothing; ``--
 whose own work is to be done as well (its checks, its servers). A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
 ``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
-``check(case)``, which returns what is worth a word, and raises what cannot work.
+``check(case)``, which returns what is worth a word, and raises what cannot work. TensorFlow, which gives out
+roles, has more: see what is called ``plan_*`` here.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
 
 from __future__ import annotations
 
+from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
 from launcher.frameworks.case import Case
-from launcher.model import Companion, Place, Setting
+from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 ALWAYS = (deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""
-NAMED = (horovod.NAME,)
-"""Those with servers: a module that is loaded where they are named, with ``plan_companions(case)``."""
 CHECKED = (accelerate, lightning)
 """Those that look at the job before it starts."""
 
 
 def plan_common(case: Case) -> list[Setting]:
     """Return what is the same for all processes of this node."""
-    return [setting for framework in ALWAYS for setting in framework.plan_common(case)]
+    return [setting for framework in _list_all(case) for setting in framework.plan_common(case)]
+
+
+def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
+    """Return the shape of a job in which a framework gives out the roles; None for any other."""
+    named = _find_tensorflow(options, allocation)
+    shape: Topology | None = named and named.plan_topology(options, allocation, environ)
+    return shape
+
+
+def name_roles(options: Options) -> str | None:
+    """Return what shows that the user asks for roles, which one launcher per node gives out."""
+    given = [options.get(dest) for dest in ROLE_FLAGS]
+    return next((flag.origin for flag in given if flag is not None), None)
+
+
+def name_origins(options: Options) -> dict[str, str]:
+    """Return where the facts about ranks come from that roles give, by their names; empty without roles."""
+    given = ", ".join(options.origins(*ROLE_FLAGS))
+    return dict.fromkeys(("world_size", "local_size", "rank", "local_rank"), given) if given else {}
 
 
 def plan_companions(case: Case) -> list[Companion]:
     """Return what runs on this node beside the ranks: the servers of the framework that is named."""
-    name = case.options.text("framework")
-    if name not in NAMED:
-        return []
-    from importlib import import_module
-
-    companions: list[Companion] = import_module(f"launcher.frameworks.{name}").plan_companions(case)
+    named = _find_tensorflow(case.options, case.allocation)
+    if named is None and case.options.framework == horovod.NAME:
+        return horovod.plan_companions(case)
+    companions: list[Companion] = named.plan_companions(case) if named else []
     return companions
+
+
+def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
+    """Return the ports that processes of this node will listen on, and what they are called."""
+    named = _find_tensorflow(case.options, case.allocation)
+    ports: tuple[tuple[int, str], ...] = named.plan_ports(case) if named else ()
+    return ports
+
+
+def plan_meeting(case: Case) -> Meeting | None:
+    """Return how the nodes tell each other what the framework must know of all; None if it knows already."""
+    named = _find_tensorflow(case.options, case.allocation)
+    meeting: Meeting | None = named and named.plan_meeting(case)
+    return meeting
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
-    return [setting for framework in ALWAYS for setting in framework.plan_process(case, place)]
+    return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:
@@ -56,3 +93,17 @@ def check(case: Case) -> tuple[str, ...]:
         UsageError: The job is of a framework that cannot work so.
     """
     return tuple(note for framework in CHECKED for note in framework.check(case))
+
+
+def _list_all(case: Case) -> list[Any]:
+    roles = _find_tensorflow(case.options, case.allocation)
+    return [*ALWAYS, roles] if roles else [*ALWAYS]
+
+
+def _find_tensorflow(options: Options, allocation: Allocation) -> Any:
+    """Return TensorFlow's module for a job, or a task, of it: nobody else loads it."""
+    if not allocation.task and options.framework != "tensorflow":
+        return None
+    from launcher.frameworks import tensorflow
+
+    return tensorflow

@@ -277,9 +277,14 @@ def prepare(
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
     }
     typed, command, _ = read_run(words, told)
-    plan = plan_job(told, Host(), read_options(typed, told), command)
+    options = read_options(typed, told)
+    plan = plan_job(told, Host(), options, command)
     if plan.companions:
         raise UsageError(_no_companions(plan.companions[0].name))
+    if plan.meeting is not None:
+        from launcher.run.meeting import meet
+
+        plan = plan_job(told, Host(), options, command, met=meet(plan.meeting))
     (process,) = plan.processes
     (environment,) = name_files(plan, [render_environ(plan, process, inherited)], becomes=False)
     child = Child(

@@ -9,77 +9,133 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 from __future__ import annotations
 
 from launcher.environ import Malformed, Reader, parse_host_port
+from launcher.errors import Problem
+from launcher.flags import ROLES
+from launcher.frozen import frozen
 from launcher.model import Fact, Scope, Trust
 
 TF_CONFIG = "TF_CONFIG"
 RANKED = ("chief", "worker")
-KNOWN = (*RANKED, "ps", "evaluator")
+ALONE = ("chief", "evaluator")
+"""Roles with one task at most."""
+
+
+@frozen
+class Task:
+    """The cluster as TF_CONFIG has it, by role, and the task of it that this process is."""
+
+    cluster: dict[str, list[str]]
+    role: str
+    index: int
+
+
+FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"
 
 
 class Refused(Exception):
-    """Why TensorFlow, or anybody, cannot make a cluster of it."""
+    """Why TensorFlow, or anybody, cannot make a cluster of it: the problem says what was expected."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.what)
+        self.problem = problem
 
 
 def read(reader: Reader) -> None:
     """The task's place in its cluster, or what is wrong with it."""
     try:
-        cluster, role, index = _parse(reader.text(TF_CONFIG) or "")
-        tasks = [address for name in RANKED for address in cluster.get(name, [])]
+        task = _parse(reader.text(TF_CONFIG) or "")
+        tasks = [address for name in RANKED for address in task.cluster.get(name, [])]
         hosts = [parse_host_port(address)[0] for address in tasks]
     except Malformed as error:
-        _refuse(reader, f"every task to be {error}")
+        _refuse(reader, _malformed(f"every task to be {error}"))
         return
     except Refused as error:
-        _refuse(reader, str(error))
-        return
-    if role not in RANKED:
-        fix = f"start the {role}'s server itself, without launcher run"
-        reader.problem("no-rank", f"{reader.origin(TF_CONFIG)}: a {role} is no process of the training", fix)
+        _refuse(reader, error.problem)
         return
     reader.starts = Scope.PROCESS
-    rank = index if role == "chief" else index + len(cluster.get("chief", []))
-    _claim(reader, hosts, rank)
+    if task.role in RANKED:
+        rank = task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
+        _claim_rank(reader, hosts, rank)
+    else:
+        reader.task = f"{task.role} {task.index}"
+    if hosts:
+        reader.claim(Fact.WORLD_SIZE, len(hosts), TF_CONFIG)
+        reader.claim(Fact.MASTER_ADDR, hosts[0], TF_CONFIG, Trust.DERIVED)
 
 
-def _refuse(reader: Reader, expected: str) -> None:
-    reader.problem(
-        "malformed-variable",
-        f"{reader.origin(TF_CONFIG)}: expected {expected}",
-        f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job",
-    )
+def _refuse(reader: Reader, problem: Problem) -> None:
+    reader.problem(problem.code, f"{reader.origin(TF_CONFIG)}: expected {problem.what}", problem.fix)
 
 
-def _claim(reader: Reader, hosts: list[str], rank: int) -> None:
+def _malformed(expected: str) -> Problem:
+    return Problem("malformed-variable", expected, TF_CONFIG, FIX)
+
+
+def _claim_rank(reader: Reader, hosts: list[str], rank: int) -> None:
     own = [place for place, host in enumerate(hosts) if host == hosts[rank]]
     nodes = tuple(dict.fromkeys(hosts))
     reader.claim(Fact.RANK, rank, TF_CONFIG)
-    reader.claim(Fact.WORLD_SIZE, len(hosts), TF_CONFIG)
     reader.claim(Fact.LOCAL_RANK, own.index(rank), TF_CONFIG)
     reader.claim(Fact.LOCAL_SIZE, len(own), TF_CONFIG)
     reader.claim(Fact.NODE_RANK, nodes.index(hosts[rank]), TF_CONFIG, Trust.DERIVED)
     reader.claim(Fact.NODE_COUNT, len(nodes), TF_CONFIG, Trust.DERIVED)
-    reader.claim(Fact.MASTER_ADDR, hosts[0], TF_CONFIG, Trust.DERIVED)
 
 
-def _parse(text: str) -> tuple[dict[str, list[str]], str, int]:
-    """Return (cluster, role, index), valid by the rules of TensorFlow 2."""
+def _parse(text: str) -> Task:
+    """Return the task, valid by the rules of TensorFlow 2 (and by those that it only thinks of later).
+
+    Raises:
+        Refused: It is none.
+    """
     import json
 
     try:
         config = json.loads(text)
-        cluster, task = config["cluster"], config["task"]
-        role, index = str(task["type"]), int(task["index"])
-        addresses = {str(name): list(items) for name, items in cluster.items()}
+        cluster, own = config["cluster"], config["task"]
+        task = Task(
+            {str(role): _items(items) for role, items in cluster.items()}, str(own["type"]), int(own["index"])
+        )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
-        raise Refused('a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}') from None
-    sparse = [name for name, items in cluster.items() if not isinstance(items, list)]
-    strange = sorted({role, *addresses} - set(KNOWN))
+        expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
+        raise Refused(_malformed(expected)) from None
+    _check_roles(task)
+    _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
+    return task
+
+
+def _items(items: object) -> list[str]:
+    return list(items)  # type: ignore[call-overload, no-any-return]
+
+
+def _check_roles(task: Task) -> None:
+    strange = sorted({task.role, *task.cluster} - set(ROLES))
+    if "master" in strange:
+        expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
+        raise Refused(Problem("tf-config-master", expected, TF_CONFIG, fix))
     if strange:
-        raise Refused(f"roles among {', '.join(KNOWN)}, not {strange[0]!r}")
-    if sparse or not all(isinstance(item, str) for items in addresses.values() for item in items):
-        raise Refused(f"a list of host:port for every role (not so: {', '.join(sparse) or 'an item'})")
-    if len(addresses.get("chief", [])) > 1:
-        raise Refused("one chief at most")
-    if role != "evaluator" and not 0 <= index < len(addresses.get(role, [])):
-        raise Refused(f"a task index of {role} in 0..{len(addresses.get(role, [])) - 1}")
-    return addresses, role, index
+        raise Refused(_malformed(f"roles among {', '.join(ROLES)}, not {strange[0]!r}"))
+
+
+def _check_tasks(task: Task, sparse: list[str]) -> None:
+    """Hold what TensorFlow finds out late or never: an index of -1 passes its own check."""
+    if sparse:
+        expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
+        fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"
+        raise Refused(Problem("tf-config-sparse", expected, TF_CONFIG, fix))
+    if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
+        raise Refused(_malformed("a list of host:port for every role (not so: an item)"))
+    for role in ALONE:
+        if len(task.cluster.get(role, [])) > 1:
+            fix = f"keep one {role}; make the others workers"
+            raise Refused(Problem("tf-config-roles", f"one {role} at most", TF_CONFIG, fix))
+    if task.role == "evaluator" and task.index == 0 and "evaluator" not in task.cluster:
+        return
+    count = len(task.cluster.get(task.role, []))
+    if not 0 <= task.index < max(1, count):
+        expected = f"a task index of {task.role} in 0..{max(1, count) - 1}"
+    elif not count:
+        expected = f"tasks of the role {task.role}, which this task has"
+    else:
+        return
+    fix = f"correct task.index, which counts from 0 in each role, or add the task to cluster.{task.role}"
+    raise Refused(Problem("tf-config-index", expected, TF_CONFIG, fix))

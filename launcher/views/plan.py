@@ -58,6 +58,8 @@ def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
         "bind": plan.bind,
         "grace_s": plan.supervision.grace_s,
         "supervision": _supervision(plan) if plan.mode is Mode.SUPERVISE else None,
+        "meeting": None if plan.meeting is None else dict(vars(plan.meeting)),
+        "ports": [{"port": port, "name": name} for port, name in plan.ports],
         "companions": [_companion(companion, environ) for companion in plan.companions],
         "processes": [_process(process, environ) for process in plan.processes],
         "notes": [redact(note) for note in plan.notes],
@@ -201,7 +203,7 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
     if plan.unset:
         console.print(f"not inherited: {', '.join(printable(name) for name in plan.unset)}")
     for line in [
-        *(*_commands(plan), *_nodes(plan, environ), *_fabric(plan)),
+        *(*_commands(plan), *_ports(plan), *_nodes(plan, environ), *_fabric(plan)),
         *(*_watch(plan), *_notes(plan)),
     ]:
         console.print(line, soft_wrap=True)
@@ -292,6 +294,15 @@ def _commands(plan: Plan) -> list[str]:
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
+
+
+def _ports(plan: Plan) -> list[str]:
+    listed = ", ".join(f"{port} ({name})" for port, name in plan.ports)
+    lines = [f"ports that must be free here: {listed}"] if listed else []
+    if plan.meeting is not None:
+        where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
+        lines.append(f"before the start the nodes tell each other their addresses, at {where}")
+    return lines
 
 
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:

@@ -29,6 +29,8 @@ def describe_start(outcome: Plan | LauncherError) -> str:
         return f"{outcome.exit_status} {codes(outcome)}"
     if outcome.allocation.ranks_at_start:
         return AT_START
+    if outcome.allocation.task:
+        return outcome.allocation.task
     node = "?" if outcome.topology.node_rank is None else outcome.topology.node_rank
     return " ".join(f"{node}.{place.local_rank}={place.rank}" for place in outcome.topology.places)
 

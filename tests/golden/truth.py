@@ -1,7 +1,8 @@
 """Who stands where in every case: written by hand from how the job was started, never from a plan.
 
 One row per job: how often the launcher was started, the number of processes, the master, and for each
-start what it stands for, as ``node.local_rank=rank`` (``?`` where nothing tells the node). A start
+start what it stands for, as ``node.local_rank=rank`` (``?`` where nothing tells the node), or what a task
+without a rank is called. A start
 that must be refused has its exit status and the codes of what is wrong instead.
 """
 
@@ -131,7 +132,7 @@ TRUTH: dict[str, Job | Refused] = {
     "azure_batch_master_second": Job("node", 2, AZ, P1X1),
     "azure_batch_mpirun": Job("process", 4, A, P2X2),
     "azure_batch_single_node": Job("node", 4, LOCAL, "0.0=0 0.1=1 0.2=2 0.3=3"),
-    "batch_ai_tensorflow": MALFORMED,
+    "batch_ai_tensorflow": Refused(78, "tf-config-master"),
     "batch_ai_tensorflow_corrected": Job("process", 2, AZ, P1X1),
     "batch_ai_worker_hosts": Job("process", 2, AZ, P1X1),
     # Azure ML
@@ -173,8 +174,8 @@ TRUTH: dict[str, Job | Refused] = {
     "kubeflow_pytorchjob_elastic": Job("node", None, "job-worker-0:23456", AT_START),
     "kubeflow_pytorchjob_elastic_fixed": Job("node", 8, "job-worker-0:23456", f"{AT_START} | {AT_START}"),
     "kubeflow_pytorchjob_gpus4": Job("node", 8, "job-master-0:23456", N2X4),
-    "kubeflow_tfjob": Job("process", 2, "job-worker-0.ns.svc:6105", P1X1 + " | 78 no-rank"),
-    "kubeflow_tfjob_dynamic": MALFORMED,
+    "kubeflow_tfjob": Job("process", 2, "job-worker-0.ns.svc:6105", P1X1 + " | ps 0"),
+    "kubeflow_tfjob_dynamic": Refused(78, "tf-config-sparse"),
     "kubeflow_trainer_v2": Job("node", 4, "job-node-0-0.job:29500", N2X2),
     "kubeflow_trainer_v2_cpus": Job("node", 8, "job-node-0-0.job:29500", N2X4),
     # Clouds

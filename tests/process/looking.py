@@ -9,11 +9,11 @@ from pathlib import Path
 DEADLINE_S = 20.0
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
+def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Poll until something is true; fail with words at the deadline."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
         time.sleep(0.005)  # between two looks: there is nothing to wait on
 
 

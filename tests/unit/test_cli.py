@@ -42,6 +42,8 @@ KEYS = {
             "bind",
             "grace_s",
             "supervision",
+            "meeting",
+            "ports",
             "companions",
             "processes",
             "notes",

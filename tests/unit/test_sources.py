@@ -215,5 +215,5 @@ def test_a_wrong_tf_config_names_a_fix_that_works() -> None:
     """There is no flag for TF_CONFIG."""
     environ = {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "master", "index": 0}}'}
     (problem,) = ask("tensorflow", environ).problems
-    assert problem.code == "malformed-variable"
+    assert problem.code == "tf-config-master"
     assert "flag" not in problem.fix

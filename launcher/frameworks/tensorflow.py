@@ -1,0 +1,312 @@
+"""TensorFlow: TF_CONFIG of each task, and who runs what; loaded only for a job that is one of TensorFlow.
+
+A TF_CONFIG that is there already is the platform's word: it stays as it is (`launcher.sources.tensorflow` has
+validated it). In the others the evaluator is not part of the cluster: TensorFlow 2.3 and later want it so.
+
+Source: tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py (2.21); Azure Machine
+Learning, "Distributed GPU training guide", TensorFlow.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from launcher.engines.process import PYTHON_VARIABLE, is_python
+from launcher.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.flags import ROLE_FLAGS, ROLES, TENSORFLOW
+from launcher.frameworks.tensorflow_roles import (
+    CHIEF,
+    EVALUATOR,
+    FIRST_PORT,
+    PS,
+    WORKER,
+    Cast,
+    Task,
+    plan_cast,
+    plan_ranks,
+)
+from launcher.machine.gpus import share_gpus
+from launcher.model import Allocation, Companion, Meeting, Place, Scope, Setting, Topology
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.frameworks.case import Case
+
+TF_CONFIG = "TF_CONFIG"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
+"""The standard server, a program of its own: the job's Python need not have the launcher."""
+WATCH = "watch"
+"""The companion that ends a job whose coordinator would wait for ever."""
+
+
+def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
+    """Return the shape of a job whose roles the user has named, or whose task runs the standard server.
+
+    Only tasks of `Cast.ranked` are ranks; a node can have none of them.
+
+    Raises:
+        UsageError: Roles that make no job.
+    """
+    if asks_for_roles(options):
+        if environ.get(TF_CONFIG):
+            raise UsageError(_both(options))
+        if allocation.node_count is None:
+            return None  # the ranks are given out at the start, by somebody who knows no roles
+        cast = plan_cast(options, allocation.node_count)
+        own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
+        places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
+        return _topology(allocation, len(cast.ranked), len(places), places)
+    if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
+        return _topology(allocation, allocation.world_size, allocation.local_size, ())
+    return None
+
+
+def asks_for_roles(options: Options) -> bool:
+    """Whether the user names roles, rather than that the framework is TensorFlow."""
+    return any(options.get(dest) is not None for dest in ROLE_FLAGS)
+
+
+def _topology(
+    allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
+) -> Topology:
+    return Topology(
+        world_size,
+        allocation.node_count,
+        allocation.node_rank,
+        local_size,
+        allocation.master_addr,
+        allocation.master_port,
+        places,
+    )
+
+
+def plan_common(case: Case) -> list[Setting]:
+    """Return nothing: two tasks have nothing in common."""
+    return []
+
+
+def plan_process(case: Case, place: Place) -> list[Setting]:
+    """Return TF_CONFIG of one process, unless there is one, and its share of the node's GPUs.
+
+    Raises:
+        EnvironmentUntrusted: The addresses of the other nodes are not known.
+    """
+    if case.environ.get(TF_CONFIG):
+        _check_inherited(case)
+        return []
+    cast, hosts = _find_cast(case), _find_hosts(case)
+    task = cast.ranked[place.rank] if case.forks else cast.on(_node_rank(case))[place.local_rank]
+    return [_config(cast, task, hosts, case), *_plan_gpus(cast, task, case)]
+
+
+def plan_companions(case: Case) -> list[Companion]:
+    """Return the tasks of this node that have no rank, and beside a coordinator who watches its workers."""
+    if case.environ.get(TF_CONFIG):
+        return _plan_inherited(case)
+    if not asks_for_roles(case.options):
+        return []
+    cast, hosts = _find_cast(case), _find_hosts(case)
+    tasks = [task for task in cast.on(_node_rank(case)) if task not in cast.ranked]
+    return [*(_companion(cast, task, hosts, case) for task in tasks), *_plan_watch(cast, hosts, case)]
+
+
+def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
+    """Return the ports that the tasks of this node will listen on, and the names of the tasks."""
+    if case.environ.get(TF_CONFIG):
+        return ()
+    cast, node = _find_cast(case), _node_rank(case)
+    own = [task for task in cast.on(node) if task.role != EVALUATOR]
+    if not case.forks:
+        own = [task for task in own if task.place == case.topology.local_rank]
+    return tuple((cast.port(task), task.name) for task in own)
+
+
+def plan_meeting(case: Case) -> Meeting | None:
+    """Return how the nodes get to know each other's addresses, where nobody has listed them."""
+    job = case.topology
+    if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
+        return None
+    _find_cast(case)  # it says what is missing besides
+    node = _node_rank(case)
+    assert job.node_count is not None  # noqa: S101 - `_find_cast` holds it
+    member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
+    wait_s = _wait_s(case.options)
+    return Meeting(job.master_addr, job.master_port, member, count, node, job.node_count, wait_s)
+
+
+def _plan_inherited(case: Case) -> list[Companion]:
+    """Return the task that a platform's TF_CONFIG makes this process, if it has no rank.
+
+    Raises:
+        EnvironmentUntrusted: All are to run the standard server, and no chief is there to use it.
+    """
+    task = _read_inherited(case.environ, "task")
+    role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
+    standard = _runs_standard(case.options)
+    if role == PS or (role == WORKER and standard):
+        return [Companion(name, _inherited_server(case) if standard else case.argv)]
+    return [Companion(name, case.argv, finishes=True)] if role == EVALUATOR else []
+
+
+def _inherited_server(case: Case) -> tuple[str, ...]:
+    """Return the standard server for a platform's task: it ends when the chief has gone."""
+    chiefs = _read_inherited(case.environ, "cluster").get(CHIEF)
+    if not isinstance(chiefs, list) or not chiefs:
+        raise EnvironmentUntrusted(_no_chief())
+    return _server(case, ("--until", str(chiefs[0]), "--wait", f"{_wait_s(case.options):g}"))
+
+
+def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Companion:
+    """Return one task without a rank: the standard server, or the command.
+
+    Where no rank runs on the node, somebody has to see that the job is over: the server does, and
+    so does the program that runs the command then.
+    """
+    waited_for = [cast.address(other, hosts) for other in cast.ranked]
+    alone = not any(other.node == task.node for other in cast.ranked)
+    leaves = ("--until", ",".join(waited_for), "--wait", f"{_wait_s(case.options):g}") if alone else ()
+    settings = (_config(cast, task, hosts, case), *_plan_gpus(cast, task, case))
+    finishes = task.role == EVALUATOR or not cast.coordinated
+    if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
+        return Companion(task.name, _server(case, leaves), settings)
+    argv = case.argv
+    if leaves and argv:
+        linger = ("--linger", f"{case.options.number('grace', 30.0):g}") if finishes else ()
+        argv = (sys.executable, SERVER, *leaves, *linger, "--", *case.argv)
+    return Companion(task.name, argv, settings, finishes=finishes)
+
+
+def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
+    """Return who ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
+    node = _node_rank(case)
+    workers = [task for task in cast.tasks if task.role == WORKER]
+    is_here = any(task.role == CHIEF for task in cast.on(node))
+    if not cast.coordinated or not is_here or all(task.node == node for task in workers):
+        return []
+    peers = ",".join(cast.address(task, hosts) for task in workers)
+    line = (sys.executable, SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
+    return [Companion(WATCH, line)]
+
+
+def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the command line of the standard server, by the Python of the command."""
+    python = case.argv[0] if case.argv and is_python(case.argv[0]) else ""
+    return (python or case.environ.get(PYTHON_VARIABLE) or sys.executable, SERVER, *words)
+
+
+def _wait_s(options: Options) -> float:
+    return options.number("roll_call_timeout", 900.0)
+
+
+def _runs_standard(options: Options) -> bool:
+    return options.text("tf_server", "auto") == "standard"
+
+
+def _find_cast(case: Case) -> Cast:
+    job = case.topology
+    if asks_for_roles(case.options):
+        return plan_cast(case.options, job.node_count or 1)
+    if job.node_count is None or job.local_size is None or job.world_size != job.node_count * job.local_size:
+        raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
+    return plan_ranks(job.node_count, job.local_size, int(case.options.number("tf_port", FIRST_PORT)))
+
+
+def _find_hosts(case: Case) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first; a word in its place until the nodes have met."""
+    count = case.topology.node_count or 1
+    if count == 1:
+        return (case.topology.master_addr,)
+    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
+
+
+def _node_rank(case: Case) -> int:
+    if case.topology.node_rank is None:
+        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
+    return case.topology.node_rank
+
+
+def _config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting:
+    """Return TF_CONFIG of one task."""
+    cluster = {role: cast.addresses(role, hosts) for role in ROLES if role != EVALUATOR}
+    config = {
+        "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
+        "task": {"type": task.role, "index": task.index},
+        "environment": "cloud",
+    }
+    where = case.origin("hosts") if case.allocation.hosts else "addresses as the nodes tell them at the start"
+    where = "one node" if case.topology.node_count == 1 else where
+    text = json.dumps(config, separators=(",", ":"))
+    return Setting(
+        TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
+    )
+
+
+def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
+    """Return which GPUs a task of several on a node sees: TensorFlow takes all memory of all that it sees.
+
+    Those that compute share them evenly; the others have none beside them.
+    """
+    gpus, node = case.machine.gpu_count or 0, cast.on(task.node)
+    roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
+    computing = [other for other in node if other.role in roles]
+    if not gpus or len(node) < 2 or not computing or case.options.get("gpus_per_process"):
+        return []
+    if task not in computing:
+        return [Setting(VISIBLE, "-1", f"the GPUs are for {computing[0].name} of this node")]
+    each = gpus // len(computing)
+    mine = share_gpus(case.environ.get(VISIBLE), gpus, computing.index(task), each) if each else None
+    why = f"{gpus} GPUs for {len(computing)} tasks that compute"
+    return [] if mine is None or len(computing) < 2 else [Setting(VISIBLE, mine, why)]
+
+
+def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
+    """Return a part of an inherited TF_CONFIG; empty if it has none."""
+    try:
+        found = json.loads(environ.get(TF_CONFIG) or "{}")[part]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _check_inherited(case: Case) -> None:
+    """Refuse a job of parameter servers without a chief where it is named one of TensorFlow 2."""
+    cluster = _read_inherited(case.environ, "cluster")
+    if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
+        raise EnvironmentUntrusted(_no_chief())
+
+
+def _no_chief() -> Problem:
+    return Problem(
+        "no-chief",
+        "TF_CONFIG has no chief: with TensorFlow 2's parameter servers a chief tells the workers what to do, "
+        "and worker 0 would wait without end",
+        "environment, source tensorflow",
+        "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
+        "--parameter-server-count N (Azure ML: the PyTorch distribution)",
+    )
+
+
+def _both(options: Options) -> Problem:
+    flags = ", ".join(options.origins(*TENSORFLOW))
+    return Problem(
+        "roles-and-config",
+        f"TF_CONFIG is set, which says what this task is, and so does {flags}",
+        "command line and environment",
+        f"leave out the flags, or the platform's word: env -u {TF_CONFIG} launcher run ...",
+    )
+
+
+def _unknown(case: Case, what: str) -> Problem:
+    started = "process" if case.allocation.scope is Scope.PROCESS else "node"
+    return Problem(
+        "tf-config-unknown",
+        f"{TF_CONFIG} must say which node each task is on, and nothing here says {what}",
+        f"environment, started once per {started} by {case.allocation.source}",
+        "start as many processes on each node, and pass --node-rank R if the platform has none",
+    )

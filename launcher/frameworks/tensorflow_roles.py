@@ -1,0 +1,196 @@
+"""Which task of TensorFlow runs on which node, at which port: decided alike on every node, without a word.
+
+Tasks that compute are dealt to the nodes evenly and in order, a chief first; each parameter server goes
+to the node that has the fewest tasks then, the first of those; a coordinator and an evaluator join node 0.
+The tasks of a node listen on consecutive ports, in TensorFlow's own order of roles, so that the port of a
+task follows from its place on its node.
+
+Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_strategy_v2.py} (2.21).
+"""
+
+from __future__ import annotations
+
+from launcher.errors import Problem, UsageError
+from launcher.flags import ROLE_FLAGS, ROLES
+from launcher.frozen import frozen
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CHIEF, WORKER, PS, EVALUATOR = ROLES
+FIRST_PORT = 2222
+"""Azure ML's, and what TensorFlow's own guides show."""
+WHERE = "command line and environment"
+
+
+@frozen
+class Task:
+    """One task: its role and its index in that, its node and its place among the tasks there."""
+
+    role: str
+    index: int
+    node: int
+    place: int = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called: ``worker 3``."""
+        return f"{self.role} {self.index}"
+
+
+@frozen
+class Cast:
+    """All tasks of a job, in TensorFlow's order.
+
+    Attributes:
+        tasks: The tasks.
+        coordinated: The chief is the coordinator of TensorFlow 2's parameter servers: it alone computes
+            nothing, and the job is done when it is.
+        first_port: Port of the first task of a node.
+    """
+
+    tasks: tuple[Task, ...]
+    coordinated: bool = False
+    first_port: int = FIRST_PORT
+
+    @property
+    def ranked(self) -> tuple[Task, ...]:
+        """The tasks that have a rank, by rank: those whose end is that of the job."""
+        roles = (CHIEF,) if self.coordinated else (CHIEF, WORKER)
+        return tuple(task for task in self.tasks if task.role in roles)
+
+    def on(self, node: int) -> tuple[Task, ...]:
+        """Return the tasks of one node."""
+        return tuple(task for task in self.tasks if task.node == node)
+
+    def addresses(self, role: str, hosts: Sequence[str]) -> list[str]:
+        """Return the addresses of a role's tasks, by index."""
+        return [self.address(task, hosts) for task in self.tasks if task.role == role]
+
+    def address(self, task: Task, hosts: Sequence[str]) -> str:
+        """Return where one task listens: ``host:port``."""
+        host = hosts[task.node]
+        return f"[{host}]:{self.port(task)}" if ":" in host else f"{host}:{self.port(task)}"
+
+    def port(self, task: Task) -> int:
+        """Return the port of a task."""
+        return self.first_port + task.place
+
+
+def plan_cast(options: Options, node_count: int) -> Cast:
+    """Return the tasks that the user asks for.
+
+    Args:
+        options: ``--roles``, or any of the counts.
+        node_count: How many nodes there are.
+
+    Raises:
+        UsageError: Roles that no cluster of TensorFlow has, or a node that has nothing to do.
+    """
+    refused = _refuse_both(options)
+    if refused is not None:
+        raise UsageError(refused)
+    nodes = _read_roles(options, node_count) if options.get("roles") else _deal(options, node_count)
+    problem = _find_problem(options, nodes, node_count)
+    if problem is not None:
+        raise UsageError(problem)
+    coordinated = bool(nodes[PS]) and not options.switch("tf1")
+    if coordinated and not nodes[CHIEF]:
+        nodes[CHIEF] = [0]
+    tasks = [Task(role, index, node) for role in ROLES for index, node in enumerate(nodes[role])]
+    return Cast(_place(tasks), coordinated, int(options.number("tf_port", FIRST_PORT)))
+
+
+def plan_ranks(node_count: int, per_node: int, first_port: int) -> Cast:
+    """Return the tasks of a job whose processes all compute: a worker each, node by node."""
+    places = range(node_count * per_node)
+    return Cast(
+        tuple(Task(WORKER, rank, rank // per_node, rank % per_node) for rank in places), first_port=first_port
+    )
+
+
+def _place(tasks: Sequence[Task]) -> tuple[Task, ...]:
+    """Return the tasks with their places: those before them on their node are counted."""
+    taken: dict[int, int] = {}
+    placed = []
+    for task in tasks:
+        place = taken.get(task.node, 0)
+        taken[task.node] = place + 1
+        placed.append(Task(task.role, task.index, task.node, place))
+    return tuple(placed)
+
+
+def _read_roles(options: Options, node_count: int) -> dict[str, list[int]]:
+    given = options.get("roles")
+    assert given is not None and isinstance(given.value, tuple)  # noqa: S101 - as its flag parses it
+    found = dict(given.value)
+    return {role: list(found.get(role, ())) for role in ROLES}
+
+
+def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
+    """Return the nodes of each role's tasks, from how many there are to be."""
+    servers = int(options.number("parameter_server_count", 0))
+    coordinates = bool(servers) and not options.switch("tf1")
+    chiefs = int(options.switch("chief", coordinates))
+    computing_chiefs = 0 if coordinates else chiefs
+    left = max(1, node_count - servers) if servers else node_count - computing_chiefs
+    workers = int(options.number("worker_count", max(0, left)))
+    computing = _deal_evenly(computing_chiefs + workers, node_count)
+    counts = [computing.count(node) for node in range(node_count)]
+    nodes: dict[str, list[int]] = {
+        CHIEF: computing[:computing_chiefs] or [0] * chiefs,
+        WORKER: computing[computing_chiefs:],
+        PS: [],
+        EVALUATOR: [0] if options.switch("evaluator") else [],
+    }
+    for _ in range(servers):
+        node = counts.index(min(counts))
+        counts[node] += 1
+        nodes[PS].append(node)
+    return nodes
+
+
+def _deal_evenly(count: int, node_count: int) -> list[int]:
+    """Return the node of each of some tasks, in order; the first nodes have one more if need be."""
+    each, more = divmod(count, node_count)
+    return [node for node in range(node_count) for _ in range(each + (node < more))]
+
+
+def _refuse_both(options: Options) -> Problem | None:
+    counts = options.origins(*(dest for dest in ROLE_FLAGS if dest != "roles"))
+    if not options.get("roles") or not counts:
+        return None
+    roles = options.origins("roles")[0]
+    what = f"{roles} says which node has which task, and so does {', '.join(counts)}"
+    return Problem("roles-twice", what, WHERE, "leave out one of them")
+
+
+def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:
+    """Return what makes these roles no cluster, or no use of these nodes."""
+    flags = (options.get(dest) for dest in (*ROLE_FLAGS, "tf1"))
+    asked = ", ".join(flag.origin for flag in flags if flag is not None)
+    beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
+    if beyond:
+        what = f"{asked}: {beyond[0]}, but the nodes of this job are 0..{node_count - 1}"
+        return Problem("roles-outside", what, WHERE, "name nodes that are there")
+    several = [role for role in (CHIEF, EVALUATOR) if len(nodes[role]) > 1]
+    if several:
+        return Problem(
+            "roles", f"{asked}: TensorFlow has one {several[0]} at most", WHERE, "name one node for it"
+        )
+    if not nodes[WORKER] and not (nodes[CHIEF] and not nodes[PS]):
+        return Problem("roles", f"{asked}: nothing computes", WHERE, "ask for a worker: --worker-count N")
+    chief = options.get("chief")
+    if nodes[PS] and not options.switch("tf1") and chief is not None and not chief.value:
+        what = f"{asked}: with TensorFlow 2's parameter servers a chief tells the workers what to do"
+        return Problem(
+            "no-chief", what, WHERE, "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
+        )
+    used = {node for role in ROLES for node in nodes[role]}
+    idle = [node for node in range(node_count) if node not in used]
+    if idle:
+        what = f"{asked}: node {idle[0]} of {node_count} has no task"
+        return Problem("roles-idle-node", what, WHERE, "give each node one, or ask for fewer nodes")
+    return None

@@ -1,0 +1,207 @@
+"""A task of TensorFlow that ends by itself: the standard server, or a command, as long as it is needed.
+
+    python tf_server.py                                        serve the task that TF_CONFIG names
+    python tf_server.py --until HOST:PORT                      ... until nobody listens there any more
+    python tf_server.py --until HOST:PORT -- python train.py   run a command so long instead
+    python tf_server.py --while HOST:PORT                      end as a failure when nobody listens there
+
+``tf.distribute.Server.join()`` never returns, and nothing tells a server that its job is over. So it looks
+whether anybody still listens where the chief does. This file needs nothing of the launcher, so that any
+Python with TensorFlow can run it (3.8 and newer), and imports tensorflow only where it serves.
+
+Source: tensorflow/python/training/server_lib.py and distribute/coordinator/cluster_coordinator.py (2.21; the
+coordinator waits an hour for a worker to come back, and then again).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OPEN, REFUSED, SILENT = "open", "refused", "silent"
+LOOK_S = 1.0
+"""Between two looks."""
+CONNECT_S = 3.0
+GONE_S = 5.0
+"""So long nobody listens any more: who did has ended, and does not just begin anew."""
+LOST_S = 60.0
+"""So long nothing answers at all: its node is gone, or the network."""
+WITHOUT_WORKERS_S = 30.0
+"""Workers that are started again after a preemption have this time, if none is left meanwhile ..."""
+LOST_WORKER_S = 600.0
+"""... and this, if others go on: a coordinator that never gets one back cannot end (it waits in __del__)."""
+NOT_READY = 75
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one task; return its exit status."""
+    options = make_parser().parse_args(words)
+    if options.peers:
+        return watch_peers(options.peers, options.wait)
+    watch = Watch(options.until, options.wait) if options.until else None
+    if options.command:
+        return run(options.command, watch, options.linger)
+    return serve(watch)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(
+        prog="launcher tf-server",
+        usage="%(prog)s [--until HOST:PORT,... | --while HOST:PORT,...] [options] [-- COMMAND ...]",
+        description="run a task of TensorFlow: its standard server, for the task that TF_CONFIG names",
+    )
+    add = parser.add_argument
+    add("--until", metavar="HOST:PORT,...", default="", help="end when nobody listens there any more")
+    peers = "serve nothing; end with status 75 when nobody listens there any more"
+    add("--while", metavar="HOST:PORT,...", default="", dest="peers", help=peers)
+    add("--wait", metavar="S", type=float, default=900.0, help="how long it may take until one does (900)")
+    linger = "how long COMMAND may go on by itself after that (0)"
+    add("--linger", metavar="S", type=float, default=0.0, help=linger)
+    add("command", nargs="*", metavar="COMMAND", help="run this instead of the server")
+    return parser
+
+
+def serve(watch: Watch | None) -> int:
+    """Serve until the job is over; without anybody to look at, until somebody ends us."""
+    import tensorflow as tf
+
+    task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    server = tf.distribute.Server(
+        task.cluster_spec(),
+        job_name=task.task_type,
+        task_index=task.task_id,
+        protocol=task.rpc_layer or "grpc",
+        start=True,
+    )
+    if watch is None:
+        server.join()
+    while watch is not None and watch.end is None:
+        time.sleep(LOOK_S)
+        watch.look()
+    status = 0 if watch is None else watch.tell()
+    sys.stdout.flush()
+    os._exit(status)  # a server cannot be stopped, and its threads would keep the interpreter
+
+
+def watch_peers(peers: str, wait_s: float) -> int:
+    """Return when none of the workers is left, or one is lost for good: either is a failure."""
+    together = Watch(peers, wait_s, WITHOUT_WORKERS_S)
+    each = [Watch(address, wait_s, LOST_WORKER_S) for address in peers.split(",")]
+    while True:
+        time.sleep(LOOK_S)
+        for watch in (together, *each):
+            watch.look()
+            if watch.end is not None:
+                lost = "no worker is left" if watch is together else "a worker is lost"
+                say(f"{watch.reason}: {lost}, and the coordinator would wait without end")
+                return NOT_READY
+
+
+def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
+    """Run a command until it ends, or until the job is over; return its status, or that of the job."""
+    asked: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: asked.append(number))
+    child = subprocess.Popen(command)
+    due: float | None = None
+    while child.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(LOOK_S)
+        if asked:
+            child.send_signal(asked.pop())
+        if watch is None:
+            continue
+        if watch.end is None:
+            watch.look()
+        elif due is None:
+            due = time.monotonic() + (linger_s if watch.end == 0 else 0.0)
+        elif time.monotonic() >= due:
+            child.terminate()  # one that does not obey is the supervisor's, when we have ended
+            break
+    if watch is not None and due is not None:
+        return watch.tell()
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+class Watch:
+    """Looks whether anybody listens at some addresses.
+
+    Attributes:
+        end: None while there is a reason to go on, then the status to end with.
+        reason: Why, in words.
+    """
+
+    def __init__(self, addresses: str, wait_s: float, gone_s: float = GONE_S) -> None:
+        self.addresses = [split(text) for text in addresses.split(",")]
+        self.names = addresses
+        self.wait_s, self.gone_s = wait_s, gone_s
+        self.end: int | None = None
+        self.reason = ""
+        self.began = self.seen = self.answered = time.monotonic()
+        self.was_there = False
+
+    def look(self) -> None:
+        """Look once, and draw the conclusion."""
+        found = [knock(host, port) for host, port in self.addresses]
+        now = time.monotonic()
+        if OPEN in found:
+            self.was_there, self.seen, self.answered = True, now, now
+        elif not self.was_there:
+            if now - self.began >= self.wait_s:
+                self.conclude(NOT_READY, f"nobody has listened at {self.names} for {self.wait_s:g} s")
+        elif SILENT not in found and now - self.answered >= self.gone_s:
+            self.conclude(0, f"nobody listens at {self.names} any more")
+        elif SILENT in found:
+            self.answered = now
+            if now - self.seen >= max(LOST_S, self.gone_s):
+                self.conclude(NOT_READY, f"{self.names}: no answer for {now - self.seen:.0f} s")
+
+    def conclude(self, status: int, reason: str) -> None:
+        """There is no reason to go on."""
+        self.end, self.reason = status, reason
+
+    def tell(self) -> int:
+        """Return the status to end with; say why if it is a failure."""
+        if self.end:
+            say(self.reason)
+        return self.end or 0
+
+
+def knock(host: str, port: int) -> str:
+    """Return whether somebody listens at an address: OPEN, REFUSED, or SILENT where that is not known."""
+    try:
+        with socket.create_connection((host, port), CONNECT_S):
+            return OPEN
+    except OSError as error:
+        return REFUSED if error.errno == errno.ECONNREFUSED else SILENT
+
+
+def split(address: str) -> tuple[str, int]:
+    """Return host and port of ``host:port`` or ``[v6]:port``."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
+    name = f"{task['type']} {task['index']}: " if "type" in task else ""
+    sys.stderr.write(f"launcher: tf-server: {name}{text}\n")
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
