@@ -8,10 +8,12 @@ that are there. N processes share each batch that one would take, and learn the 
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
 import torch
+import torch.distributed as dist
 import torch.distributed.nn  # before there is a process group: see train_ddp.py
 from sklearn.datasets import load_digits
 from torch import Tensor
@@ -49,6 +51,9 @@ def main() -> None:
         train(
             TrainingArguments(folder, per_device_train_batch_size=mine, use_cpu=on_cpu, **schedule, **quiet)
         )
+    gc.collect()  # the trainer and its network, in each other's hands
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def train(arguments: TrainingArguments) -> None:
