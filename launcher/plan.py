@@ -148,7 +148,7 @@ def plan_job(
     )
     is_first = agent is None and any(place.rank == 0 for place in shown)
     proof = node.proof if node and is_first else None
-    parent = (forks and (agent is None or agent.stays)) or bool(beside)
+    parent = (forks and (agent is None or agent.stays)) or bool(beside and shown)
     stays = parent or options.switch("init", host.is_init())
     return Plan(
         allocation=allocation,

@@ -356,9 +356,16 @@ def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
         plan_job({}, RecordedHost({"environ": {}}), read_options({"source": path}, {}), ())
 
 
+def test_a_key_for_a_job_that_reaches_no_node_by_ssh_is_refused() -> None:
+    """Neither mpirun nor DeepSpeed's autotuner: it would be ignored. In a variable it may stand in an image."""
+    with pytest.raises(UsageError, match="flag-conflict") as caught:
+        plan_job({}, RecordedHost({"environ": {}}), read_options({"ssh_key": "secret"}, {}), ("true",))
+    assert "--ssh-key ..." in str(caught.value) and "--engine mpirun" in str(caught.value)
+    plan_job({}, RecordedHost({"environ": {}}), read_options({}, {"LAUNCHER_SSH_KEY": "secret"}), ("true",))
+
+
 CONFLICTS = [
     ({"on_stall": "stop"}, ("--on-stall stop", "--stall-timeout S")),
-    ({"ssh_key": "secret"}, ("--ssh-key ...", "--engine mpirun")),
     ({"forward": "A", "engine": "process"}, ("--forward A", "--engine mpirun", "--engine process")),
     ({"module": True, "no_python": True}, ("--module", "--no-python")),
     ({"standalone": True, "nnodes": "2"}, ("--standalone", "--nnodes 2")),
