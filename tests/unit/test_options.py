@@ -357,7 +357,7 @@ def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
 
 
 def test_a_key_for_a_job_that_reaches_no_node_by_ssh_is_refused() -> None:
-    """Neither mpirun nor DeepSpeed's autotuner: it would be ignored. In a variable it may stand in an image."""
+    """Neither mpirun's nor the autotuner's: it would be ignored. As a variable it may stand in an image."""
     with pytest.raises(UsageError, match="flag-conflict") as caught:
         plan_job({}, RecordedHost({"environ": {}}), read_options({"ssh_key": "secret"}, {}), ("true",))
     assert "--ssh-key ..." in str(caught.value) and "--engine mpirun" in str(caught.value)
