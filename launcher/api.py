@@ -44,8 +44,8 @@ def setup() -> Topology:
 
 
 def _apply(plan: Plan) -> None:
-    from launcher.plan import render_environ
     from launcher.run.memory import name_files
+    from launcher.settings import render_environ
 
     (one,) = plan.companions or plan.processes
     (result,) = name_files(plan, [render_environ(plan, one, os.environ)], becomes=True)

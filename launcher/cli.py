@@ -108,9 +108,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
         return run_agent(plan, plan.agent, inherited, checks)
     if plan.mode is Mode.EXEC:
-        from launcher.plan import render_environ
         from launcher.run.execute import execute
         from launcher.run.memory import name_files
+        from launcher.settings import render_environ
 
         (one,) = plan.companions or plan.processes
         cpus = one.cpus if isinstance(one, Process) else None
@@ -203,7 +203,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     plan, inherited = _plan(vars(words), environ, ())
     if plan.meeting is not None:
         raise UsageError(_addresses_at_start())
-    from launcher.plan import render_environ
+    from launcher.settings import render_environ
     from launcher.views.environment import render_environment, without_files
 
     process = _choose(parser, plan, words.local_rank)

@@ -6,7 +6,6 @@ everything is a pure function over frozen values.
 
 from __future__ import annotations
 
-from launcher import __version__
 from launcher.allocation import decide
 from launcher.engines.agents import (
     Request,
@@ -21,34 +20,31 @@ from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.flags import FLAGS, PROCESS_LIMIT, find_unknown
-from launcher.frameworks import python, starters, table, torch
+from launcher.flags import PROCESS_LIMIT, find_unknown
+from launcher.frameworks import python, table, torch
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod import Meeting, find_meeting, name_framework
 from launcher.host import Host
 from launcher.ledger import RULE, Ledger
 from launcher.machine import read_machine
-from launcher.machine.gpus import share_gpus
 from launcher.model import (
     Agent,
     Allocation,
     Binding,
-    Companion,
     Fact,
     Machine,
     Mode,
-    Place,
     Plan,
     Policy,
-    Process,
     Scope,
     Setting,
     Topology,
 )
 from launcher.options import Options
+from launcher.settings import CONSUMED, PER_PROCESS, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.sources import Gathered, gather
 from launcher.sources.launched import MARKER
-from launcher.supervision import plan_route, plan_supervision
+from launcher.supervision import plan_supervision
 from launcher.topology import plan_topology
 
 TYPE_CHECKING = False
@@ -57,13 +53,7 @@ if TYPE_CHECKING:
 
     from launcher.fabrics.node import NodePlan
 
-CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
-"""LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
-PER_PROCESS = ("expand_args", "local_rank_arg")
-"""Flags that make the arguments of each process its own."""
-EMPTY_IS_FATAL = ("TF_CONFIG",)
-"""TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
 
 def plan_job(
@@ -157,7 +147,7 @@ def plan_job(
         mode=Mode.SUPERVISE if stays or proof else Mode.EXEC,
         engine=choice.engine,
         agent=agent and _with_unset(agent, environ),
-        processes=tuple(_plan_one(case, argv, place, binding, settings) for place in shown),
+        processes=tuple(plan_one(case, argv, place, binding, settings) for place in shown),
         settings=settings if shown else (),
         unset=plan_unset(topology, environ, forks),
         widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
@@ -173,41 +163,6 @@ def plan_job(
         ports=table.plan_ports(case) if agent is None else (),
         meeting=table.plan_meeting(case) if agent is None else None,
     )
-
-
-def plan_companions(
-    beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
-) -> tuple[Companion, ...]:
-    """Return the companions of a framework with all that each has of us: nothing that ranks have."""
-    if not beside:
-        return ()
-    unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
-    common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
-    return tuple(
-        Companion(
-            one.name,
-            one.argv,
-            (*common, *one.settings),
-            tuple(sorted({*one.unset, *unset})),
-            one.finishes,
-            plan_route(options, None),
-        )
-        for one in beside
-    )
-
-
-def _plan_one(
-    case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
-) -> Process:
-    own = plan_process(case, place, binding)
-    if argv and case.options.origins(*PER_PROCESS):
-        from launcher.engines.words import plan_words
-
-        settings = (*common, *own)
-        seen = apply_settings(case.environ, (), settings)
-        variables = {setting.name: seen[setting.name] for setting in settings}
-        argv = plan_words(argv, place.local_rank, variables, case.options)
-    return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
 
 
 def _refuse_arguments(options: Options, request: Request) -> None:
@@ -388,78 +343,6 @@ def name_origins(ledger: Ledger, forks: bool) -> dict[str, str]:
     return origins
 
 
-def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
-    """Return the variables that all processes of this node share."""
-    return (
-        *torch.plan_common(case.topology, case.origins, role),
-        *([] if binding.shares else torch.plan_threads(case.topology, case.machine, case.forks)),
-        *table.plan_common(case),
-        Setting(MARKER, __version__, "marks processes of this launcher"),
-    )
-
-
-def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
-    """Return the variables of one process."""
-    return (
-        *torch.plan_process(place, case.origins),
-        *starters.plan_process(case.topology, place, case.environ, case.forks),
-        *table.plan_process(case, place),
-        *_plan_gpus(place, case.machine, case.options, case.environ),
-        *torch.plan_bound_threads(case.topology, place, case.machine, binding),
-    )
-
-
-def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
-    """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
-    names = [*CONSUMED, *torch.plan_unknown(topology)]
-    dropped = starters.plan_unset(environ) if forks else []
-    empty = [name for name in EMPTY_IS_FATAL if environ.get(name) == ""]
-    return tuple(sorted({*dropped, *empty, *(name for name in names if name in environ)}))
-
-
-def _plan_gpus(
-    place: Place, machine: Machine, options: Options, environ: Mapping[str, str]
-) -> tuple[Setting, ...]:
-    given = options.get("gpus_per_process")
-    if given is None or not isinstance(given.value, int):
-        return ()
-    visible = environ.get("CUDA_VISIBLE_DEVICES")
-    mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
-    if mine is None:
-        raise EnvironmentUntrusted(
-            Problem(
-                "too-few-gpus",
-                f"{given.origin} but local rank {place.local_rank} finds no {given.value} GPUs left of "
-                f"{machine.gpu_count or 0} visible",
-                given.origin.partition(" ")[0],
-                "fewer processes (--nproc-per-node N) or fewer GPUs for each",
-            )
-        )
-    return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
-
-
 def _is_bound(machine: Machine) -> bool:
     cpus, bound = machine.cpu_count, machine.bound_cpu_count
     return cpus is not None and bound is not None and bound < cpus
-
-
-def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of one process: inherited, less what is unset, plus settings.
-
-    A companion has no rank: it gets neither what the ranks share nor what describes one.
-    """
-    if isinstance(process, Companion):
-        return apply_settings(environ, (*plan.unset, *process.unset), process.settings)
-    return apply_settings(environ, plan.unset, (*plan.settings, *process.settings))
-
-
-def apply_settings(
-    environ: Mapping[str, str], unset: Sequence[str], settings: Sequence[Setting]
-) -> dict[str, str]:
-    """Return an environment less some names, plus settings."""
-    dropped = set(unset)
-    result = {name: value for name, value in environ.items() if name not in dropped}
-    for setting in settings:
-        if setting.policy is Policy.ALWAYS or not result.get(setting.name):
-            result[setting.name] = setting.value
-    return result

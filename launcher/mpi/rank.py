@@ -266,9 +266,10 @@ def prepare(
     from launcher.cli import read_run
     from launcher.host import Host
     from launcher.options import read_options
-    from launcher.plan import CONSUMED, plan_job, render_environ
+    from launcher.plan import plan_job
     from launcher.run.execute import CPU_LIMIT, find_program
     from launcher.run.memory import name_files
+    from launcher.settings import CONSUMED, render_environ
 
     # What a node's own launcher was told is not for a rank: the head has passed on what is
     ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}

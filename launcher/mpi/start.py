@@ -32,10 +32,11 @@ from launcher.mpi.head import Head, Job
 from launcher.mpi.link import plan_link
 from launcher.mpi.serve import serve
 from launcher.options import Options
-from launcher.plan import apply_settings, plan_job
+from launcher.plan import plan_job
 from launcher.run.execute import find_program
 from launcher.run.guardian import MARK, mark_of
 from launcher.run.spawn import Child
+from launcher.settings import apply_settings
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
 from launcher.supervision import DEFAULT_GRACE_S

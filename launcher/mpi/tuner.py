@@ -22,7 +22,6 @@ from launcher.model import Agent, Fleet, Plan, Supervision
 from launcher.mpi import reach, wire
 from launcher.mpi.crew import Crew, Line, Node
 from launcher.mpi.lead import LOST, Lead
-from launcher.plan import apply_settings
 from launcher.run.execute import find_program
 from launcher.run.guardian import MARK, mark_of
 from launcher.run.relay import Relay
@@ -30,6 +29,7 @@ from launcher.run.sig import signal
 from launcher.run.signals import name_signal
 from launcher.run.spawn import Child
 from launcher.run.supervise import Node as Place
+from launcher.settings import apply_settings
 from launcher.ssh.server import read_account
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700

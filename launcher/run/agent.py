@@ -6,9 +6,9 @@ import sys
 
 from launcher.engines.choice import TORCHRUN
 from launcher.model import Agent, Mode, Plan
-from launcher.plan import apply_settings
 from launcher.run.execute import CPU_LIMIT, execute
 from launcher.run.memory import name_files, write_file
+from launcher.settings import apply_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.plan import render_environ
 from launcher.run.memory import name_files
 from launcher.run.spawn import Child
+from launcher.settings import render_environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.errors import LauncherError
 from launcher.model import Plan
-from launcher.plan import render_environ
+from launcher.settings import render_environ
 from tests.golden.jobs import Json, case_names, plan_case, read_case, snapshots
 from tests.golden.truth import AT_START, TRUTH, Job, Refused
 

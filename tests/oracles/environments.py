@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from launcher.errors import LauncherError
 from launcher.model import Place, Plan
-from launcher.plan import render_environ
+from launcher.settings import render_environ
 from tests.golden.jobs import COMMAND, case_names, plan_snapshot, read_case, snapshots
 
 SOURCES = {

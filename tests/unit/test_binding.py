@@ -14,7 +14,8 @@ from launcher.host import Host
 from launcher.machine.cpus import render_cpu_list
 from launcher.model import Binding, Core, Gpu, Layout, Plan
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from launcher.snapshot import RecordedHost
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic

@@ -17,7 +17,8 @@ from launcher.host import Host
 from launcher.model import Plan
 from launcher.mpi import reach
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from launcher.snapshot import RecordedHost
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.golden.truth import TRUTH, Job

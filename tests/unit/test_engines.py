@@ -18,7 +18,8 @@ from launcher.errors import LauncherError, UsageError
 from launcher.flags import FLAGS, Flag
 from launcher.model import Mode, Plan, Scope
 from launcher.options import read_options
-from launcher.plan import apply_settings, plan_job
+from launcher.plan import plan_job
+from launcher.settings import apply_settings
 from launcher.snapshot import RecordedHost
 from launcher.views.plan import describe
 from tests.unit.test_options import SAMPLE

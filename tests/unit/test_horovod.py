@@ -20,7 +20,8 @@ from launcher.frameworks.horovod_wait import wait
 from launcher.host import Host
 from launcher.model import Mode, Plan
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from tests.process.starting import clean_environ
 
 IMPORTS = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from launcher.snapshot import RecordedHost
 
 MPIRUN = {

@@ -16,7 +16,8 @@ from launcher.frameworks.lightning_job import count_devices, read_arguments
 from launcher.host import Host
 from launcher.model import Plan
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from tests.golden.jobs import case_names, plan_snapshot, read_case, snapshots
 from tests.golden.truth import AT_START, TRUTH, Job
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from launcher.errors import EnvironmentUntrusted
 from launcher.host import Host
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
+from launcher.settings import render_environ
 from launcher.snapshot import RecordedHost
 from tests.unit.platforms_model import (
     ALWAYS,

@@ -16,8 +16,9 @@ from launcher.__main__ import main
 from launcher.errors import NotReady, UsageError
 from launcher.host import Host
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
 from launcher.redact import is_public_name
+from launcher.settings import render_environ
 from launcher.snapshot import (
     RecordedHost,
     read_snapshot,

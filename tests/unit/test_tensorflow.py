@@ -21,11 +21,12 @@ from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.host import Host
 from launcher.model import Companion, Meeting, Mode, Plan, Process
 from launcher.options import read_options
-from launcher.plan import plan_job, render_environ
+from launcher.plan import plan_job
 from launcher.run.meeting import meet
 from launcher.run.ports import check_ports
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
+from launcher.settings import render_environ
 from launcher.snapshot import RecordedHost
 
 HOSTS = tuple(f"10.0.0.{index + 4}" for index in range(8))
