@@ -21,9 +21,10 @@ from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flags import PROCESS_LIMIT, find_unknown
-from launcher.frameworks import python, table, torch
+from launcher.frameworks import horovod, jax, python, table, torch
 from launcher.frameworks.case import Case
-from launcher.frameworks.horovod import Meeting, find_meeting, name_framework
+from launcher.frameworks.horovod import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks.script import name_framework, read_script
 from launcher.host import Host
 from launcher.ledger import RULE, Ledger
 from launcher.machine import read_machine
@@ -101,8 +102,12 @@ def plan_job(
     topology = table.plan_topology(options, allocation, environ) or plan_topology(allocation, each)
     meeting = Meeting()
     if request.own is None and not allocation.ranks_at_start:
-        meeting = find_meeting(request.argv, options, environ, allocation.scope, topology, host)
-        options = name_framework(options, meeting)
+        script = read_script(request.argv, host)
+        meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
+        if meeting.kind in (MPI, GLOO):
+            options = name_framework(options, horovod.NAME, meeting.why)
+        elif options.framework == "" and jax.is_distributed(script):
+            options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
         request = Request(**{**vars(request), "options": options})
     binding = Binding()
     if request.own is None:

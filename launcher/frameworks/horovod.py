@@ -15,18 +15,19 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.process import find_script, is_python
+from launcher.engines.process import is_python
 from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Companion, Place, Policy, Scope, Setting, Topology
-from launcher.options import Given, Options
+from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.frameworks.case import Case
+    from launcher.frameworks.script import Script
 
 NAME = "horovod"
 CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
@@ -71,6 +72,7 @@ class Meeting:
 
 def find_meeting(
     argv: tuple[str, ...],
+    script: Script,
     options: Options,
     environ: Mapping[str, str],
     scope: Scope,
@@ -81,6 +83,7 @@ def find_meeting(
 
     Args:
         argv: The command line of a process; empty if there is none.
+        script: What stands in it.
         options: What the user asked for.
         environ: What the processes inherit.
         scope: How often the launcher was started.
@@ -98,10 +101,9 @@ def find_meeting(
     if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
         return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
-    script, text = _read_script(argv, host) if python else ("", "")
-    why = f"{script} imports horovod" if imports_horovod(text) else ""
+    why = f"{script.path} imports horovod" if script.imports(NAME) else ""
     if why:
-        _check_keras(script, text, python, environ, host)
+        _check_keras(script, python, environ, host)
     if asked == NAME:
         why = options.origins("framework")[0]
     starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
@@ -117,28 +119,9 @@ def find_meeting(
     return Meeting(kind, why, notes)
 
 
-def name_framework(options: Options, meeting: Meeting) -> Options:
-    """Return the options of a job that shows to be one of Horovod as if the user had said so."""
-    if meeting.kind not in (MPI, GLOO) or options.text("framework") == NAME:
-        return options
-    return options.with_inner(Options({"framework": Given(NAME, meeting.why, NAME)}))
-
-
-def _read_script(argv: tuple[str, ...], host: Host) -> tuple[str, str]:
-    """Return the script of a Python's command line, and its text if it is a file that can be read."""
-    place = find_script(argv)
-    if place is None or argv[place] == "-m" or not os.path.isfile(argv[place]):
-        return "", ""
-    return argv[place], host.read_text(os.path.abspath(argv[place])) or ""
-
-
-def imports_horovod(text: str) -> bool:
-    """Whether a line of a script imports Horovod."""
-    return NAME in text and any(_imports(line.strip()) for line in text.splitlines())
-
-
-def _check_keras(script: str, text: str, python: str, environ: Mapping[str, str], host: Host) -> None:
+def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
     """Stop what would train each rank alone, and end well: Keras 3 never asks Horovod's optimizer."""
+    text = script.text
     if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
         return
     legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
@@ -146,7 +129,7 @@ def _check_keras(script: str, text: str, python: str, environ: Mapping[str, str]
         return
     version = host.find_version(python, environ, "keras") or ""
     if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
-        what = f"{script} uses horovod.tensorflow.keras, and {python} has Keras {version}"
+        what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
         raise Unavailable(
             Problem(
                 "horovod-keras",
@@ -155,13 +138,6 @@ def _check_keras(script: str, text: str, python: str, environ: Mapping[str, str]
                 "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
             )
         )
-
-
-def _imports(line: str) -> bool:
-    """Whether a line imports Horovod, or something inside of it."""
-    word, _, rest = line.partition(" ")
-    names = rest.split(",") if word == "import" else [rest] if word == "from" else []
-    return any(name.split()[:1] and name.split()[0].partition(".")[0] == NAME for name in names)
 
 
 def _choose_controller(

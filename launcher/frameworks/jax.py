@@ -9,7 +9,7 @@ How many processes there are, and which one this is, it asks the first of these 
     Kubernetes   KUBERNETES_SERVICE_HOST is set and its client is installed: the API, about a Job
 
 Where none is there it stops: "Number of processes must be defined." So a job of JAX gets Open MPI's
-names. That is for who names JAX alone, because others read OMPI_* too. JAX_NUM_PROCESSES and
+names. That is for a job that is one of JAX plainly, because others read OMPI_* too. JAX_NUM_PROCESSES and
 JAX_PROCESS_ID are read by scripts (MaxText is one), which pass them on as arguments.
 
 Whoever is asked also gives each process the GPU of its local rank alone. That is wrong where a process
@@ -27,6 +27,7 @@ from launcher.model import Place, Policy, Setting
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.frameworks.case import Case
+    from launcher.frameworks.script import Script
 
 NAME = "jax"
 COORDINATOR = "COORDINATOR_ADDRESS"
@@ -66,8 +67,13 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     return settings
 
 
+def is_distributed(script: Script) -> bool:
+    """Whether a script is of a job of several processes in JAX, by its text."""
+    return "jax.distributed" in script.text and script.imports(NAME)
+
+
 def is_named(case: Case) -> bool:
-    """Whether this is a job of JAX: the user says so, or Kubeflow does."""
+    """Whether this is a job of JAX: the user says so, or its script, or Kubeflow."""
     return case.options.text("framework") == NAME or COORDINATOR in case.environ
 
 

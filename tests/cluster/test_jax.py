@@ -14,7 +14,6 @@ from tests.cluster.frameworks import rehearse, run_example
 pytestmark = [pytest.mark.torch, pytest.mark.root]
 
 EXAMPLE = "jax_data_parallel.py"
-JAX = {"LAUNCHER_FRAMEWORK": "jax"}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +21,7 @@ def alone() -> str:
     """What one process learns."""
     if not namespaces.available():
         pytest.skip("needs root, or a kernel that gives user namespaces to us")
-    job, _, learned = last_line(run_example("plain", EXAMPLE, nodes=1, environ=JAX)).partition(": ")
+    job, _, learned = last_line(run_example("plain", EXAMPLE, nodes=1)).partition(": ")
     assert job == "processes 1, devices 1"
     return learned
 
@@ -43,14 +42,16 @@ def last_line(printed: str) -> str:
     ],
 )
 def test_two_nodes_learn_what_one_process_learns(alone: str, like: str, scope: str | None) -> None:
-    """``jax.distributed.initialize()`` without arguments, on every platform."""
-    printed = run_example(like, EXAMPLE, scope=scope, environ=JAX)
+    """``jax.distributed.initialize()`` without arguments, on every platform; the script shows what it is."""
+    printed = run_example(like, EXAMPLE, scope=scope)
     assert last_line(printed) == f"processes 2, devices 2: {alone}"
 
 
-def test_unnamed_jax_says_what_it_misses() -> None:
+def test_jax_that_nothing_shows_says_what_it_misses() -> None:
     """What the page says: of our variables for every job JAX does not read enough, and it stops at once."""
     script = "import jax; jax.distributed.initialize()"
     done = rehearse("azure-batch", "python", "-c", script)
     assert done.returncode == 1
     assert "Number of processes must be defined" in done.stdout + done.stderr
+    named = rehearse("azure-batch", "python", "-c", script, environ={"LAUNCHER_FRAMEWORK": "jax"})
+    assert named.returncode == 0, named.stderr[-3000:]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
+from launcher.frameworks.jax import MPIRUN_4
+from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
 from launcher.settings import render_environ
@@ -73,6 +78,29 @@ def test_who_names_jax_gets_what_it_asks_for() -> None:
     for rank, environ in enumerate(environs(0, nproc_per_node=2, framework="jax")):
         assert environ["OMPI_MCA_orte_hnp_uri"] == "launcher"
         assert [environ[f"OMPI_COMM_WORLD_{name}"] for name in OF_MPI] == [str(rank), "2", str(rank)]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_jax"),
+    [
+        ("import jax\njax.distributed.initialize()\n", True),
+        ("from jax import distributed\nimport jax.distributed\n", True),
+        ("import jax\n", False),  # on one device; nothing to be told
+        ("# not import jax: jax.distributed is for others\n", False),
+        ("import jaxtyping\n'jax.distributed'\n", False),
+    ],
+)
+def test_a_script_that_uses_jax_on_several_processes_names_it(
+    tmp_path: Path, text: str, is_jax: bool
+) -> None:
+    """Its text is read and never run; the plan says why, and no other engine takes the job."""
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    typed = {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4", "nproc_per_node": "1"}
+    plan = plan_job({}, Host(), read_options(dict(typed), {}), [sys.executable, str(script)])
+    (process,) = plan.processes
+    assert (MPIRUN_4 in {setting.name for setting in process.settings}) is is_jax
+    assert any("uses jax.distributed" in note for note in plan.notes) is is_jax
 
 
 def test_kubeflows_jaxjob_need_not_be_named() -> None:
