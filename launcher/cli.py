@@ -87,7 +87,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if dry_run:
         return _print_plan(plan, inherited, "text")
     from launcher.engines.process import plan_argv
-    from launcher.plan import name_unknown
+    from launcher.notes import name_unknown
 
     plan_argv(command, Options(), environ)  # says so if there is no command
     if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:

@@ -20,13 +20,14 @@ from launcher.engines.choice import MPIRUN
 from launcher.engines.process import plan_argv
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.flags import PROCESS_LIMIT, find_unknown
+from launcher.flags import PROCESS_LIMIT
 from launcher.frameworks import horovod, jax, python, table, torch
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod import GLOO, MPI, Meeting, find_meeting
 from launcher.frameworks.script import name_framework, read_script
+from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.ledger import RULE, Ledger
+from launcher.ledger import Ledger
 from launcher.machine import read_machine
 from launcher.model import (
     Agent,
@@ -41,6 +42,7 @@ from launcher.model import (
     Setting,
     Topology,
 )
+from launcher.notes import note_job
 from launcher.options import Options
 from launcher.settings import CONSUMED, PER_PROCESS, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.sources import Gathered, gather
@@ -55,6 +57,29 @@ if TYPE_CHECKING:
     from launcher.fabrics.node import NodePlan
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+@frozen
+class Shape:
+    """The job's shape, as it was decided: what the rest of the chain starts from.
+
+    Attributes:
+        request: What is to be run; its options are those of the flags and of the job's own framework.
+        gathered: What the sources know.
+        machine: What this node has.
+        ledger: Each fact with its provenance.
+        allocation: What the platform gave us.
+        topology: The shape.
+        meeting: How the processes meet by Horovod, if they do.
+    """
+
+    request: Request
+    gathered: Gathered
+    machine: Machine
+    ledger: Ledger
+    allocation: Allocation
+    topology: Topology
+    meeting: Meeting
 
 
 def plan_job(
@@ -73,6 +98,70 @@ def plan_job(
         options: What the user asked for.
         command: The command line to run in each process.
         met: The addresses of all nodes, where a first plan has had them meet.
+
+    Raises:
+        LauncherError: What is wrong, by name, all at once.
+    """
+    shape = decide_shape(environ, host, options, command, met)
+    request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
+    options, forks = request.options, allocation.scope is Scope.NODE
+    binding = Binding()
+    if request.own is None:
+        binding = bind_processes(host, environ, options, allocation, topology, machine)
+    choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
+    roles = table.name_roles(options)
+    if agent is not None and roles is not None:
+        raise refuse_roles(choice.engine, roles)
+    origins = {**name_origins(shape.ledger, forks), **table.name_origins(options)}
+    if met:
+        origins["hosts"] = "addresses as the nodes have told them"
+    role, origins["role"] = _find_role(options, shape.gathered, environ)
+    shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
+    fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
+    interface = find_interface(fabric, environ)
+    facts = (allocation, topology, machine, origins, forks, interface, shape.meeting)
+    case = Case(request.argv, options, environ, *facts)
+    argv, beside = request.argv, []
+    if agent is None:
+        argv, beside = table.plan_argv(case), table.plan_companions(case)
+    elif (agent.fleet is None or request.tunes) and not request.starts_job:
+        agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
+    unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(beside), environ)
+    settings = (*plan_settings(case, role, binding), *unbuffered, *fabric)
+    is_first = agent is None and any(place.rank == 0 for place in shown)
+    proof = node.proof if node and is_first else None
+    parent = (forks and (agent is None or agent.stays)) or bool(beside and shown)
+    stays = parent or options.switch("init", host.is_init())
+    notes = (*shape.ledger.notes, *fabric_notes, *request.notes, *binding.notes, *shape.meeting.notes)
+    return Plan(
+        allocation=allocation,
+        topology=topology,
+        machine=machine,
+        mode=Mode.SUPERVISE if stays or proof else Mode.EXEC,
+        engine=choice.engine,
+        agent=agent and _with_unset(agent, environ),
+        processes=tuple(plan_one(case, argv, place, binding, settings) for place in shown),
+        settings=settings if shown else (),
+        unset=plan_unset(topology, environ, forks),
+        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
+        bind=binding.mode,
+        supervision=plan_supervision(
+            options, topology, of_agent=agent is not None, companion_count=len(beside), proof=proof
+        ),
+        network=node.network if node else None,
+        findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
+        notes=tuple(dict.fromkeys((*notes, *note_job(case, request, choice, agent, shape.ledger, host)))),
+        reads=shape.gathered.reads,
+        companions=plan_companions(beside, unbuffered, options, environ),
+        ports=table.plan_ports(case) if agent is None else (),
+        meeting=table.plan_meeting(case) if agent is None else None,
+    )
+
+
+def decide_shape(
+    environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str], met: tuple[str, ...]
+) -> Shape:
+    """Decide how many processes there are, which of them are ours, and where they meet; see `plan_job`.
 
     Raises:
         LauncherError: What is wrong, by name, all at once.
@@ -100,74 +189,28 @@ def plan_job(
         allocation = Allocation(**{**vars(allocation), "master_port": host.free_port()})
     each = _count_processes(ledger, request, allocation) if forks else 1
     topology = table.plan_topology(options, allocation, environ) or plan_topology(allocation, each)
-    meeting = Meeting()
-    if request.own is None and not allocation.ranks_at_start:
-        script = read_script(request.argv, host)
-        meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
-        if meeting.kind in (MPI, GLOO):
-            options = name_framework(options, horovod.NAME, meeting.why)
-        elif options.framework == "" and jax.is_distributed(script):
-            options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
-        request = Request(**{**vars(request), "options": options})
-    binding = Binding()
-    if request.own is None:
-        binding = bind_processes(host, environ, options, allocation, topology, machine)
-    choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
-    roles = table.name_roles(options)
-    if agent is not None and roles is not None:
-        raise refuse_roles(choice.engine, roles)
-    origins = {**name_origins(ledger, forks), **table.name_origins(options)}
-    if met:
-        origins["hosts"] = "addresses as the nodes have told them"
-    role, origins["role"] = _find_role(options, gathered, environ)
-    shown = topology.places if request.own is None and not allocation.ranks_at_start else ()
-    fabric, fabric_notes, node = plan_network(host, environ, options, allocation, topology, machine)
-    interface = find_interface(fabric, environ)
-    facts = (allocation, topology, machine, origins, forks, interface, meeting)
-    case = Case(request.argv, options, environ, *facts)
-    argv = table.plan_argv(case) if agent is None else request.argv
-    beside = table.plan_companions(case) if agent is None else []
-    if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
-        agent = Agent(**{**vars(agent), "settings": (*agent.settings, *fabric)})
-    settings = (
-        *plan_settings(case, role, binding),
-        *(unbuffered := python.plan_unbuffered(_count_writers(topology, agent) + len(beside), environ)),
-        *fabric,
-    )
-    notes = (
-        *(*ledger.notes, *fabric_notes, *request.notes, *binding.notes, *meeting.notes),
-        *(*note_unheard(options, agent), *table.check(case), *check_deepspeed(case, request, host)),
-        f"engine {choice.engine}: {choice.why}",
-        *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
-        *name_unknown(environ),
-    )
-    is_first = agent is None and any(place.rank == 0 for place in shown)
-    proof = node.proof if node and is_first else None
-    parent = (forks and (agent is None or agent.stays)) or bool(beside and shown)
-    stays = parent or options.switch("init", host.is_init())
-    return Plan(
-        allocation=allocation,
-        topology=topology,
-        machine=machine,
-        mode=Mode.SUPERVISE if stays or proof else Mode.EXEC,
-        engine=choice.engine,
-        agent=agent and _with_unset(agent, environ),
-        processes=tuple(plan_one(case, argv, place, binding, settings) for place in shown),
-        settings=settings if shown else (),
-        unset=plan_unset(topology, environ, forks),
-        widen_cpus=forks and _is_bound(machine) and any(name in environ for name in MPI_STARTERS),
-        bind=binding.mode,
-        supervision=plan_supervision(
-            options, topology, of_agent=agent is not None, companion_count=len(beside), proof=proof
-        ),
-        network=node.network if node else None,
-        findings=tuple(ledger.findings[fact] for fact in Fact if fact in ledger.findings),
-        notes=tuple(dict.fromkeys(notes)),
-        reads=gathered.reads,
-        companions=plan_companions(beside, unbuffered, options, environ),
-        ports=table.plan_ports(case) if agent is None else (),
-        meeting=table.plan_meeting(case) if agent is None else None,
-    )
+    request, meeting = _find_framework(request, environ, allocation, topology, host)
+    return Shape(request, gathered, machine, ledger, allocation, topology, meeting)
+
+
+def _find_framework(
+    request: Request,
+    environ: Mapping[str, str],
+    allocation: Allocation,
+    topology: Topology,
+    host: Host,
+) -> tuple[Request, Meeting]:
+    """Return the request of a job whose script shows its framework as if the user had named it."""
+    if request.own is not None or allocation.ranks_at_start:
+        return request, Meeting()
+    options = request.options
+    script = read_script(request.argv, host)
+    meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
+    if meeting.kind in (MPI, GLOO):
+        options = name_framework(options, horovod.NAME, meeting.why)
+    elif options.framework == "" and jax.is_distributed(script):
+        options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
+    return Request(**{**vars(request), "options": options}), meeting
 
 
 def _refuse_arguments(options: Options, request: Request) -> None:
@@ -197,25 +240,6 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: 
             who = MPIRUN if options.text("engine") == MPIRUN else "deepspeed's autotuner"
             require_hosts(options, found.evidence, who)
     return found
-
-
-def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each LAUNCHER_* variable that is most likely a typing error."""
-    unknown = find_unknown(environ)
-    if not unknown:
-        return ()
-    from launcher.unknown import describe_unknown
-
-    return describe_unknown(unknown)
-
-
-def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
-    """Return that mpirun starts one node, where that is so only because nobody speaks of others."""
-    found = ledger.findings.get(Fact.NODE_COUNT)
-    if found is None or found.claim.value != 1 or found.claim.source != RULE:
-        return ()
-    hosts = "--hosts HOST,... or --hostfile FILE"
-    return (f"mpirun starts processes on this node alone: nothing names others ({hosts})",)
 
 
 def _count_writers(topology: Topology, agent: Agent | None) -> int:
@@ -284,33 +308,10 @@ def plan_network(
     return (*settings, *node.settings), node.notes, node
 
 
-def note_unheard(options: Options, agent: Agent | None) -> list[str]:
-    """Return that NCCL's word is not heard: only of processes that are ours, or an mpirun's of ours."""
-    if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
-        return []
-    return [
-        f"--verify-fabric: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"
-    ]
-
-
 def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str:
     """Return the interface that gloo is told of, the user's or ours; empty if none."""
     planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
-
-
-def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
-    """Return what is worth a word about a job that is named as one of DeepSpeed, or started by its command.
-
-    Raises:
-        LauncherError: What would keep it from starting right.
-    """
-    own = request.own if request.own is not None and request.own.launcher.name == "deepspeed" else None
-    if own is None and case.options.text("framework") != "deepspeed":
-        return ()
-    from launcher.frameworks.deepspeed_checks import check
-
-    return check(case, own, host)
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

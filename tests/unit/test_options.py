@@ -16,8 +16,9 @@ from launcher.__main__ import main
 from launcher.errors import EXIT_USAGE, HardwareMissing, UsageError
 from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, PROCESS_LIMIT, Flag
 from launcher.model import Fact, Trust
+from launcher.notes import name_unknown
 from launcher.options import Options, read_options
-from launcher.plan import name_unknown, plan_job
+from launcher.plan import plan_job
 from launcher.snapshot import RecordedHost
 from tests.process.starting import ROOT, clean_environ
 
