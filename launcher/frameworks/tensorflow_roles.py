@@ -10,6 +10,7 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_stra
 
 from __future__ import annotations
 
+from launcher.environ import PORT_LIMIT
 from launcher.errors import Problem, UsageError
 from launcher.flags import ROLE_FLAGS, ROLES
 from launcher.frozen import frozen
@@ -188,8 +189,12 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
         return Problem(
             "no-chief", what, WHERE, "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
         )
-    used = {node for role in ROLES for node in nodes[role]}
-    idle = [node for node in range(node_count) if node not in used]
+    per_node = [sum(nodes[role].count(node) for role in ROLES) for node in range(node_count)]
+    last = int(options.number("tf_port", FIRST_PORT)) + max(per_node) - 1
+    if last >= PORT_LIMIT:
+        what = f"{asked}: a node has {max(per_node)} tasks, and the last would listen on port {last}"
+        return Problem("roles", what, WHERE, "a lower --tf-port, or fewer tasks on the node")
+    idle = [node for node in range(node_count) if not per_node[node]]
     if idle:
         what = f"{asked}: node {idle[0]} of {node_count} has no task"
         return Problem("roles-idle-node", what, WHERE, "give each node one, or ask for fewer nodes")
