@@ -97,3 +97,32 @@ def test_each_rank_gets_its_own_arguments(two: Fleet) -> None:
         )
         for rank in range(4)
     ]
+
+
+TENSORFLOW = """
+    import json, os
+
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    context = tf.distribute.get_replica_context
+    own = float(os.environ["RANK"]) + 1
+    add = tf.function(lambda: context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(own)))
+    total = float(strategy.run(add))
+    print(json.dumps({"sum": total, "config": json.loads(os.environ["TF_CONFIG"])}), flush=True)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("two", ["openmpi4"], indirect=True)
+def test_tensorflow_adds_up_at_the_port_it_is_told(two: Fleet) -> None:
+    """--tf-port names the framework, and reaches the ranks: they meet by our TF_CONFIG."""
+    words = ("--tf-port", "2300", "--no-prefix", "--", sys.executable, two.script(TENSORFLOW))
+    two.start_all(*words, environ={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"})
+    head, other = two.wait(DEADLINE_S)
+    assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    assert [record["sum"] for record in head.records] == [3.0, 3.0]
+    assert sorted(record["config"]["task"]["index"] for record in head.records) == [0, 1]
+    for record in head.records:
+        workers = record["config"]["cluster"]["worker"]
+        assert [worker.rpartition(":")[2] for worker in workers] == ["2300", "2300"]

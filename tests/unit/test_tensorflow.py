@@ -340,6 +340,13 @@ def test_flags_of_tensorflow_are_not_for_another_framework(flags: dict[str, str 
     assert read_options(flags, {"LAUNCHER_FRAMEWORK": "torch"}).framework == "tensorflow"
 
 
+def test_a_server_of_tensorflow_1_is_not_waited_for() -> None:
+    """It joins for ever: only an evaluator has something to do when the workers have ended."""
+    flags: dict[str, str | bool] = {"roles": "worker=0 ps=0 evaluator=0", "tf1": True}
+    job = plan_job({}, make_host(), read_options(flags, {}), ("./train",))
+    assert {one.name: one.finishes for one in job.companions} == {"ps 0": False, "evaluator 0": True}
+
+
 def test_roles_need_one_launcher_per_node() -> None:
     """Under an mpirun that has started two processes on a node, each would start all tasks of it."""
     environ = {
