@@ -12,6 +12,7 @@ from launcher.engines.agents import (
     count_processes,
     plan_engine,
     read_request,
+    refuse_framework,
     refuse_idle,
     refuse_per_process,
     refuse_roles,
@@ -112,6 +113,8 @@ def plan_job(
     roles = table.name_roles(options)
     if agent is not None and roles is not None:
         raise refuse_roles(choice.engine, roles)
+    if agent is not None:
+        refuse_framework(choice.engine, options)
     origins = {**name_origins(shape.ledger, forks), **table.name_origins(options)}
     if met:
         origins["hosts"] = "addresses as the nodes have told them"

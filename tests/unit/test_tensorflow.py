@@ -340,6 +340,12 @@ def test_flags_of_tensorflow_are_not_for_another_framework(flags: dict[str, str 
     assert read_options(flags, {"LAUNCHER_FRAMEWORK": "torch"}).framework == "tensorflow"
 
 
+def test_ports_end_without_roles_too() -> None:
+    """Two processes on each node, and one port."""
+    with pytest.raises(LauncherError, match="65536"):
+        plan(0, 2, framework="tensorflow", nproc_per_node="2", tf_port="65535")
+
+
 def test_a_server_of_tensorflow_1_is_not_waited_for() -> None:
     """It joins for ever: only an evaluator has something to do when the workers have ended."""
     flags: dict[str, str | bool] = {"roles": "worker=0 ps=0 evaluator=0", "tf1": True}
