@@ -222,6 +222,10 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
         one, two = given.get(dest), given.get(other)
         if one and two and one.value and two.value and (one.is_typed or two.is_typed):
             yield _exclude(one, two)
+    named = given.get("framework")
+    if named is not None and named.is_typed and named.value not in ("auto", "tensorflow"):
+        mine = [given[dest] for dest in TENSORFLOW if dest in given]
+        yield from (_exclude(named, one) for one in mine if one.is_typed)
     alone, nodes, rank = (given.get(dest) for dest in ("standalone", "nnodes", "node_rank"))
     if alone is not None and alone.value:
         more = [two for two, value in ((nodes, 1), (rank, 0)) if two and two.is_typed and two.value != value]

@@ -12,6 +12,7 @@ from launcher.engines.agents import (
     count_processes,
     plan_engine,
     read_request,
+    refuse_framework,
     refuse_idle,
     refuse_per_process,
     refuse_roles,
@@ -112,6 +113,8 @@ def plan_job(
     roles = table.name_roles(options)
     if agent is not None and roles is not None:
         raise refuse_roles(choice.engine, roles)
+    if agent is not None:
+        refuse_framework(choice.engine, options)
     origins = {**name_origins(shape.ledger, forks), **table.name_origins(options)}
     if met:
         origins["hosts"] = "addresses as the nodes have told them"
@@ -132,7 +135,10 @@ def plan_job(
     proof = node.proof if node and is_first else None
     parent = (forks and (agent is None or agent.stays)) or bool(beside and shown)
     stays = parent or options.switch("init", host.is_init())
-    notes = (*shape.ledger.notes, *fabric_notes, *request.notes, *binding.notes, *shape.meeting.notes)
+    notes = (
+        *(*shape.ledger.notes, *fabric_notes, *request.notes, *binding.notes, *shape.meeting.notes),
+        *note_job(case, request, choice, agent, shape.ledger, host),
+    )
     return Plan(
         allocation=allocation,
         topology=topology,
@@ -150,7 +156,7 @@ def plan_job(
         ),
         network=node.network if node else None,
         findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
-        notes=tuple(dict.fromkeys((*notes, *note_job(case, request, choice, agent, shape.ledger, host)))),
+        notes=tuple(dict.fromkeys(notes)),
         reads=shape.gathered.reads,
         companions=plan_companions(beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),

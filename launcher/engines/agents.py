@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from launcher.engines.choice import MPIRUN, PROCESS, TORCHRUN, Choice, choose, may_be_launcher, name_starter
+from launcher.engines.choice import (
+    MPIRUN,
+    NOT_TORCH,
+    PROCESS,
+    TORCHRUN,
+    Choice,
+    choose,
+    may_be_launcher,
+    name_starter,
+)
 from launcher.errors import Problem, UsageError
 from launcher.flags import NEED_SSH
 from launcher.frozen import frozen
@@ -15,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.engines.launchers import Command
+OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
+"""Engines whose processes are of PyTorch."""
 
 
 @frozen
@@ -136,6 +147,23 @@ def refuse_roles(engine: str, roles: str) -> UsageError:
     what = f"{roles} says which process is what, but {engine} starts the processes, which are all alike"
     fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
     return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
+
+
+def refuse_framework(engine: str, options: Options) -> None:
+    """Refuse a framework that the user names where the processes are started by a launcher of another one.
+
+    What a variable says may stand in an image, for jobs of other kinds.
+
+    Raises:
+        UsageError: Nobody would serve that framework, or tell its processes who they are.
+    """
+    named = options.get("framework")
+    alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
+    if named is None or not named.is_typed or engine not in OF_TORCH or named.value not in alien:
+        return
+    what = f"{named.origin}: {engine} starts the processes, and what that framework needs is not there"
+    fix = "leave it out, or let the launcher start the processes: launcher run -- python train.py"
+    raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 
 def plan_engine(

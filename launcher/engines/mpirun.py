@@ -40,7 +40,7 @@ SSH_PORT = 2222
 ROLL_CALL_TIMEOUT_S = 900.0
 PASSED = (
     "role",
-    "framework",
+    "tf_port",
     "gpus_per_process",
     "bind",
     "signal_to",
@@ -180,6 +180,7 @@ def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple
     words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
     words += ["--expand-args"] if options.switch("expand_args") else []
     words += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
+    words += [f"--framework={options.framework}"] if options.framework else []
     for dest in PASSED:
         text = options.given_text(dest)
         if text:

@@ -32,7 +32,7 @@ def find_script(argv: Sequence[str]) -> int | None:
             return place
         if word == "-c":
             return None
-        place += 2 if word in ("-W", "-X") else 1
+        place += 2 if word in ("-W", "-X", "--check-hash-based-pycs") else 1
     return None
 
 

@@ -172,7 +172,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     alone = not any(other.node == task.node for other in cast.ranked)
     leaves = ("--until", ",".join(waited_for), "--wait", f"{_wait_s(case.options):g}") if alone else ()
     settings = (_config(cast, task, hosts, case), *_plan_gpus(cast, task, case))
-    finishes = task.role == EVALUATOR or not cast.coordinated
+    finishes = task.role == EVALUATOR  # a server never ends by itself
     if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
         return Companion(task.name, _server(case, leaves), settings)
     argv = case.argv

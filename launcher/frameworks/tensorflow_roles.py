@@ -10,6 +10,7 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_stra
 
 from __future__ import annotations
 
+from launcher.environ import PORT_LIMIT
 from launcher.errors import Problem, UsageError
 from launcher.flags import ROLE_FLAGS, ROLES
 from launcher.frozen import frozen
@@ -104,7 +105,14 @@ def plan_cast(options: Options, node_count: int) -> Cast:
 
 
 def plan_ranks(node_count: int, per_node: int, first_port: int) -> Cast:
-    """Return the tasks of a job whose processes all compute: a worker each, node by node."""
+    """Return the tasks of a job whose processes all compute: a worker each, node by node.
+
+    Raises:
+        UsageError: There are no such ports.
+    """
+    problem = _find_port_problem(first_port, per_node)
+    if problem is not None:
+        raise UsageError(problem)
     places = range(node_count * per_node)
     return Cast(
         tuple(Task(WORKER, rank, rank // per_node, rank % per_node) for rank in places), first_port=first_port
@@ -188,9 +196,21 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
         return Problem(
             "no-chief", what, WHERE, "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
         )
-    used = {node for role in ROLES for node in nodes[role]}
-    idle = [node for node in range(node_count) if node not in used]
+    per_node = [sum(nodes[role].count(node) for role in ROLES) for node in range(node_count)]
+    beyond_ports = _find_port_problem(int(options.number("tf_port", FIRST_PORT)), max(per_node))
+    if beyond_ports is not None:
+        return beyond_ports
+    idle = [node for node in range(node_count) if not per_node[node]]
     if idle:
         what = f"{asked}: node {idle[0]} of {node_count} has no task"
         return Problem("roles-idle-node", what, WHERE, "give each node one, or ask for fewer nodes")
     return None
+
+
+def _find_port_problem(first_port: int, task_count: int) -> Problem | None:
+    """Return what is wrong where the tasks of a node do not all have a port."""
+    last = first_port + task_count - 1
+    if last < PORT_LIMIT:
+        return None
+    what = f"--tf-port {first_port}: a node has {task_count} tasks, and the last would listen on port {last}"
+    return Problem("roles", what, WHERE, "a lower --tf-port, or fewer tasks on the node")

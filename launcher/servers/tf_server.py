@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import errno
 import json
+import math
 import os
 import signal
 import socket
@@ -29,6 +30,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any, NoReturn
 
 OPEN, REFUSED, SILENT = "open", "refused", "silent"
 LOOK_S = 1.0
@@ -42,7 +44,7 @@ WITHOUT_WORKERS_S = 30.0
 """Workers that are started again after a preemption have this time, if none is left meanwhile ..."""
 LOST_WORKER_S = 600.0
 """... and this, if others go on: a coordinator that never gets one back cannot end (it waits in __del__)."""
-NOT_READY = 75
+USAGE, MISSING, NOT_READY, UNTRUSTED, NO_EXEC, NO_COMMAND = 64, 69, 75, 78, 126, 127
 
 
 def main(words: Sequence[str]) -> int:
@@ -56,27 +58,65 @@ def main(words: Sequence[str]) -> int:
     return serve(watch)
 
 
+class Parser(argparse.ArgumentParser):
+    """argparse's, with the status and the printable words that a wrong command line of ours has."""
+
+    def error(self, message: str) -> NoReturn:
+        """End with what is wrong."""
+        say(f"{message}; see launcher tf-server --help")
+        sys.exit(USAGE)
+
+
 def make_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="launcher tf-server",
         usage="%(prog)s [--until HOST:PORT,... | --while HOST:PORT,...] [options] [-- COMMAND ...]",
         description="run a task of TensorFlow: its standard server, for the task that TF_CONFIG names",
     )
     add = parser.add_argument
-    add("--until", metavar="HOST:PORT,...", default="", help="end when nobody listens there any more")
+    until = "end when nobody listens there any more"
+    add("--until", metavar="HOST:PORT,...", type=_addresses, help=until)
     peers = "serve nothing; end with status 75 when nobody listens there any more"
-    add("--while", metavar="HOST:PORT,...", default="", dest="peers", help=peers)
-    add("--wait", metavar="S", type=float, default=900.0, help="how long it may take until one does (900)")
+    add("--while", metavar="HOST:PORT,...", type=_addresses, dest="peers", help=peers)
+    wait = "how long it may take until one does (900)"
+    add("--wait", metavar="S", type=_seconds, default=900.0, help=wait)
     linger = "how long COMMAND may go on by itself after that (0)"
-    add("--linger", metavar="S", type=float, default=0.0, help=linger)
+    add("--linger", metavar="S", type=_seconds, default=0.0, help=linger)
     add("command", nargs="*", metavar="COMMAND", help="run this instead of the server")
     return parser
 
 
+def _addresses(text: str) -> str:
+    try:
+        found = [split(address) for address in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or not all(host and 0 < port < 65536 for host, port in found):
+        raise argparse.ArgumentTypeError(f"expected HOST:PORT,..., not {text!r}")
+    return text
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected seconds, not {text!r}")
+    return number
+
+
 def serve(watch: Watch | None) -> int:
     """Serve until the job is over; without anybody to look at, until somebody ends us."""
-    import tensorflow as tf
+    if not has_task(read_config()):
+        say("TF_CONFIG names no task of its cluster: {cluster: {role: [host:port]}, task: {type, index}}")
+        return UNTRUSTED
+    try:
+        import tensorflow as tf
+    except ImportError as error:
+        say(f"{sys.executable} cannot import tensorflow ({error}): name a Python that has it")
+        return MISSING
 
     task = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     server = tf.distribute.Server(
@@ -115,7 +155,11 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
-    child = subprocess.Popen(command)
+    try:
+        child = subprocess.Popen(command)
+    except OSError as error:
+        say(f"cannot run {command[0]}: {error.strerror}")
+        return NO_COMMAND if isinstance(error, FileNotFoundError) else NO_EXEC
     due: float | None = None
     while child.poll() is None:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -185,6 +229,8 @@ def knock(host: str, port: int) -> str:
     try:
         with socket.create_connection((host, port), CONNECT_S):
             return OPEN
+    except UnicodeError:
+        return SILENT  # no name that can be looked up
     except OSError as error:
         return REFUSED if error.errno == errno.ECONNREFUSED else SILENT
 
@@ -195,11 +241,30 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def read_config() -> dict[str, Any]:
+    """Return TF_CONFIG; empty if it is no JSON object."""
+    try:
+        config = json.loads(os.environ.get("TF_CONFIG") or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return config if isinstance(config, dict) else {}
+
+
+def has_task(config: dict[str, Any]) -> bool:
+    """Whether a TF_CONFIG has a task that is one of its cluster."""
+    try:
+        index, peers = int(config["task"]["index"]), config["cluster"][config["task"]["type"]]
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return False
+    return isinstance(peers, list) and 0 <= index < len(peers)
+
+
 def say(text: str) -> None:
-    """Write a line to standard error."""
-    task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {})
-    name = f"{task['type']} {task['index']}: " if "type" in task else ""
-    sys.stderr.write(f"launcher: tf-server: {name}{text}\n")
+    """Write a line to standard error: what is not printable is escaped."""
+    task = read_config().get("task")
+    name = f"{task.get('type')} {task.get('index')}: " if isinstance(task, dict) and "type" in task else ""
+    line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name + text)
+    sys.stderr.write(f"launcher: tf-server: {line}\n")
     sys.stderr.flush()
 
 

@@ -8,7 +8,9 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_host_port
+from itertools import pairwise
+
+from launcher.environ import Malformed, Reader, parse_host_port, shorten
 from launcher.errors import Problem
 from launcher.flags import ROLES
 from launcher.frozen import frozen
@@ -44,14 +46,10 @@ def read(reader: Reader) -> None:
     """The task's place in its cluster, or what is wrong with it."""
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
-        tasks = [address for name in RANKED for address in task.cluster.get(name, [])]
-        hosts = [parse_host_port(address)[0] for address in tasks]
-    except Malformed as error:
-        _refuse(reader, _malformed(f"every task to be {error}"))
-        return
     except Refused as error:
         _refuse(reader, error.problem)
         return
+    hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
     reader.starts = Scope.PROCESS
     if task.role in RANKED:
         rank = task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
@@ -93,7 +91,9 @@ def _parse(text: str) -> Task:
         config = json.loads(text)
         cluster, own = config["cluster"], config["task"]
         task = Task(
-            {str(role): _items(items) for role, items in cluster.items()}, str(own["type"]), int(own["index"])
+            {str(role): _items(items) for role, items in cluster.items()},
+            str(own["type"]),
+            _index(own["index"]),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         expected = 'a JSON object {"cluster": {role: [host:port]}, "task": {"type", "index"}}'
@@ -101,6 +101,13 @@ def _parse(text: str) -> Task:
     _check_roles(task)
     _check_tasks(task, [role for role, items in cluster.items() if not isinstance(items, list)])
     return task
+
+
+def _index(value: object) -> int:
+    """Return an index; TensorFlow would make 0 of 0.9, and 1 of true."""
+    if not isinstance(value, (int, str)) or isinstance(value, bool):
+        raise TypeError
+    return int(value)
 
 
 def _items(items: object) -> list[str]:
@@ -113,7 +120,22 @@ def _check_roles(task: Task) -> None:
         expected, fix = "no role 'master', which TensorFlow 2 refuses", "call it chief, in cluster and task"
         raise Refused(Problem("tf-config-master", expected, TF_CONFIG, fix))
     if strange:
-        raise Refused(_malformed(f"roles among {', '.join(ROLES)}, not {strange[0]!r}"))
+        raise Refused(_malformed(f"roles among {', '.join(ROLES)}, not {shorten(strange[0])!r}"))
+
+
+def _check_addresses(addresses: list[str]) -> None:
+    """Hold that each task has an address of its own: without a port none listens."""
+    for address in addresses:
+        try:
+            port = parse_host_port(address)[1]
+        except Malformed as error:
+            raise Refused(_malformed(f"every task to be {error}")) from None
+        if port is None:
+            raise Refused(_malformed(f"every task to be host:port, not {shorten(address)!r}"))
+    ordered = sorted(addresses)
+    for address, other in pairwise(ordered):
+        if address == other:
+            raise Refused(_malformed(f"an address of its own for every task, not {shorten(other)!r} twice"))
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
@@ -124,6 +146,7 @@ def _check_tasks(task: Task, sparse: list[str]) -> None:
         raise Refused(Problem("tf-config-sparse", expected, TF_CONFIG, fix))
     if not all(isinstance(item, str) for items in task.cluster.values() for item in items):
         raise Refused(_malformed("a list of host:port for every role (not so: an item)"))
+    _check_addresses([address for items in task.cluster.values() for address in items])
     for role in ALONE:
         if len(task.cluster.get(role, [])) > 1:
             fix = f"keep one {role}; make the others workers"

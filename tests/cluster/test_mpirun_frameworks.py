@@ -68,3 +68,61 @@ def test_torch_adds_up_and_deepspeed_would_not_ask_mpi(two: Fleet) -> None:
     for record in head.records:
         assert all(record[name] for name in DEEPSPEED_LOOKS_AT), record
         assert int(record["RANK"]) == record["dist_rank"] and not record["mpi4py"]
+
+
+ARGUMENTS = """
+    import json, os, sys
+
+    sys.stdout.write(json.dumps({"rank": os.environ["RANK"], "argv": sys.argv[1:]}) + "\\n")
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("two", ["openmpi4", "mpich"], indirect=True)
+def test_each_rank_gets_its_own_arguments(two: Fleet) -> None:
+    """No shell on the way, mpirun's daemons and ssh included, expands or splits what the user wrote."""
+    flags = ("--nproc-per-node", "2", "--no-prefix", "--expand-args", "--local-rank-arg", "--")
+    words = ("--out=run/$RANK of ${WORLD_SIZE}", "$HOME", "$NOBODY", "it's", "a;b", "$LOCAL_RANK", "")
+    two.start_all(*flags, sys.executable, two.script(ARGUMENTS), *words)
+    head, other = two.wait(DEADLINE_S)
+    assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    assert sorted((int(record["rank"]), record["argv"]) for record in head.records) == [
+        (
+            rank,
+            [
+                f"--local_rank={rank % 2}",
+                f"--out=run/{rank} of 4",
+                *("$HOME", "$NOBODY", "it's", "a;b", str(rank % 2), ""),
+            ],
+        )
+        for rank in range(4)
+    ]
+
+
+TENSORFLOW = """
+    import json, os
+
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    context = tf.distribute.get_replica_context
+    own = float(os.environ["RANK"]) + 1
+    add = tf.function(lambda: context().all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(own)))
+    total = float(strategy.run(add))
+    print(json.dumps({"sum": total, "config": json.loads(os.environ["TF_CONFIG"])}), flush=True)
+"""
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("two", ["openmpi4"], indirect=True)
+def test_tensorflow_adds_up_at_the_port_it_is_told(two: Fleet) -> None:
+    """--tf-port names the framework, and reaches the ranks: they meet by our TF_CONFIG."""
+    words = ("--tf-port", "2300", "--no-prefix", "--", sys.executable, two.script(TENSORFLOW))
+    two.start_all(*words, environ={"OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "3"})
+    head, other = two.wait(DEADLINE_S)
+    assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    assert [record["sum"] for record in head.records] == [3.0, 3.0]
+    assert sorted(record["config"]["task"]["index"] for record in head.records) == [0, 1]
+    for record in head.records:
+        workers = record["config"]["cluster"]["worker"]
+        assert [worker.rpartition(":")[2] for worker in workers] == ["2300", "2300"]

@@ -43,7 +43,7 @@ def test_the_rank_that_the_agent_names_is_the_one_of_the_verdict(
 def test_an_agent_that_was_told_to_stop_is_blamed_for_nothing(tmp_path: Path) -> None:
     """SIGTERM: one line about the agent, no cause from its own traceback."""
     script = tmp_path / "sleeps.py"
-    script.write_text("import time; print('ready', flush=True); time.sleep(60)")
+    script.write_text("import os, time; os.write(1, b'ready\\n'); time.sleep(60)")
     with open_launcher(*AGENT, "--", str(script)) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(2)] == ["ready\n", "ready\n"]

@@ -175,7 +175,7 @@ ONLY_TORCHRUNS = {
 ONLY_OURS = {
     *("NODE_RANK", "MASTER_ADDRESS", "PYTHONUNBUFFERED"),
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),
-    # of other frameworks: what every job gets, and what keeps a Horovod that is installed from N worlds of one
+    # of other frameworks: what every job gets, and what keeps a Horovod here from making N worlds of one
     *("JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
     *("LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"),
     *("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"),

@@ -60,6 +60,7 @@ def test_nothing_is_expanded_twice() -> None:
     [
         ("python train.py --x", 2),
         ("/opt/bin/python3.11 -u -X dev train.py", 5),
+        ("python --check-hash-based-pycs always train.py", 4),
         ("python -m package.train fit", 3),
         ("python -c code --x", 3),
         ("python -u -c code", 4),

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LauncherError, NotReady
+from launcher.errors import LauncherError, NotReady, UsageError
 from launcher.frameworks.horovod import SERVER, WAITER
 from launcher.frameworks.horovod_wait import wait
 from launcher.host import Host
@@ -22,6 +22,7 @@ from launcher.model import Mode, Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
 from launcher.settings import render_environ
+from launcher.snapshot import RecordedHost
 from tests.process.starting import clean_environ
 
 IMPORTS = (
@@ -322,3 +323,23 @@ def test_a_server_that_never_comes_is_a_named_end() -> None:
     done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 75 and "[horovod-rendezvous]" in done.stderr
     assert "Connection refused" in done.stderr and 1 <= time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "command"),
+    [
+        ({"framework": "horovod"}, ("torchrun", "train.py")),
+        ({"framework": "tensorflow"}, ("accelerate", "launch", "train.py")),
+        ({"framework": "jax"}, ("deepspeed", "train.py")),
+        ({"framework": "horovod", "engine": "torchrun"}, ("train.py",)),
+    ],
+)
+def test_a_framework_is_not_named_for_processes_that_cannot_be_of_it(
+    flags: dict[str, str | bool], command: tuple[str, ...]
+) -> None:
+    """Nobody would serve the rendezvous, or say who is who: N jobs of one process, or a wait for nobody."""
+    given: dict[str, str | bool] = {**flags, "nnodes": "2", "node_rank": "0", "hosts": "10.0.0.4,10.0.0.5"}
+    host = RecordedHost({"gpus": 0, "torch": {"": "2.13.0"}})
+    with pytest.raises(UsageError) as refused:
+        plan_job({}, host, read_options(given, {}), command)
+    assert refused.value.problems[0].code == "engine-conflict"

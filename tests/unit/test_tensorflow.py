@@ -110,6 +110,7 @@ def test_the_stated_rule_places_the_tasks(
         (4, {"worker_count": "3"}, "roles-idle-node"),
         (2, {"roles": "worker=0"}, "roles-idle-node"),
         (2, {"parameter_server_count": "1", "chief": False}, "no-chief"),
+        (2, {"worker_count": "4", "tf_port": "65535"}, "roles"),
     ],
 )
 def test_roles_that_make_no_job_are_refused(node_count: int, flags: dict[str, str | bool], code: str) -> None:
@@ -330,6 +331,28 @@ def test_launchers_that_do_not_meet_say_so(members: tuple[int, ...], address: st
     assert meet_all(meetings) == ["peers-missing"] * len(members)
 
 
+@pytest.mark.parametrize("flags", [{"worker_count": "2"}, {"tf1": True}, {"tf_port": "2300"}])
+def test_flags_of_tensorflow_are_not_for_another_framework(flags: dict[str, str | bool]) -> None:
+    """Who names another one has made a mistake, and one of the two would be ignored."""
+    with pytest.raises(LauncherError) as refused:
+        read_options({"framework": "horovod", **flags}, {})
+    assert refused.value.problems[0].code == "flag-conflict"
+    assert read_options(flags, {"LAUNCHER_FRAMEWORK": "torch"}).framework == "tensorflow"
+
+
+def test_ports_end_without_roles_too() -> None:
+    """Two processes on each node, and one port."""
+    with pytest.raises(LauncherError, match="65536"):
+        plan(0, 2, framework="tensorflow", nproc_per_node="2", tf_port="65535")
+
+
+def test_a_server_of_tensorflow_1_is_not_waited_for() -> None:
+    """It joins for ever: only an evaluator has something to do when the workers have ended."""
+    flags: dict[str, str | bool] = {"roles": "worker=0 ps=0 evaluator=0", "tf1": True}
+    job = plan_job({}, make_host(), read_options(flags, {}), ("./train",))
+    assert {one.name: one.finishes for one in job.companions} == {"ps 0": False, "evaluator 0": True}
+
+
 def test_roles_need_one_launcher_per_node() -> None:
     """Under an mpirun that has started two processes on a node, each would start all tasks of it."""
     environ = {
@@ -404,6 +427,12 @@ def test_a_platforms_workers_can_run_the_standard_server() -> None:
         ("worker", 0, {"worker": [1]}, "malformed-variable"),
         ("worker", "x", CLUSTER, "malformed-variable"),
         ("worker", 0, [], "malformed-variable"),
+        ("worker", 0.9, CLUSTER, "malformed-variable"),
+        ("worker", True, CLUSTER, "malformed-variable"),
+        ("worker", 0, {"worker": ["a"]}, "malformed-variable"),
+        ("worker", 0, {"worker": ["a:1", "b:1", "a:1"]}, "malformed-variable"),
+        ("worker", 0, {"worker": ["a:1"], "ps": ["a:1"]}, "malformed-variable"),
+        ("worker", 0, {"worker": ["a:1"], "ps": ["\x1b[31m:1"]}, "malformed-variable"),
     ],
 )
 def test_what_tensorflow_would_refuse_or_hang_on_is_named(
@@ -413,6 +442,18 @@ def test_what_tensorflow_would_refuse_or_hang_on_is_named(
     with pytest.raises(LauncherError) as refused:
         inherit(role, index, cluster)
     assert code in {problem.code for problem in refused.value.problems}
+
+
+def test_a_long_name_is_shortened() -> None:
+    """What is wrong with a TF_CONFIG fits on a screen, whatever it holds."""
+    with pytest.raises(LauncherError) as refused:
+        inherit("x" * 90_000)
+    assert len(refused.value.problems[0].what) < 1000
+
+
+def test_an_index_may_be_text() -> None:
+    """TensorFlow reads it so."""
+    assert inherit("worker", "1").topology.rank == 1
 
 
 def test_an_empty_tf_config_is_not_handed_on() -> None:
