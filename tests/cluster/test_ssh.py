@@ -20,6 +20,7 @@ from tests.process.starting import clean_environ
 from .conftest import Run
 from .sshing import (
     AS_USER,
+    NO_SUCH_NAME,
     PORT,
     USER,
     USER_ID,
@@ -223,7 +224,7 @@ def test_why_a_node_is_not_reached(cluster: Cluster, on: Run, keys: Keys, tmp_pa
     first, second = cluster.nodes
     ssh = client(tmp_path, keys)
     expected = {
-        "no-such-node.invalid": "its name cannot be resolved",
+        "no-such-node.invalid": NO_SUCH_NAME,
         "node1": "nothing listens there",
         "10.77.0.99": "no route to it",
         "192.0.2.1": "its network cannot be reached",
