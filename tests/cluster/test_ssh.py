@@ -223,7 +223,7 @@ def test_why_a_node_is_not_reached(cluster: Cluster, on: Run, keys: Keys, tmp_pa
     """Each way in which a network fails has words of its own."""
     first, second = cluster.nodes
     ssh = client(tmp_path, keys)
-    expected = {
+    expected: dict[str, str | tuple[str, ...]] = {
         "no-such-node.invalid": NO_SUCH_NAME,
         "node1": "nothing listens there",
         "10.77.0.99": "no route to it",
