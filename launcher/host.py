@@ -29,6 +29,9 @@ READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
 
 
+FREE_PORT_TRIES = 20
+
+
 class Host:
     """A machine whose files lie under ``root``."""
 
@@ -190,15 +193,23 @@ class Host:
         return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
 
     def free_port(self) -> int:
-        """Return a port that nobody listens on at this moment."""
+        """Return a port that nobody has at this moment, nor the next one, where Horovod would meet."""
         from _socket import socket  # a third of what socket costs, and all that is needed
 
-        probe = socket()
-        try:
-            probe.bind(("", 0))
-            return int(probe.getsockname()[1])
-        finally:
-            probe.close()
+        port = 0
+        for _ in range(FREE_PORT_TRIES):
+            probe, following = socket(), socket()
+            try:
+                probe.bind(("", 0))
+                port = int(probe.getsockname()[1])
+                following.bind(("", port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue  # the next one is taken, or there is none
+            finally:
+                probe.close()
+                following.close()
+        return port
 
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that a Python has; empty without one, None if that cannot be known.

@@ -131,6 +131,7 @@ def test_every_platform_starts_the_same_job(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.mpi
+@pytest.mark.xdist_group("loopback")  # both meet at the default port of this machine
 @pytest.mark.parametrize("like", ["azureml-pytorch", "azureml-mpi"])
 def test_a_rehearsal_needs_no_root(like: str) -> None:
     """On loopback addresses the same job runs without any privilege, real mpirun included."""
