@@ -450,7 +450,7 @@ FLAGS = (
     Flag(
         "framework",
         "auto|" + "|".join(FRAMEWORKS),
-        "whose own checks and servers the job needs; every job gets the variables of all (auto)",
+        "whose own variables, checks and servers the job needs (what its command and script show)",
         _one_of("auto", *FRAMEWORKS),
         group="framework",
     ),
