@@ -1,4 +1,4 @@
-"""What each process sees: the variables of all frameworks, less what it must not inherit. Pure."""
+"""What each process sees: the variables that its frameworks read, less what it must not inherit. Pure."""
 
 from __future__ import annotations
 

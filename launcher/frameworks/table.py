@@ -1,7 +1,9 @@
 """The frameworks, and what all of them together have a process see.
 
-Every job gets the variables that do no harm to others; what would mislead them, and what is not free (checks,
-servers), is for a job of that framework: one that a flag, the command or the script names. A framework's file has the functions
+Every job gets the variables that do no harm to others. What would mislead them, and what is not free (checks,
+servers), is for a job of that framework: one that a flag, the command or the script names.
+
+A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
 ``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
 ``check(case)``, which returns what is worth a word, and raises what cannot work. TensorFlow, which gives out
