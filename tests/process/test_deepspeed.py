@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("deepspeed")]
 START_S = 120.0
 """DeepSpeed imports torch twice before a rank runs: 10 s, more where others compute as well."""
 SCRIPT = """
-import os, signal, sys
+import os, signal, sys, time
 folder, rank = sys.argv[-1], os.environ["RANK"]
 
 def save(*_):
@@ -35,7 +35,7 @@ os.rename(f"{folder}/new{rank}", f"{folder}/pid{rank}")
 if rank == "1" and "END" in os.environ:
     exec(os.environ["END"])
 while True:
-    signal.pause()
+    time.sleep(0.05)
 """
 
 

@@ -170,7 +170,8 @@ def test_ctrl_c_does_not_end_an_interactive_program(opened: list[Terminal]) -> N
     terminal = at_terminal(opened, "run", "--grace", "0.5", "--", *command, PYTHON_BASIC_REPL="1")
     terminal.wait_for("ready")
     terminal.wait_for(">>> ")
-    terminal.type("import time; print('busy'); time.sleep(60)\r")
+    # Not time.sleep(): Python would sleep on if the signal came between its last look and the system call.
+    terminal.type('import time; exec("print(\'busy\')\\nwhile True: pass")\r')
     terminal.wait_for("[\r\n]busy")
     terminal.type("\x03")
     terminal.wait_for("KeyboardInterrupt")
