@@ -171,7 +171,7 @@ def test_ctrl_c_does_not_end_an_interactive_program(opened: list[Terminal]) -> N
     terminal.wait_for("ready")
     terminal.wait_for(">>> ")
     # Not time.sleep(): Python would sleep on if the signal came between its last look and the system call.
-    terminal.type('import time; exec("print(\'busy\')\\nwhile True: pass")\r')
+    terminal.type("import time; exec(\"print('busy')\\nwhile True: pass\")\r")
     terminal.wait_for("[\r\n]busy")
     terminal.type("\x03")
     terminal.wait_for("KeyboardInterrupt")
