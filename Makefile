@@ -1,7 +1,7 @@
 # Each target is one command that can as well be typed.
 PYTHON := .venv/bin/python
 
-.PHONY: demo test lint golden bench
+.PHONY: demo test lint golden bench site
 
 demo:
 	bash tools/demo.sh
@@ -10,7 +10,10 @@ test:
 	bash tools/test.sh
 
 bench:
-	bash tools/bench.sh
+	benchmarks/run
+
+site:
+	bash tools/site.sh
 
 # The others use the environment that demo or test have made.
 lint:

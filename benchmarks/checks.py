@@ -38,7 +38,10 @@ PROMISE_MS = 100.0
 BESIDE_MS = 3.0
 """Less than what starts differ by from round to round, on few CPUs that others use."""
 LINES = (("run", "--", "true"), ("run", "--check", "--", "true"), ("check",))
-SEVERAL = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.1.1", "--nproc-per-node", "2")
+SEVERAL = (
+    *("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.1.1"),
+    *("--nproc-per-node", "2", "--no-peers"),
+)
 FLAGS = (("--no-check",), ())
 START = """
 import sys

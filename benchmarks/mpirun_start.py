@@ -36,7 +36,7 @@ import psutil
 from benchmarks.machine import describe_machine
 from benchmarks.peers import CHECKOUT, bare_python, peers_folder
 from benchmarks.rank import FIRST_LINE
-from benchmarks.tables import cell, markdown, progress
+from benchmarks.tables import cell, markdown, progress, promise
 from launcher.host import Host
 from launcher.rehearse.cluster import Cluster, Node
 from launcher.ssh.client import write_client
@@ -374,8 +374,7 @@ def main() -> int:
     print("\n".join(report(results)))
     print()
     worst = max(over, key=lambda name: over[name])
-    kept = "kept" if over[worst] <= PROMISE_MS else "BROKEN"
-    print(f"promise: at most {PROMISE_MS:g} ms more: {kept} ({worst}: {over[worst]:.0f})")
+    print(promise(f"ms more than bare mpirun, {worst}", PROMISE_MS, over[worst]))
     return int(over[worst] > PROMISE_MS)
 
 

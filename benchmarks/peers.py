@@ -1,6 +1,6 @@
 """The launchers that are compared: how each starts N processes of a command on this machine.
 
-All that are written in Python, ours too, run in the one environment that ``bash tools/bench.sh`` has
+All that are written in Python, ours too, run in the one environment that ``benchmarks/run`` has
 made and names in ``LAUNCHER_BENCH_PEERS``; ours from this checkout. The MPIs are Debian's, and the
 wheels in ``LAUNCHER_TEST_MPIS``. What is not installed stays in the table, with the reason.
 """
@@ -21,7 +21,7 @@ LOOP = "shell loop"
 OURS = "launcher"
 # What everything is compared with: it starts them, waits for all, and does nothing else.
 SHELL_LOOP = 'i=0; while [ $i -lt "$0" ]; do "$@" & i=$((i+1)); done; wait'
-NOT_HERE = "not installed: see what bash tools/bench.sh says"
+NOT_HERE = "not installed: see what benchmarks/run says"
 DEBIAN_MPIRUN = "/usr/bin/mpirun"
 MPI_ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 

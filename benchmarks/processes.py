@@ -1,4 +1,4 @@
-"""Running processes, side by side with the peers. ``bash tools/bench.sh [--quick] [--only QUESTION ...]``
+"""Running processes, side by side with the peers. ``python -m benchmarks.processes [--quick] [--only Q ...]``
 
 Four questions, each in a module of its own that says how it measures: the time of a start
 (`process_start`), what the parent costs at rest (`process_parent`), how fast a death ends the job
@@ -19,7 +19,7 @@ from benchmarks.jobs import Stage
 from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.peers import CHECKOUT, Peer, find_peers
 from benchmarks.rank import BLOCK_BYTES
-from benchmarks.tables import cell, markdown
+from benchmarks.tables import markdown, promise
 
 QUESTIONS = ("start", "parent", "death", "logs")
 
@@ -119,10 +119,7 @@ def answer(question: str, stage: Stage, peers: list[Peer], effort: Effort) -> Se
 
 def promise_lines(promises: list[tuple[str, float, float]]) -> list[str]:
     """Return one line for each promise: kept or not."""
-    return [
-        f"- promise: at most {limit:g} {words}: {'kept' if value <= limit else 'BROKEN'} ({cell(value)})"
-        for words, limit, value in promises
-    ]
+    return [promise(*one) for one in promises]
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What does a start through the launcher cost? ``python benchmarks/startup.py [--runs 20]``
+"""What does a start through the launcher cost? ``python -m benchmarks.startup [--runs 20]``
 
 Each line is a median of interleaved runs on the interpreter that runs this script, in milliseconds,
 and the difference and ratio to a bare ``python -c pass`` measured in the same run. The promise:
@@ -16,8 +16,10 @@ import time
 from statistics import median
 
 from benchmarks.machine import describe_machine
+from benchmarks.tables import cell, markdown, promise
 
 PROMISE_MS = 30.0
+RUN = "python -m launcher run -- true"
 MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
     "OMPI_COMM_WORLD_SIZE": "4",
@@ -35,8 +37,8 @@ def commands() -> dict[str, tuple[list[str], dict[str, str]]]:
     found = shutil.which("launcher", path=os.path.dirname(sys.executable))
     table = {
         "python -c pass": ([sys.executable, "-c", "pass"], {}),
-        "python -m launcher run -- true (PROCESS scope)": ([*launcher, "run", "--", "true"], MPI),
-        "python -m launcher run -- true (NODE scope, 1 process)": ([*launcher, "run", "--", "true"], {}),
+        f"{RUN} (PROCESS scope)": ([*launcher, "run", "--", "true"], MPI),
+        f"{RUN} (NODE scope, 1 process)": ([*launcher, "run", "--", "true"], {}),
         "python -m launcher --help": ([*launcher, "--help"], {}),
     }
     if found:
@@ -63,13 +65,11 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=20)
     medians = measure(parser.parse_args().runs)
     bare = medians["python -c pass"]
-    print(describe_machine())
-    print(f"{'command':<60} {'ms':>7} {'over bare':>10} {'ratio':>6}")
-    for name, value in medians.items():
-        print(f"{name:<60} {value:7.1f} {value - bare:10.1f} {value / bare:6.2f}")
-    cost = medians["python -m launcher run -- true (PROCESS scope)"] - bare
-    kept = "kept" if cost <= PROMISE_MS else "BROKEN"
-    print(f"promise: at most {PROMISE_MS:g} ms over bare: {kept} ({cost:.1f} ms)")
+    rows = [(name, cell(value), cell(value - bare), f"{value / bare:.2f}") for name, value in medians.items()]
+    print(f"{describe_machine()}; medians.\n")
+    print("\n".join(markdown(("command", "ms", "over bare, ms", "ratio"), rows)))
+    cost = medians[f"{RUN} (PROCESS scope)"] - bare
+    print(f"\n{promise('ms over bare, PROCESS scope', PROMISE_MS, cost)}")
     return int(cost > PROMISE_MS)
 
 

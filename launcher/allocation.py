@@ -16,6 +16,7 @@ from launcher.scope import add_local_size, check_processes, decide_scope, settle
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 DEFAULTS = "torch_env"
 """The source of the names that people and images set, too."""
@@ -53,39 +54,34 @@ def decide(
     scope = Scope.NODE if alone else decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
     settle_range(ledger, node_range)
-    at_start, task = False, ""
-    if alone:
-        settled = _settle_head(ledger, machine)
-        single, at_start = True, True
-    elif task := next((item.task for item in evidence if item.task), ""):
-        settled = _settle_task(ledger)
-        single = is_all_here(ledger)
-    elif scope is Scope.PROCESS:
-        settled = _settle_process(ledger)
-        single = is_all_here(ledger)
-    else:
-        settled, at_start = _settle_node(ledger, machine, node_range)
-        single = settled["node_count"] == 1
-    if alone:
-        master_addr, master_port = "", DEFAULT_PORT
-    else:
-        master_addr, master_port = settle_master(ledger, single, scope, at_start=at_start)
+    task = "" if alone else next((item.task for item in evidence if item.task), "")
+    settled = _settle_head(ledger, machine) if alone else _settle(ledger, machine, scope, node_range, task)
     check_hosts(ledger)
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)
-    allocation = Allocation(
-        source=_name_sources(ledger),
-        scope=scope,
-        master_addr=master_addr,
-        master_port=master_port,
-        hosts=hosts if isinstance(hosts, tuple) else (),
-        ranks_at_start=at_start,
-        node_range=node_range,
-        task=task,
-        **settled,
-    )
-    return allocation, ledger
+    settled["hosts"] = hosts if isinstance(hosts, tuple) else ()
+    source = _name_sources(ledger)
+    return Allocation(source=source, scope=scope, node_range=node_range, task=task, **settled), ledger
+
+
+def _settle(
+    ledger: Ledger, machine: Machine, scope: Scope, node_range: tuple[int, int] | None, task: str
+) -> dict[str, Any]:
+    """Settle who we are, and where rank 0 is.
+
+    Returns:
+        Fields of an `Allocation`, by name.
+    """
+    at_start = False
+    if task or scope is Scope.PROCESS:
+        settled = _settle_task(ledger) if task else _settle_process(ledger)
+        single = is_all_here(ledger)
+    else:
+        settled, at_start = _settle_node(ledger, machine, node_range)
+        single = settled["node_count"] == 1
+    address, port = settle_master(ledger, single, scope, at_start=at_start)
+    return {**settled, "master_addr": address, "master_port": port, "ranks_at_start": at_start}
 
 
 def _is_head(ledger: Ledger) -> bool:
@@ -98,13 +94,14 @@ def _is_head(ledger: Ledger) -> bool:
     return not started and not asked and any(item.signs for item in ledger.evidence)
 
 
-def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, int | None]:
+def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
     """Settle nothing: the job's own launcher finds its nodes."""
     settle_processes(ledger, machine)
     ledger.notes.append(
         "this is where the job is started from: its launcher knows the nodes, and is run once"
     )
-    return {"node_rank": None, "node_count": None}
+    nowhere = {"master_addr": "", "master_port": DEFAULT_PORT}
+    return {"node_rank": None, "node_count": None, "ranks_at_start": True, **nowhere}
 
 
 def _add_single_machine(ledger: Ledger) -> None:

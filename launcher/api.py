@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
+from launcher.command.line import is_python
 from launcher.errors import Problem, UsageError
 from launcher.host import Host
-from launcher.model import Plan, Topology
+from launcher.model import Companion, Plan, Process, Topology
 from launcher.options import read_options
 
 _topology: Topology | None = None
@@ -30,24 +32,46 @@ def setup() -> Topology:
         from launcher.plan import plan_job
 
         arm()
-        options = read_options({}, os.environ)
-        plan = plan_job(os.environ, Host(), options, ())
+        options, words = read_options({}, os.environ), read_own_command()
+        plan = plan_job(os.environ, Host(), options, words)
         if plan.meeting is not None:
             from launcher.run.meeting import meet
 
-            plan = plan_job(os.environ, Host(), options, (), met=meet(plan.meeting))
-        if len(plan.processes) + len(plan.companions) != 1:
-            raise UsageError(_too_many(plan))
-        _apply(plan)
+            plan = plan_job(os.environ, Host(), options, words, met=meet(plan.meeting))
+        _apply(plan, choose_one(plan, "launcher.setup()", met=True))
         _topology = plan.topology
     return _topology
 
 
-def _apply(plan: Plan) -> None:
+def read_own_command() -> tuple[str, ...]:
+    """Return the command line of this Python, whose script tells which framework it is of; else nothing."""
+    words = tuple(sys.orig_argv)
+    return words if words and is_python(words[0]) else ()
+
+
+def choose_one(plan: Plan, who: str, *, met: bool = False) -> Process | Companion:
+    """Return the only process of a plan, which this interpreter is.
+
+    Args:
+        plan: The plan.
+        who: Which way into an interpreter that runs already; for the message.
+        met: Whether the nodes of a job that has to meet have done so.
+
+    Raises:
+        UsageError: There are several, or it takes more than variables to be that one.
+    """
+    if len(plan.processes) + len(plan.companions) != 1:
+        raise UsageError(_too_many(plan, who))
+    if plan.meeting is not None and not met:
+        raise UsageError(_must_meet(who))
+    (one,) = plan.companions or plan.processes
+    return one
+
+
+def _apply(plan: Plan, one: Process | Companion) -> None:
     from launcher.run.memory import name_files
     from launcher.settings import render_environ
 
-    (one,) = plan.companions or plan.processes
     (result,) = name_files(plan, [render_environ(plan, one, os.environ)], becomes=True)
     for name in os.environ.keys() - result.keys():
         os.environ.pop(name, None)
@@ -61,10 +85,21 @@ def _apply(plan: Plan) -> None:
         keep_to(cpus)
 
 
-def _too_many(plan: Plan) -> Problem:
+def _too_many(plan: Plan, who: str) -> Problem:
+    beside = " and ".join(companion.name for companion in plan.companions)
+    wanted = f"{plan.topology.local_size} and {beside} beside them" if beside else plan.topology.local_size
     return Problem(
         "one-process",
-        f"launcher.setup() runs in one process, but this node should run {plan.topology.local_size}",
-        "launcher.setup()",
+        f"{who} runs in one process, but this node should run {wanted}",
+        who,
         "launcher run -- python SCRIPT, or LAUNCHER_NPROC_PER_NODE=1 for one process",
+    )
+
+
+def _must_meet(who: str) -> Problem:
+    return Problem(
+        "addresses-at-start",
+        f"TF_CONFIG has the address of every node, which the nodes tell each other: {who} waits for none",
+        who,
+        "launcher run -- python SCRIPT, or LAUNCHER_HOSTS=HOST,... with all nodes",
     )

@@ -9,6 +9,8 @@ from launcher.errors import Problem, UsageError
 from launcher.flags import FLAGS, Flag
 
 HELP_WIDTH = 100
+UNKNOWN = "unrecognized arguments: "
+"""How argparse begins to say so."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,8 +19,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise instead of exiting with status 2, which a training script may use itself."""
         fix = f"{self.prog} --help"
-        if message.startswith("unrecognized arguments"):
-            fix += f"; what belongs to your command comes after it: {self.prog} [options] -- COMMAND ..."
+        if message.startswith(UNKNOWN):
+            from launcher.unknown import describe_flags
+
+            fix = describe_flags(self, message.removeprefix(UNKNOWN).split(), fix)
         raise UsageError(Problem("usage", message, "command line", fix))
 
 

@@ -188,10 +188,6 @@ class Reader:
         """Whether a variable is set and not empty."""
         return self.text(name) is not None
 
-    def environ_names(self) -> tuple[str, ...]:
-        """All names in the environment, for sources that look for a family of variables."""
-        return tuple(self._environ)
-
     def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
         text = self.text(name)

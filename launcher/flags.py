@@ -1,20 +1,31 @@
 """The flags of ``launcher run``, as one table: name, meaning, and the LAUNCHER_* variable of each.
 
 Names are torchrun's wherever torchrun has one, and all of torchrun's are here. The command line parser,
-the variables and the reference in docs/ come from this table; `launcher.options` reads what was given.
+the variables and the reference in docs/ come from this table; `launcher.flag_values` says what a text means,
+`launcher.options` reads what was given. It is one table, and so one file, however long.
 """
 
 from __future__ import annotations
 
-from launcher.environ import (
-    PORT_LIMIT,
-    Malformed,
-    parse_host,
-    parse_host_port,
-    parse_hosts,
-    parse_int,
-    parse_nodes,
-    parse_signal,
+from launcher.environ import parse_host, parse_hosts, parse_int, parse_nodes
+from launcher.flag_values import (
+    one_of,
+    parse_endpoint,
+    parse_gpus_per_process,
+    parse_key_values,
+    parse_local_ranks,
+    parse_lost_after,
+    parse_patterns,
+    parse_port,
+    parse_processes,
+    parse_restarts,
+    parse_roles,
+    parse_seconds,
+    parse_signal_map,
+    parse_streams,
+    parse_tasks,
+    parse_word,
+    parse_words,
 )
 from launcher.frozen import frozen
 from launcher.model import Fact
@@ -27,7 +38,10 @@ PREFIX = "LAUNCHER_"
 FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
 OTHER_VARIABLES = (
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # of commands
+    "LAUNCHER_TOKEN",  # between the launchers of a job
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
+    "LAUNCHER_DEADLINE",  # the same, where a machine may be taken back
+    *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # of the environment hook
     "LAUNCHER_SERVE_SOCKET",  # between a node that serves and its sessions
     "LAUNCHER_CACHE",  # of tools/setup.sh
     "LAUNCHER_PORT",  # Kubernetes, for a Service named launcher
@@ -39,10 +53,6 @@ ROLE_FLAGS = ("roles", "worker_count", "parameter_server_count", "chief", "evalu
 """Flags that say how many tasks of TensorFlow there are, or where."""
 TENSORFLOW = (*ROLE_FLAGS, "tf1", "tf_server", "tf_port")
 """Flags that have a meaning for TensorFlow only, and so make a job one of it."""
-ROLES = ("chief", "worker", "ps", "evaluator")
-"""The roles of a task of TensorFlow, in its own order."""
-PROCESS_LIMIT = 4096
-"""More processes on one node than any node has GPUs or cores."""
 
 
 @frozen
@@ -78,148 +88,6 @@ class Flag:
         return PREFIX + self.dest.upper()
 
 
-def _rank(text: str) -> int:
-    return parse_int(text)
-
-
-def _port(text: str) -> int:
-    return parse_int(text, 1, PORT_LIMIT)
-
-
-def _processes(text: str) -> int | str:
-    if text in ("auto", "gpu", "cpu"):
-        return text
-    try:
-        return parse_int(text, 1, PROCESS_LIMIT + 1)
-    except Malformed as error:
-        raise Malformed(f"{error}, or auto, gpu or cpu") from None
-
-
-def _one_of(*words: str) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        if text not in words:
-            raise Malformed(f"{', '.join(words[:-1])} or {words[-1]}")
-        return text
-
-    return parse
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 86400:
-        raise Malformed("seconds in 0..86400")
-    return seconds
-
-
-def _count(text: str) -> int:
-    return parse_int(text)
-
-
-def _word(text: str) -> str:
-    if not text.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or text[0] == "-":
-        raise Malformed("a name of letters, digits, dots and dashes")
-    return text
-
-
-def _endpoint(text: str) -> str:
-    parse_host_port(text, 0)
-    return text.strip()
-
-
-def _key_values(text: str) -> tuple[tuple[str, str], ...]:
-    """Return (key, value) pairs; torch.distributed.elastic.rendezvous.utils has the same rules."""
-    pairs = tuple(
-        (key.strip(), value.strip()) for key, _, value in (i.partition("=") for i in text.split(","))
-    )
-    if not all(key and value for key, value in pairs):
-        raise Malformed("KEY=VALUE,KEY=VALUE,... such as timeout=600")
-    return pairs
-
-
-def _gpus_per_process(text: str) -> int:
-    return parse_int(text, 1, 1024)
-
-
-def _restarts(text: str) -> int:
-    return parse_int(text, 0, 1000)
-
-
-def _signal_map(text: str) -> tuple[tuple[int, int], ...]:
-    """Return pairs of signal numbers: which one arrives, which one is sent instead of it."""
-    pairs = [item.partition("=")[::2] for item in text.split(",")]
-    try:
-        numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
-    except Malformed:
-        raise Malformed("ARRIVING=SENT by name or number, such as TERM=USR1 or TERM=USR1,INT=USR1") from None
-    if len({arriving for arriving, _ in numbers}) < len(numbers):
-        raise Malformed("each arriving signal once")
-    return numbers
-
-
-def _streams(text: str) -> tuple[tuple[int | None, int], ...]:
-    """Return (local rank or None for all, 0 none, 1 stdout, 2 stderr, 3 both), torchrun's notation."""
-    shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
-    try:
-        if ":" not in text:
-            return ((None, parse_int(text, 0, 4)),)
-        pairs = [item.strip().partition(":")[::2] for item in text.split(",")]
-        return tuple((parse_int(rank), parse_int(bits, 0, 4)) for rank, bits in pairs)
-    except Malformed:
-        raise Malformed(shape) from None
-
-
-def _words(text: str) -> tuple[str, ...]:
-    import shlex
-
-    try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise Malformed(f"words quoted as in a shell ({error})") from None
-
-
-def _patterns(text: str) -> tuple[str, ...]:
-    names = tuple(item.strip() for item in text.split(","))
-    if not all(name.removesuffix("*").replace("_", "a").isalnum() for name in names):
-        raise Malformed("names of variables, such as DATA_DIR or HF_*")
-    return names
-
-
-def _tasks(text: str) -> int:
-    return parse_int(text, 0, PROCESS_LIMIT + 1)
-
-
-def _roles(text: str) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    """Return each role with the nodes of its tasks, in order: ``chief=0 ps=1-2 worker=3,3``."""
-    found: dict[str, tuple[int, ...]] = {}
-    for word in text.split():
-        role, equals, nodes = word.partition("=")
-        if not equals or role not in ROLES or role in found:
-            raise Malformed(f"ROLE=NODES ..., each of {', '.join(ROLES)} at most once")
-        found[role] = tuple(node for item in nodes.split(",") for node in _node_range(item))
-    if not found or any(len(nodes) > PROCESS_LIMIT for nodes in found.values()):
-        raise Malformed(f"ROLE=NODES ..., {PROCESS_LIMIT} tasks of a role at most")
-    return tuple(found.items())
-
-
-def _node_range(text: str) -> range:
-    first, dash, last = text.partition("-")
-    try:
-        low = parse_int(first, 0, PROCESS_LIMIT)
-        return range(low, (parse_int(last, low, PROCESS_LIMIT) if dash else low) + 1)
-    except Malformed:
-        raise Malformed("indices of nodes, such as 0, 1-3 or 2,2 (two tasks on node 2)") from None
-
-
-def _local_ranks(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(parse_int(item.strip()) for item in text.split(","))
-    except Malformed:
-        raise Malformed("local ranks, such as 0 or 0,3") from None
-
-
 NEEDS = {
     "on_stall": ("stall_timeout", ""),
     "mpi_args": ("engine", "mpirun"),
@@ -241,6 +109,7 @@ GROUPS = {
     "job": "the job",
     "command": "the command",
     "watch": "stopping, restarts, failures",
+    "peers": "the launchers of several nodes: roll call and one verdict",
     "output": "output",
     "framework": "frameworks",
     "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
@@ -256,16 +125,16 @@ FLAGS = (
         parse_nodes,
         Fact.NODE_COUNT,
     ),
-    Flag("node_rank", "R", "index of this node, 0 is the master", _rank, Fact.NODE_RANK),
+    Flag("node_rank", "R", "index of this node, 0 is the master", parse_int, Fact.NODE_RANK),
     Flag(
         "nproc_per_node",
         "N|auto|gpu|cpu",
         "processes per node; without it one per GPU, or one",
-        _processes,
+        parse_processes,
         Fact.PROCESSES_PER_NODE,
     ),
     Flag("master_addr", "HOST", "host of node 0", parse_host, Fact.MASTER_ADDR),
-    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", _port, Fact.MASTER_PORT),
+    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", parse_port, Fact.MASTER_PORT),
     Flag(
         "standalone",
         "",
@@ -277,13 +146,13 @@ FLAGS = (
         "engine",
         "auto|process|torchrun|mpirun",
         "who starts the processes: the launcher, torchrun's agent, or the mpirun on PATH",
-        _one_of("auto", "process", "torchrun", "mpirun"),
+        one_of("auto", "process", "torchrun", "mpirun"),
     ),
     Flag(
         "scope",
         "auto|node|process",
         "whether the launcher was started once per node or per process",
-        _one_of("auto", "node", "process"),
+        one_of("auto", "node", "process"),
     ),
     Flag(
         "source",
@@ -296,25 +165,25 @@ FLAGS = (
         "gpus_per_process",
         "N",
         "give each process N GPUs of its own through CUDA_VISIBLE_DEVICES",
-        _gpus_per_process,
+        parse_gpus_per_process,
     ),
     Flag(
         "bind",
         "none|numa|core",
         "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
-        _one_of("none", "numa", "core"),
+        one_of("none", "numa", "core"),
     ),
     Flag(
         "fabric",
         "auto|ib|roce|efa|tcp",
         "the network that nodes talk over: the best that is here, or this one and no other",
-        _one_of("auto", "ib", "roce", "efa", "tcp"),
+        one_of("auto", "ib", "roce", "efa", "tcp"),
     ),
     Flag(
         "require_fabric",
         "ib|roce|efa",
         "stop with status 69 and the reason unless this one is here to be used",
-        _one_of("ib", "roce", "efa"),
+        one_of("ib", "roce", "efa"),
     ),
     Flag(
         "verify_fabric",
@@ -332,19 +201,21 @@ FLAGS = (
         negatable=True,
         group="watch",
     ),
-    Flag("grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", _seconds, group="watch"),
+    Flag(
+        "grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", parse_seconds, group="watch"
+    ),
     Flag(
         "signal_to",
         "leader|group",
         "whether a signal goes to the process only, or to its children too (leader)",
-        _one_of("leader", "group"),
+        one_of("leader", "group"),
         group="watch",
     ),
     Flag(
         "signal_map",
         "A=B,...",
         "send signal B where A arrives, such as TERM=USR1",
-        _signal_map,
+        parse_signal_map,
         group="watch",
     ),
     Flag(
@@ -359,7 +230,7 @@ FLAGS = (
         "restarts",
         "N",
         "on one node: start all processes again after a failure, N times (0)",
-        _restarts,
+        parse_restarts,
         group="watch",
     ),
     Flag(
@@ -373,10 +244,67 @@ FLAGS = (
         "stall_timeout",
         "S",
         "act after so long without any output and GPU work (never)",
-        _seconds,
+        parse_seconds,
         group="watch",
     ),
-    Flag("on_stall", "report|stop", "what to do then (report)", _one_of("report", "stop"), group="watch"),
+    Flag(
+        "metrics_port",
+        "PORT",
+        "serve metrics of this node there (OpenMetrics), at its address among the nodes (never)",
+        parse_port,
+        group="watch",
+    ),
+    Flag("on_stall", "report|stop", "what to do then (report)", one_of("report", "stop"), group="watch"),
+    Flag(
+        "preemption",
+        "auto|azure|aws|gcp|off",
+        "who is asked whether this machine is taken back (auto: if the platform says it can be)",
+        one_of("auto", "azure", "aws", "gcp", "off"),
+        group="watch",
+    ),
+    Flag(
+        "peers",
+        "",
+        "start only when the launchers of all nodes have met, and end together (on several nodes)",
+        None,
+        negatable=True,
+        group="peers",
+    ),
+    Flag(
+        "control_port",
+        "PORT",
+        "where node 0 listens for the launchers of the others (6106, or one of the 7 above it)",
+        parse_port,
+        group="peers",
+    ),
+    Flag(
+        "token_file",
+        "FILE",
+        "the job's token, the same on every node, without which nobody gets in (LAUNCHER_TOKEN)",
+        str,
+        group="peers",
+    ),
+    Flag(
+        "roll_call_timeout",
+        "S",
+        "how long the nodes may take to answer (900)",
+        parse_seconds,
+        group="peers",
+    ),
+    Flag(
+        "lost_after",
+        "S",
+        "silence after which a node, or node 0, counts as lost (10)",
+        parse_lost_after,
+        group="peers",
+    ),
+    Flag(
+        "keep_going",
+        "",
+        "when a node fails or is lost, say so, and stop nobody else",
+        None,
+        group="peers",
+    ),
     Flag(
         "log_dir", "DIR", "folder for the log files of --redirects and --tee", str, pet=True, group="output"
     ),
@@ -384,19 +312,25 @@ FLAGS = (
         "redirects",
         "N",
         "write to files only: 1 stdout, 2 stderr, 3 both, 0:3,1:2",
-        _streams,
+        parse_streams,
         short="-r",
         pet=True,
         group="output",
     ),
     Flag(
-        "tee", "N", "write to files as well (as --redirects)", _streams, short="-t", pet=True, group="output"
+        "tee",
+        "N",
+        "write to files as well (as --redirects)",
+        parse_streams,
+        short="-t",
+        pet=True,
+        group="output",
     ),
     Flag(
         "local_ranks_filter",
         "R,...",
         "show only the output of these local ranks",
-        _local_ranks,
+        parse_local_ranks,
         pet=True,
         group="output",
     ),
@@ -451,21 +385,21 @@ FLAGS = (
         "framework",
         "auto|" + "|".join(FRAMEWORKS),
         "whose own variables, checks and servers the job needs (what its command and script show)",
-        _one_of("auto", *FRAMEWORKS),
+        one_of("auto", *FRAMEWORKS),
         group="framework",
     ),
     Flag(
         "worker_count",
         "N",
         "tasks of TensorFlow that compute (one per node)",
-        _tasks,
+        parse_tasks,
         group="framework",
     ),
     Flag(
         "parameter_server_count",
         "N",
         "tasks of TensorFlow that keep the variables (0)",
-        _tasks,
+        parse_tasks,
         group="framework",
     ),
     Flag(
@@ -481,7 +415,7 @@ FLAGS = (
         "roles",
         "ROLE=NODES ...",
         "the tasks of TensorFlow by node, such as 'chief=0 ps=1-2 worker=3-6'",
-        _roles,
+        parse_roles,
         group="framework",
     ),
     Flag(
@@ -495,14 +429,14 @@ FLAGS = (
         "tf_server",
         "auto|standard|script",
         "what workers and parameter servers of a coordinator run: TensorFlow's server, or the command (auto)",
-        _one_of("auto", "standard", "script"),
+        one_of("auto", "standard", "script"),
         group="framework",
     ),
     Flag(
         "tf_port",
         "PORT",
         "port of a node's first task of TensorFlow; the others have the next ones (2222)",
-        _port,
+        parse_port,
         group="framework",
     ),
     Flag(
@@ -525,35 +459,28 @@ FLAGS = (
         "ssh_port",
         "PORT",
         "where sshd listens on the nodes (2222, with a key of the job)",
-        _port,
+        parse_port,
         group="mpirun",
     ),
     Flag(
         "mpi_args",
         "WORDS",
         "more options for mpirun, quoted as in a shell; they go last and win",
-        _words,
+        parse_words,
         group="mpirun",
     ),
     Flag(
         "forward",
         "NAME,PREFIX*,...",
         "variables that the ranks get of this node's, besides those chosen",
-        _patterns,
-        group="mpirun",
-    ),
-    Flag(
-        "roll_call_timeout",
-        "S",
-        "how long the nodes may take to answer (900)",
-        _seconds,
+        parse_patterns,
         group="mpirun",
     ),
     Flag(
         "max_restarts",
         "N",
         "start all processes of all nodes again after a failure, N times (0)",
-        _count,
+        parse_int,
         pet=True,
         group="torchrun",
     ),
@@ -561,17 +488,17 @@ FLAGS = (
         "rdzv_backend",
         "NAME",
         "how the nodes meet: static, c10d, etcd-v2, ...",
-        _word,
+        parse_word,
         pet=True,
         group="torchrun",
     ),
-    Flag("rdzv_endpoint", "HOST[:PORT]", "where the nodes meet", _endpoint, pet=True, group="torchrun"),
+    Flag("rdzv_endpoint", "HOST[:PORT]", "where the nodes meet", parse_endpoint, pet=True, group="torchrun"),
     Flag("rdzv_id", "ID", "name of the job at the rendezvous (none)", str, pet=True, group="torchrun"),
     Flag(
         "rdzv_conf",
         "K=V,...",
         "settings of the rendezvous, such as timeout=600",
-        _key_values,
+        parse_key_values,
         pet=True,
         group="torchrun",
     ),
@@ -582,7 +509,7 @@ FLAGS = (
         "monitor_interval",
         "S",
         "how often the agent looks at its workers (0.1)",
-        _seconds,
+        parse_seconds,
         pet=True,
         group="torchrun",
     ),
@@ -590,7 +517,7 @@ FLAGS = (
         "shutdown_timeout",
         "S",
         "the same as --grace, which goes before it",
-        _count,
+        parse_int,
         pet=True,
         group="torchrun",
     ),
@@ -606,7 +533,7 @@ FLAGS = (
         "start_method",
         "spawn|fork|forkserver",
         "how --run-path makes its workers (spawn)",
-        _one_of("spawn", "fork", "forkserver"),
+        one_of("spawn", "fork", "forkserver"),
         pet=True,
         group="torchrun",
     ),
@@ -630,7 +557,7 @@ FLAGS = (
         "numa_binding",
         "node|socket|exclusive|core-complex",
         "how the agent binds its workers to CPUs",
-        _word,
+        parse_word,
         group="torchrun",
     ),
     Flag("logs_specs", "NAME", "entry point of a package that arranges the logs", str, group="torchrun"),

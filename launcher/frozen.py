@@ -33,6 +33,15 @@ else:
         return cls
 
 
+def replace(value: T, **changes: object) -> T:
+    """Return a frozen value with some of its fields changed, as new and checked as any other.
+
+    Raises:
+        TypeError: It has no such field.
+    """
+    return type(value)(**{**vars(value), **changes})
+
+
 class _Value:
     """The methods that `frozen` lends to a class."""
 

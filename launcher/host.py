@@ -1,18 +1,18 @@
 """The only reader of this machine: /proc, /sys, /dev, the hostname, addresses.
 
-`Host` takes a root, so that a folder can stand in for a machine; `launcher.snapshot.RecordedHost`
+`Host` takes a root, so that a folder can stand in for a machine; `launcher.recorded.RecordedHost`
 answers the same questions from a snapshot file. What cannot be read is None or empty, and the caller
-decides what that means; only `Host.find_mpi` raises.
+decides what that means; only `Host.find_mpi` raises. It is one class, because a machine is replaced as a
+whole; how something is read stands in `launcher.machine`, which is loaded with the first question.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.machine.azure_vm import Vm
     from launcher.machine.clock import Clock
@@ -43,11 +43,26 @@ class Host:
         return os.path.join(self.root, path.lstrip("/"))
 
     def read_text(self, path: str) -> str | None:
-        """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable."""
+        """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
+
+        A pipe that nobody has written to counts as unreadable: nobody is waited for.
+        """
         try:
             return _read(self.path(path)).decode("utf-8", "surrogateescape")
         except (OSError, ValueError):
             return None
+
+    def read_whole(self, path: str, limit_bytes: int) -> bytes:
+        """Return a file that the user has named, which may be a pipe that is waited for.
+
+        Returns:
+            At most one byte more than the limit, by which a longer file is known.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with open(self.path(path), "rb") as file:
+            return file.read(limit_bytes + 1)
 
     def read_link(self, path: str) -> str | None:
         """Return where a symbolic link points, None if it is none."""
@@ -109,10 +124,22 @@ class Host:
 
     def is_own(self, name: str) -> bool:
         """Whether a name or an address is this node's, by what it is called or by what it resolves to."""
-        own = self.own_addresses()
-        if name in own or name.partition(".")[0] == self.hostname().partition(".")[0] != "":
-            return not name.replace(".", "").isdecimal() or name in own
-        return not own.isdisjoint(self.resolve(name))
+        return bool(self.own_places((name,)))
+
+    def own_places(self, names: Sequence[str]) -> list[int]:
+        """Return the places in a list of names and addresses at which this node stands.
+
+        Nothing is resolved where a name or an address is literally ours: a resolver that is down takes
+        seconds for each name.
+        """
+        own, called = self.own_addresses(), self.hostname().partition(".")[0]
+
+        def is_called(name: str) -> bool:
+            is_address = name.replace(".", "").isdecimal()
+            return name in own or (not is_address and name.partition(".")[0] == called != "")
+
+        places = [place for place, name in enumerate(names) if is_called(name)]
+        return places or [place for place, name in enumerate(names) if not own.isdisjoint(self.resolve(name))]
 
     def resolve(self, name: str) -> frozenset[str]:
         """Return the addresses of a name; none if it cannot be resolved."""
@@ -214,9 +241,11 @@ class Host:
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that a Python has; empty without one, None if that cannot be known.
 
-        ``python`` is the first word of a command line; None means the Python that runs us.
+        ``python`` is the first word of a command line; None means ours, see `own_python`.
         """
-        return self.find_version(python or sys.executable, environ, "torch")
+        from launcher.machine.pythons import own_python
+
+        return self.find_version(python or own_python(environ), environ, "torch")
 
     def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
         """Return the version of a package that a Python has; empty without one, None if unknown."""
@@ -224,14 +253,21 @@ class Host:
 
         return find_version(python, environ, name)
 
+    def has_module(self, name: str) -> bool:
+        """Whether the launcher's own Python would import a module; it is not imported."""
+        from importlib.util import find_spec
+
+        return find_spec(name) is not None
+
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         """Return the packages of a Python that matter to a job, None if that cannot be known.
 
-        ``python`` is the first word of a command line; None means the Python that runs us.
+        ``python`` is the first word of a command line; None means ours, see `own_python`.
         """
         from launcher.machine.packages import find_packages
+        from launcher.machine.pythons import own_python
 
-        return find_packages(python or sys.executable, environ)
+        return find_packages(python or own_python(environ), environ)
 
     def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
         """Return the copies of a shared library, the one that is loaded first."""
@@ -331,7 +367,7 @@ class Host:
 
 def _read(path: str) -> bytes:
     """Return a file's bytes; a third of the time that `open` takes, which counts with 100 small files."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         data = part = os.read(fd, _READ_STEP_BYTES)
         while part and len(data) < READ_LIMIT_BYTES:

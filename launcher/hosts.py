@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
+NAMED_MAX = 8
+"""Of this node's names and addresses, in a message."""
 
 
 @frozen
@@ -88,15 +90,15 @@ def _knows_place(evidence: Sequence[Evidence], options: Options) -> bool:
 
 
 def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
-    places = [place for place, name in enumerate(listed.hosts) if reader.host.is_own(name)]
+    places = reader.host.own_places(listed.hosts)
     if len(places) == 1:
         reader.claim(
             Fact.NODE_RANK, places[0], f"own name {listed.hosts[places[0]]} in {listed.origin}", trust
         )
         return
-    found = (
-        "several of this node's names and addresses" if places else "none of this node's names and addresses"
-    )
+    known = sorted(reader.host.own_addresses())
+    own = ", ".join(known[:NAMED_MAX]) + (", ..." if len(known) > NAMED_MAX else "")
+    found = f"{'several' if places else 'none'} of this node's names and addresses ({own})"
     reader.sign(listed.origin, f"{found} stand in it: pass --node-rank R, the place in the list")
 
 
@@ -122,10 +124,8 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
-    text = host.read_text(os.path.abspath(path))
     try:
-        if text is None or len(text) > HOSTFILE_LIMIT_BYTES:
-            raise Malformed("a file that can be read")
+        text = _read_whole(os.path.abspath(path), host)
         lines = [line.partition("#")[0].strip() for line in text.splitlines()]
         entries = [_parse_line(line) for line in lines if line]
         hosts = parse_hosts(",".join(name for name, _ in entries))
@@ -135,6 +135,21 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     if len(counts) > 1:
         raise UsageError(_bad_file(origin, f"{sorted(counts)} processes: expected as many on each node"))
     return Listed(hosts, origin, counts.pop() if counts else None)
+
+
+def _read_whole(path: str, host: Host) -> str:
+    """Return a file's text.
+
+    Raises:
+        Malformed: It cannot be read, or is longer than any list of nodes: half of one is another job.
+    """
+    try:
+        data = host.read_whole(path, HOSTFILE_LIMIT_BYTES)
+    except OSError as error:
+        raise Malformed(f"a file that can be read: {error.strerror}") from error
+    if len(data) > HOSTFILE_LIMIT_BYTES:
+        raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")
+    return data.decode("utf-8", "surrogateescape")
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:

@@ -8,6 +8,7 @@ from launcher.model import Fact, Scope, Trust
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
+ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
 
 
 def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool) -> tuple[str, int]:
@@ -34,19 +35,13 @@ def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool)
     address = ledger.settle(Fact.MASTER_ADDR)
     port = ledger.number(Fact.MASTER_PORT) or 0
     if address is None:
-        counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
-        sizes = ", ".join(ledger.origin(fact) for fact in counts if fact in ledger.findings)
-        if sizes and not ledger.is_broken():
-            ledger.missing(
-                f"master_addr is not stated by any variable, and there are several nodes ({sizes})",
-                "pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node",
-            )
+        _miss_address(ledger)
         return "", port
     _check_rank_0_is_master(ledger)
     if not single and is_loopback(str(address)):
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
-            "set MASTER_ADDR to the address of node 0, or unset it",
+            _fix_address(ledger.origin(Fact.MASTER_ADDR)),
         )
     if port == 0 and not (single and scope is Scope.NODE):
         ledger.contradiction(
@@ -54,6 +49,32 @@ def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool)
             "name a port that is free on node 0",
         )
     return str(address), port
+
+
+def _miss_address(ledger: Ledger) -> None:
+    """Report that nothing says where rank 0 is, unless what is wrong already explains it."""
+    counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
+    sizes = ", ".join(ledger.origin(fact) for fact in counts if fact in ledger.findings)
+    if sizes and not ledger.is_broken():
+        there, more = ("are", "") if _spans_nodes(ledger) else ("may be", ALL_HERE)
+        ledger.missing(
+            f"master_addr is not stated by any variable, and there {there} several nodes ({sizes})",
+            f"pass --master-addr HOST (the host of rank 0), or set MASTER_ADDR on every node{more}",
+        )
+
+
+def _spans_nodes(ledger: Ledger) -> bool:
+    """Whether it is known that there are several nodes, rather than not known that there is one."""
+    nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
+    return Fact.NODE_RANGE in ledger.findings or (nodes or 1) > 1 or size is not None
+
+
+def _fix_address(origin: str) -> str:
+    """Return how to name another master, where one was named like this."""
+    name = origin.partition(" ")[0].partition("=")[0]
+    if name.startswith("-"):
+        return f"{name} with the address of node 0"
+    return f"set {name} to the address of node 0, or unset it"
 
 
 def _check_rank_0_is_master(ledger: Ledger) -> None:

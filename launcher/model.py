@@ -4,6 +4,8 @@ The life of a job is a chain of these types, one function per arrow (see `launch
 
     environment -> Evidence (one per source) -> Allocation -> Topology -> Plan
 
+It is one file, however long: a vocabulary is looked up, and every part of the launcher speaks all of it.
+
 Nothing here reads the machine or the environment. Invariants are held by ``__post_init__``; what a
 *user* can get wrong is reported as a `Problem` before such a value is made, so a `ValueError` from
 this module is a bug in the launcher.
@@ -246,11 +248,13 @@ class Machine:
         gpu_count: GPUs that a process here can see, None if unknown (a replay without them).
         cpu_count: CPUs that the cgroup grants, None if unknown.
         bound_cpu_count: CPUs in our own affinity mask, None if unknown.
+        has_others: Whether device files show an accelerator that is not NVIDIA's.
     """
 
     gpu_count: int | None = None
     cpu_count: int | None = None
     bound_cpu_count: int | None = None
+    has_others: bool = False
 
 
 @frozen
@@ -428,6 +432,21 @@ class Route:
 
 
 @frozen
+class Preemption:
+    """A metadata service that is asked whether this machine is to be taken back.
+
+    Attributes:
+        service: ``"azure"``, ``"aws"`` or ``"gcp"``.
+        why: The flag, or what the platform says of the machine.
+        is_asked: Whether that was the user.
+    """
+
+    service: str
+    why: str
+    is_asked: bool = False
+
+
+@frozen
 class Supervision:
     """How processes are watched, stopped and reported, where the launcher stays.
 
@@ -445,6 +464,9 @@ class Supervision:
         restarts: How often all processes are started again after a failure.
         failure_file: Where the failure record goes; None for where the platform looks.
         proof: What rank 0's NCCL is to say of its network; None where nobody asks, or it is not here.
+        preemption: Who is asked whether this machine is to be taken back; None for nobody.
+        metrics_port: Where metrics of this node are served; 0 for nowhere.
+        metrics_towards: Node 0, in whose network that is; empty where there is one node.
     """
 
     grace_s: float = 30.0
@@ -459,6 +481,9 @@ class Supervision:
     restarts: int = 0
     failure_file: str | None = None
     proof: Proof | None = None
+    preemption: Preemption | None = None
+    metrics_port: int = 0
+    metrics_towards: str = ""
 
 
 @frozen
@@ -497,6 +522,7 @@ class Meeting:
         node: Index of this node.
         node_count: Number of nodes.
         timeout_s: How long they may take.
+        token_file: Path of the job's token; empty for the variable, or none.
     """
 
     address: str
@@ -506,6 +532,28 @@ class Meeting:
     node: int
     node_count: int
     timeout_s: float
+    token_file: str = ""
+
+
+@frozen
+class Peers:
+    """How the launchers of a job of several nodes find each other.
+
+    Attributes:
+        ports: Where node 0 listens: the first that is free.
+        token_file: Path of the job's token; empty for the variable, or none.
+        has_token: Whether there is one.
+        timeout_s: How long the nodes may take to come together.
+        lost_after_s: Silence after which a node counts as lost.
+        keep_going: Whether a failure or a lost node is only told, and stops nobody.
+    """
+
+    ports: tuple[int, ...]
+    token_file: str = ""
+    has_token: bool = False
+    timeout_s: float = 900.0
+    lost_after_s: float = 10.0
+    keep_going: bool = False
 
 
 @frozen
@@ -532,9 +580,12 @@ class Plan:
         bind: How their CPUs were chosen: ``"numa"``, ``"core"``, or ``"none"`` where they are left alone.
         supervision: How the processes are watched, where mode is `Mode.SUPERVISE`.
         network: How this node talks to the others; None where that was not looked at.
+        peers: How the launchers of all nodes find each other; None where they do not talk.
         findings: Each fact with its provenance, for ``launcher plan``.
         notes: Sentences for people: what was assumed, what is unusual.
+        warnings: Those of them that are said at the start, too: the job may not be what it was meant to be.
         reads: Names of the variables that were looked at and set, sorted.
+        missing: The script that is to run, where this machine has none of that name; else empty.
     """
 
     allocation: Allocation
@@ -550,8 +601,11 @@ class Plan:
     bind: str = "none"
     supervision: Supervision = Supervision()
     network: Network | None = None
+    peers: Peers | None = None
     findings: tuple[Finding, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    missing: str = ""
     reads: tuple[str, ...] = ()
     companions: tuple[Companion, ...] = ()
     ports: tuple[tuple[int, str], ...] = ()

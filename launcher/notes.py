@@ -7,6 +7,7 @@ from launcher.engines.choice import MPIRUN, Choice
 from launcher.flags import find_unknown
 from launcher.frameworks import table
 from launcher.frameworks.case import Case
+from launcher.frameworks.script import note_framework
 from launcher.host import Host
 from launcher.ledger import RULE, Ledger
 from launcher.model import Agent, Fact
@@ -14,7 +15,10 @@ from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
+
+VERIFY = "--verify-fabric"
+HOOKED = "LAUNCHER_HOOKED"
 
 
 def note_job(
@@ -26,12 +30,45 @@ def note_job(
         LauncherError: The job's framework cannot work so.
     """
     return (
-        *note_unheard(case.options, agent),
+        *note_framework(case.options),
         *table.check(case),
         *check_deepspeed(case, request, host),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
         *name_unknown(case.environ),
+        *_note_hook(case.environ),
+    )
+
+
+def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
+    if not environ.get(HOOKED):
+        return ()
+    from launcher.hook.marker import describe_marker
+
+    return describe_marker(environ)
+
+
+def warn_job(case: Case, agent: Agent | None, network: Sequence[str]) -> tuple[str, ...]:
+    """Return what is said at the start, too: the job may not be what it was meant to be.
+
+    Args:
+        case: The job.
+        agent: Who starts its processes, unless we do.
+        network: What is worth a word about the network.
+    """
+    unheard = [note for note in network if note.startswith(VERIFY)]
+    return (*unheard, *note_unheard(case.options, agent), *table.warn(case), *_note_cpus(case, agent))
+
+
+def _note_cpus(case: Case, agent: Agent | None) -> tuple[str, ...]:
+    """Return that accelerate's own launcher has its processes join no job where there are only CPUs."""
+    machine = case.machine
+    alone = case.topology.world_size == 1 or machine.gpu_count != 0 or machine.has_others
+    if agent is None or agent.engine != "accelerate" or alone:
+        return ()
+    return (
+        "accelerate launch without an accelerator: each process is a job of its own unless the script says "
+        "Accelerator(cpu=True); or leave accelerate launch out: launcher run -- python train.py",
     )
 
 
@@ -58,9 +95,7 @@ def note_unheard(options: Options, agent: Agent | None) -> list[str]:
     """Return that NCCL's word is not heard: only of processes that are ours, or an mpirun's of ours."""
     if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
         return []
-    return [
-        f"--verify-fabric: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"
-    ]
+    return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
 def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
@@ -75,3 +110,11 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
     from launcher.frameworks.deepspeed_checks import check
 
     return check(case, own, host)
+
+
+def note_metrics(options: Options, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
+    """Return that nobody serves metrics, where they were asked for and nobody does."""
+    if not options.get("metrics_port") or (stays and (agent is None or agent.fleet is None)):
+        return ()
+    why = "mpirun starts the processes" if stays else "the launcher becomes the command (--init: it stays)"
+    return (f"no metrics: {why}",)

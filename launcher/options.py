@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, is_loopback, parse_host_port, shorten
 from launcher.errors import Problem, UsageError
-from launcher.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, TENSORFLOW, Flag
+from launcher.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, ROLE_FLAGS, TENSORFLOW, Flag
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence, Fact, Trust
@@ -222,10 +222,18 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
         one, two = given.get(dest), given.get(other)
         if one and two and one.value and two.value and (one.is_typed or two.is_typed):
             yield _exclude(one, two)
+    each = given.get("nproc_per_node")
+    if each is not None and each.is_typed:  # roles say how many tasks there are, and where
+        yield from (_exclude(each, given[dest]) for dest in ROLE_FLAGS if dest in given)
     named = given.get("framework")
     if named is not None and named.is_typed and named.value not in ("auto", "tensorflow"):
         mine = [given[dest] for dest in TENSORFLOW if dest in given]
         yield from (_exclude(named, one) for one in mine if one.is_typed)
+    forced, required = given.get("fabric"), given.get("require_fabric")
+    typed = [one for one in (forced, required) if one is not None and one.is_typed]
+    if forced and required and typed and forced.value not in ("auto", required.value):
+        what = f"{forced.origin} but {required.origin}: the job cannot use the one and have the other"
+        yield Problem("flag-conflict", what, "command line and environment", "leave out one of them")
     alone, nodes, rank = (given.get(dest) for dest in ("standalone", "nnodes", "node_rank"))
     if alone is not None and alone.value:
         more = [two for two, value in ((nodes, 1), (rank, 0)) if two and two.is_typed and two.value != value]

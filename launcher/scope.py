@@ -141,7 +141,7 @@ def _resolve_word(ledger: Ledger, claim: Claim, machine: Machine) -> tuple[int, 
             Problem(
                 "no-gpu",
                 f"{claim.origin} but no GPU is visible",
-                f"the user or the platform, source {claim.source}",
+                "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}",
                 "--nproc-per-node N, or give the container GPUs (docker run --gpus all)",
             )
         )

@@ -17,7 +17,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-CONSUMED = (*(flag.variable for flag in FLAGS), "LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
+CONSUMED = (
+    *(flag.variable for flag in FLAGS),
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
+)
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")
 """Flags that make the arguments of each process its own."""
@@ -29,10 +32,14 @@ def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...
     """Return the variables that all processes of this node share."""
     return (
         *torch.plan_common(case.topology, case.origins, role),
-        *([] if binding.shares else torch.plan_threads(case.topology, case.machine, case.forks)),
+        *([] if binding.shares else _plan_threads(case)),
         *table.plan_common(case),
         Setting(MARKER, __version__, "marks processes of this launcher"),
     )
+
+
+def _plan_threads(case: Case) -> list[Setting]:
+    return torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
 
 
 def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
@@ -51,7 +58,7 @@ def plan_one(
 ) -> Process:
     own = plan_process(case, place, binding)
     if argv and case.options.origins(*PER_PROCESS):
-        from launcher.engines.words import plan_words
+        from launcher.command.arguments import plan_words
 
         settings = (*common, *own)
         seen = apply_settings(case.environ, (), settings)

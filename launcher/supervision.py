@@ -1,9 +1,10 @@
-"""What the user asked about stopping, logs and failures -> `Supervision`. Pure."""
+"""What the user asked about stopping, logs, failures and metrics -> `Supervision`."""
 
 from __future__ import annotations
 
-from launcher.errors import Problem, UsageError
-from launcher.model import STDERR, STDOUT, Proof, Route, Supervision, Topology
+from launcher.errors import Problem, Unavailable, UsageError
+from launcher.host import Host
+from launcher.model import STDERR, STDOUT, Preemption, Proof, Route, Supervision, Topology
 from launcher.options import Options
 
 DEFAULT_GRACE_S = 30.0
@@ -17,23 +18,26 @@ def plan_supervision(
     of_agent: bool = False,
     companion_count: int = 0,
     proof: Proof | None = None,
+    preemption: Preemption | None = None,
+    towards: str = "",
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
     ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
-    restarts are its own. ``companion_count``: how many processes run beside the ranks. ``proof``: what
-    rank 0, one of them, is to say of its network.
+    restarts are its own. ``companion_count``: how many processes run beside the ranks. ``towards``: node 0
+    of several; empty for one.
 
     Raises:
         UsageError: Options that exclude each other.
     """
-    count = 1 if of_agent else len(topology.places) + companion_count
     restarts = int(options.number("restarts", 0))
     if restarts and topology.node_count != 1:
         raise UsageError(_restarts_on_one_node(options, topology))
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
+    count = 1 if of_agent else len(routes) + companion_count
+    grace_s = options.number("grace", options.number("shutdown_timeout", DEFAULT_GRACE_S))
     return Supervision(
-        grace_s=options.number("grace", options.number("shutdown_timeout", DEFAULT_GRACE_S)),
+        grace_s=grace_s,
         signal_to=options.text("signal_to", "leader"),
         signal_map=options.pairs("signal_map"),
         routes=routes if not of_agent else (Route(),),
@@ -45,7 +49,27 @@ def plan_supervision(
         restarts=0 if of_agent else restarts,
         failure_file=options.text("failure_file") or None,
         proof=proof,
+        preemption=preemption,
+        metrics_port=int(options.number("metrics_port", 0)),
+        metrics_towards=towards,
     )
+
+
+def require_metrics(host: Host) -> None:
+    """See that metrics can be served.
+
+    Raises:
+        Unavailable: prometheus-client is missing.
+    """
+    if not host.has_module("prometheus_client"):
+        raise Unavailable(
+            Problem(
+                "no-prometheus-client",
+                "metrics are served by prometheus-client, which the launcher's own Python does not have",
+                "--metrics-port",
+                "pip install prometheus-client (or the launcher with its extra: cluster-launcher[metrics])",
+            )
+        )
 
 
 def plan_route(options: Options, local_rank: int | None) -> Route:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.frozen import replace
 from launcher.model import Allocation, Place, Scope, Topology
 
 
@@ -20,7 +21,7 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     if allocation.ranks_at_start:
         count = allocation.node_count
         shape = _topology(allocation, count and count * processes_per_node, processes_per_node, ())
-        return Topology(**{**vars(shape), "node_rank": None})
+        return replace(shape, node_rank=None)
     if allocation.task:
         return _topology(allocation, allocation.world_size, allocation.local_size, ())
     if allocation.scope is Scope.PROCESS:

@@ -1,4 +1,4 @@
-"""Write the tables of docs/flags.md anew from the program itself: ``python tools/render_docs.py``.
+"""Write the tables of generated pages anew from the program itself: ``python tools/render_docs.py``.
 
 Each table stands between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->``; the text around it is left
 alone. With ``--check`` nothing is written, and the status is 1 if something would be. A test does that.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -17,8 +18,9 @@ sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.cli import COMMANDS  # noqa: E402
 from launcher.flags import FLAGS, GROUPS, Flag  # noqa: E402
+from tools.reference import code_rows, status_rows, variable_rows  # noqa: E402
 
-PAGE = ROOT / "docs" / "flags.md"
+DOCS = ROOT / "docs"
 SHARED = "flags"
 _VARIABLE = re.compile(r" \[(LAUNCHER_\w+)\]\Z")
 
@@ -28,30 +30,44 @@ class Built(Exception):
 
 
 def main(argv: list[str]) -> int:
-    """Write the page, or compare it."""
-    old = PAGE.read_text(encoding="utf-8")
-    new = render(old)
-    if argv == ["--check"]:
-        return int(old != new)
-    PAGE.write_text(new, encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {'as it was' if old == new else 'changed'}")
-    return 0
+    """Write the pages, or compare them."""
+    differ = 0
+    for name, tables in make_tables().items():
+        path = DOCS / name
+        old = path.read_text(encoding="utf-8")
+        new = render(old, tables)
+        differ += old != new
+        if argv != ["--check"]:
+            path.write_text(new, encoding="utf-8")
+            print(f"{path.relative_to(ROOT)}: {'as it was' if old == new else 'changed'}")
+    return int(argv == ["--check"] and differ > 0)
 
 
-def render(page: str) -> str:
-    """Return the page with its tables made from the program.
+def make_tables() -> dict[str, dict[str, str]]:
+    """Return the tables of each page, by the names that stand in its comments."""
+    flags = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
+    return {
+        "flags.md": flags | {name: render_command(name) for name in COMMANDS},
+        "statuses.md": {
+            "statuses": _table(("status", "name in the code", "meaning"), status_rows()),
+            "codes": _table(("code", "status"), code_rows()),
+        },
+        "variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
+    }
+
+
+def render(page: str, tables: dict[str, str]) -> str:
+    """Return a page with its tables made from the program.
 
     Raises:
         ValueError: A table has no place in the page.
     """
-    tables = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
-    tables |= {name: render_command(name) for name in COMMANDS}
     for name, table in tables.items():
         begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"
         head, found, rest = page.partition(begin)
         _, closed, tail = rest.partition(end)
         if not found or not closed:
-            raise ValueError(f"{PAGE.name} has no {begin.strip()} ... {end}")
+            raise ValueError(f"the page has no {begin.strip()} ... {end}")
         page = f"{head}{begin}{table}{end}{tail}"
     return page
 
@@ -103,11 +119,11 @@ def find_parser(name: str) -> argparse.ArgumentParser:
     raise ValueError(f"launcher {name} parses no arguments")
 
 
-def _names(spellings: list[str], value: str) -> str:
+def _names(spellings: Sequence[str], value: str) -> str:
     return ", ".join(f"`{f'{spelling} {value}'.strip()}`" for spelling in spellings)
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
 

@@ -15,6 +15,8 @@ setup_stack
 setup_project
 setup_mpis
 setup_oracles
+setup_azure
+setup_site
 setup_containers
 
 cd "$CHECKOUT"

@@ -8,10 +8,12 @@ together, and the slowest node's counts for all.
 from __future__ import annotations
 
 from launcher.bandwidth.definitions import render_gbps
+from launcher.environ import shorten
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.network import Interface, cluster_interface
+from launcher.redact import redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ OTHER_FABRIC = 0.25
 TELLING_BYTES = 8 << 20
 TELLING_S = 0.1
 """What is smaller and quicker than these shows latencies rather than bandwidth."""
+IB_DISABLE, NET, P2P_DISABLE = "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE"
+SWITCHES = {IB_DISABLE: "the ports", NET: "the ports", P2P_DISABLE: "NVLinks"}
+"""Variables that keep NCCL from something, and from what."""
 INFINIBAND = "InfiniBand"
 RDMA = "RDMA"
 ETHERNET = "interface"
@@ -160,14 +165,14 @@ def choose_ports(ports: Sequence[Port], interfaces: Sequence[Interface]) -> tupl
 
 
 def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, ...]:
-    """Return what keeps NCCL from the ports of this node, as far as it can be seen from here."""
-    hints = []
-    if environ.get("NCCL_IB_DISABLE", "0") not in ("", "0"):
-        hints.append(f"NCCL_IB_DISABLE={environ['NCCL_IB_DISABLE']} is set: NCCL leaves the ports alone")
-    if environ.get("NCCL_NET", "").lower() == "socket":
-        hints.append(f"NCCL_NET={environ['NCCL_NET']} is set: NCCL leaves the ports alone")
-    if environ.get("NCCL_P2P_DISABLE", "0") not in ("", "0"):
-        hints.append(f"NCCL_P2P_DISABLE={environ['NCCL_P2P_DISABLE']} is set: NCCL leaves NVLinks alone")
+    """Return what keeps NCCL from the ports of this node, as far as it can be seen here; without secrets."""
+    is_set = {name: environ.get(name, "0") not in ("", "0") for name in (IB_DISABLE, P2P_DISABLE)}
+    is_set[NET] = environ.get(NET, "").lower() == "socket"
+    hints = [
+        f"{name}={shorten(redact(environ[name]))} is set: NCCL leaves {left} alone"
+        for name, left in SWITCHES.items()
+        if is_set[name]
+    ]
     if any(port.has_uverbs is False for port in ports):
         hints.append(
             "/dev/infiniband is not in the container: docker run --device /dev/infiniband --cap-add IPC_LOCK"

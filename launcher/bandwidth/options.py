@@ -19,6 +19,7 @@ SWEEP = (1 << 10, 1 << 30, 4)
 """Smallest size, largest size, factor: latency, then bandwidth, and what is between."""
 PAIRS = (1 << 10, 1 << 26, 256)
 """The same for each pair: latency, and bandwidth where it is high."""
+SLOW_BELOW = 0.7
 LIMIT_S, PAIRS_LIMIT_S = 10.0, 2.0
 FORMATS = ("text", "json")
 BACKENDS = ("auto", "nccl", "gloo")
@@ -59,8 +60,10 @@ def parse_options(argv: Sequence[str]) -> Options:
         )
     except ValueError as error:
         parser.error(f"--min-bytes, --max-bytes, --factor: {error}")
-    if words.one_by_one and not words.pairs:
-        parser.error("--one-by-one goes with --pairs")
+    for flag, given in (("--one-by-one", words.one_by_one), ("--slow-below", words.slow_below)):
+        if given and not words.pairs:
+            parser.error(f"{flag} goes with --pairs")
+    words.slow_below = words.slow_below or SLOW_BELOW
     if words.svg and words.pairs:
         parser.error("--svg draws bandwidth over size, which --pairs does not measure")
     words.limit_s = words.limit_s or (PAIRS_LIMIT_S if words.pairs else LIMIT_S)
@@ -93,7 +96,7 @@ def _make_parser() -> Parser:
     text = "with --pairs: one pair at a time; as a rule those without a node in common go at once"
     add("--one-by-one", action="store_true", help=text)
     text = "with --pairs: which fraction of what pairs usually reach is slow (0.7)"
-    add("--slow-below", type=_value(_fraction), metavar="F", default=0.7, help=text)
+    add("--slow-below", type=_value(_fraction), metavar="F", help=text)
     text = "how long processes wait for each other at the start (120)"
     add("--timeout", dest="timeout_s", type=_value(_seconds), metavar="S", default=120.0, help=text)
     add("--format", choices=FORMATS, default="text", help="for people, or for tools (text)")

@@ -13,6 +13,7 @@ from launcher.bandwidth.expect import Expectation, Verdict
 from launcher.bandwidth.pairs import Pair, Slow
 from launcher.bandwidth.roster import Member
 from launcher.frozen import frozen
+from launcher.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def render_sweep(
     wrong = [render_size(sample.size_bytes) for sample in samples if not sample.is_right]
     lines += [f"WRONG SUMS     at {', '.join(wrong)}: data was changed on its way"] if wrong else []
     lines += [f"verdict        {verdict.text}", *(f"  look at: {hint}" for hint in verdict.hints)]
-    return "\n".join(lines) + "\n"
+    return _join(lines)
 
 
 def _sample_line(sample: Sample) -> str:
@@ -121,7 +122,7 @@ def render_pairs(setup: Setup, names: Sequence[str], pairs: Sequence[Pair], slow
         lines += ["the slowest pairs", *(f"  {_pair_line(pair, names)}" for pair in slowest)]
     lines += ["", *(f"failed: {_link(p.nodes, names)}: {p.failure}" for p in pairs if p.failure)]
     lines += [f"verdict: {line}" for line in pairs_verdict(names, pairs, slow)]
-    return "\n".join(lines) + "\n"
+    return _join(lines)
 
 
 def pairs_verdict(names: Sequence[str], pairs: Sequence[Pair], slow: Slow) -> tuple[str, ...]:
@@ -192,6 +193,11 @@ def _describe(setup: Setup, kind: str) -> dict[str, object]:
         "process_count": setup.process_count,
         "nodes": nodes,
     }
+
+
+def _join(lines: Sequence[str]) -> str:
+    """Return lines for a terminal: names and variables in them are what other nodes have said."""
+    return "".join(f"{printable(redact(line))}\n" for line in lines)
 
 
 def _dump(document: dict[str, object]) -> str:

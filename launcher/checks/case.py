@@ -10,6 +10,7 @@ from launcher.machine.gpus import count_visible_gpus
 from launcher.machine.infiniband import Port
 from launcher.machine.packages import Package
 from launcher.model import Plan, Scope
+from launcher.parts import GLOO_INTERFACE, find_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Case:
         is_master: Whether rank 0 is here: it listens on the port of the rendezvous.
         master_addr: Host of the rendezvous; empty if unknown, or if there is none.
         master_port: Its port; 0 with no address.
+        gloo_interface: The interface that the plan names to gloo; empty where it names none.
         hosts: The nodes, if somebody lists them.
+        planned: Names of the variables that the launcher sets for processes on this node.
         log_dir: Folder of log files, None without one.
         vm: The VM that we run in, as far as variables or a snapshot say.
     """
@@ -57,7 +60,9 @@ class Case:
     is_master: bool = False
     master_addr: str = ""
     master_port: int = 0
+    gloo_interface: str = ""
     hosts: tuple[str, ...] = ()
+    planned: frozenset[str] = frozenset()
     log_dir: str | None = None
     vm: Vm | None = None
 
@@ -119,7 +124,7 @@ def read_case(
         ports=host.hca_ports(),
         packages=_read_packages(host, environ, command),
         vm=_find_vm(host, environ, asks),
-        **(_read_job(plan) if plan else {}),
+        **(_read_job(plan, environ) if plan else {}),
     )
 
 
@@ -140,18 +145,24 @@ def _read_packages(
     return host.packages(None, environ) if found is None and not is_python else found
 
 
-def _read_job(plan: Plan) -> dict[str, Any]:
+def _read_job(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
     topology, allocation = plan.topology, plan.allocation
-    nodes, world = topology.node_count, topology.world_size
-    several = nodes > 1 if nodes is not None else world is None or world > (topology.local_size or 1)
+    settings = [
+        *plan.settings,
+        *(plan.agent.settings if plan.agent else ()),
+        *(setting for process in plan.processes for setting in process.settings),
+        *(setting for companion in plan.companions for setting in companion.settings),
+    ]
     first = allocation.rank == 0 if allocation.scope is Scope.PROCESS else topology.node_rank == 0
     return {
         "process_count": max(1, topology.local_size or len(topology.places)),
-        "spans_nodes": several,
+        "spans_nodes": topology.spans_nodes,
         "node_rank": topology.node_rank,
-        "is_master": first or not several,
+        "is_master": first or not topology.spans_nodes,
         "master_addr": topology.master_addr,
         "master_port": topology.master_port if topology.master_addr else 0,
+        "gloo_interface": "" if environ.get(GLOO_INTERFACE) else find_interface(settings, environ),
         "hosts": allocation.hosts,
+        "planned": frozenset(setting.name for setting in settings),
         "log_dir": plan.supervision.log_dir,
     }

@@ -9,6 +9,7 @@ from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
 from launcher.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.frameworks.script import describe_missing
 from launcher.host import Host
 from launcher.model import Plan, Scope
 from launcher.options import read_options
@@ -38,7 +39,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     words = parser.parse_args(argv)
     host = Host()
     if words.replay:
-        from launcher.snapshot import read_snapshot
+        from launcher.recorded import read_snapshot
 
         recorded = read_snapshot(words.replay)
         host, environ = recorded, recorded.environ
@@ -59,7 +60,8 @@ def _plan(
 
     options = read_options(typed, environ)
     try:
-        return plan_job(environ, host, options, command), []
+        job = plan_job(environ, host, options, command)
+        return job, _judge_script(job)
     except UsageError:
         raise
     except LauncherError as error:
@@ -74,6 +76,15 @@ def _plan(
             )
             for problem in error.problems
         ]
+
+
+def _judge_script(plan: Plan) -> list[Finding]:
+    """Return that the script which is to run is not here, if it is not."""
+    if not plan.missing:
+        return []
+    problem = describe_missing(plan.missing)
+    what = f"the script of this job [{problem.code}]"
+    return [Finding("plan", PROBLEM, what, "a file that can be run", problem.what, problem.fix)]
 
 
 def find_problems(

@@ -15,9 +15,9 @@ import re
 from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
+from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import RUNTIMES_ALL
 
-FILE = "/proc/driver/nvidia/version"
 TORCH = "torch"
 WHAT = "NVIDIA driver"
 NEEDED = {
@@ -50,7 +50,6 @@ NEEDED = {
 """The driver that comes with each toolkit: the oldest that can all of it. Newest first."""
 LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
 """The oldest driver that can run programs of any toolkit of a major version."""
-_KERNEL = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]{2,4}(?:\.[0-9]+)+)")
 _SUFFIX = re.compile(r"\+cu([0-9]{2,4})\b")
 
 
@@ -91,11 +90,10 @@ def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
 
 def _find_driver(case: Case) -> str | None:
     """Return the driver that programs meet: the kernel's, or that of a forward compatibility package."""
-    match = _KERNEL.search(case.host.read_text(FILE) or "")
     used = next(iter(case.host.libraries("libcuda.so.1", case.environ)), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):
         return used.version
-    return match[1] if match else None
+    return read_driver_version(case.host)
 
 
 def _newest_for(driver: str) -> str:

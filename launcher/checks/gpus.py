@@ -11,6 +11,10 @@ from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -78,12 +82,23 @@ def _look_at_variable(case: Case) -> list[Finding]:
     if doubles:
         found = f"{', '.join(doubles)} more than once, for which CUDA finds no device at all"
         return [Finding("gpus", PROBLEM, VISIBLE, "each GPU once", found, fix)]
+    here = [gpu.uuid for gpu in case.host.layout().gpus]
+    foreign = [entry for entry in entries if entry.startswith("GPU-") and _is_foreign(entry, here)]
+    if foreign:
+        found = f"{', '.join(foreign)}: none, or not one alone, of those that are here"
+        return [Finding("gpus", PROBLEM, VISIBLE, "the UUIDs of GPUs that are here", found, fix)]
     count = case.visible_count or 0
     if count < len(entries):
         found = f"{entries[count]!r} is none: CUDA sees {count}, and nothing from there on"
         expected = f"{render_count(len(entries), 'GPU')} of the {case.exposed_count} that are here"
         return [Finding("gpus", PROBLEM, VISIBLE, expected, found, fix)]
     return [ok("gpus", VISIBLE, f"{count} of {case.exposed_count}")]
+
+
+def _is_foreign(entry: str, here: Sequence[str | None]) -> bool:
+    """Whether a UUID, or its beginning, names no GPU, or several; False where not all of theirs are known."""
+    known = [uuid for uuid in here if uuid is not None]
+    return len(known) == len(here) > 0 and sum(uuid.startswith(entry) for uuid in known) != 1
 
 
 def _look_at_processes(case: Case) -> list[Finding]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
+from launcher.fabrics.told import find_obstacle
+from launcher.frozen import replace
 from launcher.machine.infiniband import Port, is_usable
 
 CAUSES = {
@@ -26,7 +28,7 @@ def look(case: Case) -> list[Finding]:
     if not ports and not case.vm_port_count:
         return []
     found = [*_look_at_states(ports), *_look_at_count(case, ports), *_look_at_rates(ports)]
-    found += _look_at_files(case, ports)
+    found += [*_look_at_files(case, ports), *_look_at_variables(case, ports)]
     if any(finding.level == PROBLEM for finding in found):
         return found
     return [*found, ok("infiniband", "InfiniBand", f"{_describe(ports)} active and exposed to us")]
@@ -34,12 +36,20 @@ def look(case: Case) -> list[Finding]:
 
 def _is_omni_path(port: Port) -> bool:
     """Whether a port only calls itself InfiniBand: it would not be usable with any state."""
-    return not is_usable(Port(**{**vars(port), "state": "ACTIVE"}))
+    return not is_usable(replace(port, state="ACTIVE"))
 
 
 def _describe(ports: list[Port]) -> str:
     rates = sorted({port.rate_gbps for port in ports if port.rate_gbps is not None})
     return render_count(len(ports), "port") + (f" of {rates[-1]:g} Gb/s" if rates else "")
+
+
+def _look_at_variables(case: Case, ports: list[Port]) -> list[Finding]:
+    obstacle = find_obstacle(case.environ.get, "ib", [port for port in ports if is_usable(port)])
+    if not obstacle:
+        return []
+    fix = f"unset {obstacle.partition('=')[0]}, or --fabric tcp if that is meant"
+    return [Finding("infiniband", WARNING, "variables", "none that keeps NCCL from it", obstacle, fix)]
 
 
 def _look_at_states(ports: list[Port]) -> list[Finding]:

@@ -16,6 +16,7 @@ from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import KUBERNETES
 from launcher.environ import is_loopback
 from launcher.host import Host
+from launcher.parts import GLOO_INTERFACE
 
 DEADLINE_S = 5.0
 
@@ -55,8 +56,10 @@ def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozen
     told = "no answer" if found is None else ", ".join(sorted(found)) or "nothing: the name is not known"
     if not case.spans_nodes:
         return ok("names", what, f"{told}, which one node can do without")
-    level = WARNING if case.environ.get("GLOO_SOCKET_IFNAME") else PROBLEM
-    fix = f"GLOO_SOCKET_IFNAME=eth0 (or what leads to the others), or {name} with its address in /etc/hosts"
+    if case.gloo_interface:
+        return ok("names", what, f"{told}, and gloo is told {GLOO_INTERFACE}={case.gloo_interface}")
+    level = WARNING if case.environ.get(GLOO_INTERFACE) else PROBLEM
+    fix = f"{GLOO_INTERFACE}=eth0 (or what leads to the others), or {name} with its address in /etc/hosts"
     if case.runtime == KUBERNETES:
         fix += ", or hostNetwork with a DNS policy that knows it"
     return Finding("names", level, what, "an address that other nodes reach it by", told, fix)

@@ -1,10 +1,6 @@
 """MASTER_PORT on the node of rank 0: if somebody else listens there, nobody can join.
 
-Listening sockets stand first in the kernel's lists, so that the part of a long list that is read has them
-all.
-
-Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h; ip(7) (ip_local_port_range,
-ip_local_reserved_ports).
+Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 """
 
 from __future__ import annotations
@@ -12,9 +8,8 @@ from __future__ import annotations
 from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.host import Host
+from launcher.machine.sockets import LISTEN, find_holder, find_sockets
 
-TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
-LISTEN, TIME_WAIT = "0A", "06"
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
@@ -25,13 +20,13 @@ def look(case: Case) -> list[Finding]:
     if not port or not case.is_master:
         return []
     what, fix = f"MASTER_PORT {port}", "--master-port N with a port that is free, the same on all nodes"
-    sockets = _find_sockets(case.host, port)
+    sockets = find_sockets(case.host, port)
     if sockets is None:
         return []
     listening = [inode for state, inode in sockets if state == LISTEN]
     busy = [inode for state, inode in sockets if state != LISTEN]
     if listening or busy:
-        holder = _find_holder(case.host, frozenset(listening or busy))
+        holder = find_holder(case.host, frozenset(listening or busy))
         end = f"end process {holder[0]}, or " if holder else ""
         by = f"process {holder[0]} ({holder[1]})" if holder else "a process that we may not look at"
         use = "listens there" if listening else "has a connection from there"
@@ -41,37 +36,6 @@ def look(case: Case) -> list[Finding]:
         fix = "--master-port N below that range, on all nodes"
         return [Finding("port", WARNING, what, "one that only you give away", found, fix)]
     return [ok("port", what, "free")]
-
-
-def _find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
-    """Return (state, inode) of the sockets on a local port; None if the kernel's lists cannot be read."""
-    texts = [text for text in map(host.read_text, TABLES) if text is not None]
-    if not texts:
-        return None
-    suffix = f":{port:04X}"
-    rows = [line.split() for text in texts for line in text.splitlines()]
-    return [
-        (row[3], row[9])
-        for row in rows
-        if len(row) > 9 and row[1].upper().endswith(suffix) and row[3] != TIME_WAIT
-    ]
-
-
-def _find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
-    """Return pid and name of a process that has one of some sockets; None if none is to be seen."""
-    wanted = {f"socket:[{inode}]" for inode in inodes}
-    for pid in filter(str.isdecimal, host.list_folder("/proc")):
-        folder = f"/proc/{pid}/fd"
-        if any(host.read_link(f"{folder}/{fd}") in wanted for fd in host.list_folder(folder)):
-            return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
-    return None
-
-
-def describe_holder(host: Host, port: int) -> str:
-    """Return who listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
-    listening = [inode for state, inode in _find_sockets(host, port) or () if state == LISTEN]
-    holder = _find_holder(host, frozenset(listening))
-    return f"process {holder[0]} ({holder[1]})" if holder else ""
 
 
 def _range_text(host: Host) -> str:

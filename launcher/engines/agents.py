@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.command.line import may_be_launcher
 from launcher.engines.choice import (
     MPIRUN,
     NOT_TORCH,
@@ -9,7 +10,6 @@ from launcher.engines.choice import (
     TORCHRUN,
     Choice,
     choose,
-    may_be_launcher,
     name_starter,
 )
 from launcher.errors import Problem, UsageError
@@ -23,7 +23,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.engines.launchers import Command
+    from launcher.command.launchers import Command
+    from launcher.engines.wrapped import Job
+
 OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
 """Engines whose processes are of PyTorch."""
 
@@ -77,7 +79,7 @@ def read_request(argv: tuple[str, ...], options: Options) -> Request:
     name = own.launcher.name
     if asked in (TORCHRUN, MPIRUN):
         raise UsageError(_two_launchers(options, name))
-    from launcher.engines.launchers import read_facts
+    from launcher.command.launchers import read_facts
 
     facts, notes = read_facts(own)
     merged = options.with_inner(facts)
@@ -105,7 +107,7 @@ def refuse_idle(request: Request) -> None:
 def _find_launcher(argv: tuple[str, ...]) -> Command | None:
     if not may_be_launcher(argv):
         return None
-    from launcher.engines.launchers import find_launcher
+    from launcher.command.launchers import find_launcher
 
     return find_launcher(argv)
 
@@ -162,7 +164,9 @@ def refuse_framework(engine: str, options: Options) -> None:
     if named is None or not named.is_typed or engine not in OF_TORCH or named.value not in alien:
         return
     what = f"{named.origin}: {engine} starts the processes, and what that framework needs is not there"
-    fix = "leave it out, or let the launcher start the processes: launcher run -- python train.py"
+    asked = options.origins("engine") if engine == TORCHRUN else []
+    other = asked[0] if asked else f"what calls for {engine}"
+    fix = f"leave out {other} (the launcher starts the processes then), or {named.origin}"
     raise UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 
@@ -182,18 +186,10 @@ def plan_engine(
         Unavailable: torchrun is needed, and torch is not installed.
     """
     if request.own is not None:
-        from launcher.engines import wrapped
+        from launcher.engines.wrapped import Job
 
-        name = request.own.launcher.name
-        job = wrapped.Job(request.own, allocation, topology, request.options, machine, environ, host)
-        if request.tunes:
-            from launcher.engines import autotuning
-
-            why = "the command is DeepSpeed's autotuner, run on node 0"
-            return Choice(name, why), autotuning.plan_agent(job, request.argv)
-        return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(
-            job, request.argv
-        )
+        job = Job(request.own, allocation, topology, request.options, machine, environ, host)
+        return _plan_own(request, job)
     choice = choose(request.argv, request.options, allocation, environ, host)
     if choice.engine == MPIRUN:
         from launcher.engines import mpirun
@@ -207,3 +203,16 @@ def plan_engine(
 
     parts = (allocation, topology, request.options, machine, environ, host, binding)
     return choice, torchrun.plan_agent(choice.python, request.argv, *parts)
+
+
+def _plan_own(request: Request, job: Job) -> tuple[Choice, Agent]:
+    """Return the launcher that the command is, and how it is run."""
+    name = job.command.launcher.name
+    if request.tunes:
+        from launcher.engines import autotuning
+
+        why = "the command is DeepSpeed's autotuner, run on node 0"
+        return Choice(name, why), autotuning.plan_agent(job, request.argv)
+    from launcher.engines import wrapped
+
+    return Choice(name, f"the command is {name}, run once per node"), wrapped.plan_agent(job, request.argv)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from launcher.engines import wrapped
 from launcher.engines.mpirun import FOLDER, SERVE, no_key, plan_fleet
 from launcher.errors import Problem, UsageError
+from launcher.frozen import replace
 from launcher.model import Agent, Fleet
 
 HOSTFILE = f"{FOLDER}/hostfile"
@@ -33,7 +34,7 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
         return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
     agent = wrapped.plan_agent(job, argv)
     if job.nodes == 1:
-        return Agent(**{**vars(agent), "fleet": fleet})
+        return replace(agent, fleet=fleet)
     head, told = job.command.head, plan_flags(job)
     return Agent(
         **{

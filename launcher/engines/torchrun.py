@@ -17,6 +17,7 @@ from launcher.flags import FLAGS
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
 from launcher.host import Host
+from launcher.machine.pythons import own_python
 from launcher.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.options import PET_PREFIX, Options
 from launcher.rendezvous import C10D, choose_backend
@@ -73,26 +74,25 @@ def plan_agent(
         allocation: What the platform gave us.
         topology: The shape of the job, as far as it is known.
         options: What the user asked for.
-        machine: This node.
+        machine, host: This node; the host for addresses.
         environ: The environment that the launcher was started with.
-        host: The machine, for addresses.
         binding: Which CPUs the processes keep to.
     """
     inside = options.switch("run_path")  # of the worker that the agent makes: there is nothing to start
-    settings = plan_settings(topology, options, machine)
+    settings = plan_settings(topology, options, machine, environ)
     if allocation.ranks_at_start:
         settings.append(Setting(OWN_STORE, "1", "for restarts on several nodes", Policy.IF_UNSET))
     if UNBUFFERED not in environ:
         settings.append(Setting(UNBUFFERED, "1", "torchrun runs Python with -u"))
     if inside and topology.node_rank is not None:
         settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
-    flags = plan_flags(allocation, topology, options, host)
-    line = [python or sys.executable, "-m", MODULE, *(_spell(name, text) for name, text in flags.items())]
+    flags = plan_flags(allocation, topology, options, host).items()
+    line = [python or own_python(environ), "-m", MODULE, *(_spell(name, text) for name, text in flags)]
     if inside:
         line += ["--run_path", *map(_escape, argv[1:])]
     else:
-        own_threads = not environ.get("OMP_NUM_THREADS")
-        line += ["--no_python", sys.executable, *_worker(argv, options, binding, own_threads)]
+        worker = _worker(argv, options, binding, own_threads=not environ.get("OMP_NUM_THREADS"))
+        line += ["--no_python", sys.executable, *worker]
     unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not inside), *_pets(environ)}
     return Agent("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
 
@@ -101,7 +101,7 @@ def _spell(name: str, text: str) -> str:
     return f"--{name}" if name == "virtual_local_rank" else f"--{name}={text}"
 
 
-def _worker(argv: Sequence[str], options: Options, binding: Binding, own_threads: bool) -> list[str]:
+def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_threads: bool) -> list[str]:
     """Return what our own Python, where this package is for certain, runs as a worker."""
     flags = ["--own-threads"] if own_threads else []
     flags.append("run")
@@ -127,9 +127,11 @@ def _pets(environ: Mapping[str, str]) -> list[str]:
     return [name for name in environ if name in known]
 
 
-def plan_settings(topology: Topology, options: Options, machine: Machine) -> list[Setting]:
+def plan_settings(
+    topology: Topology, options: Options, machine: Machine, environ: Mapping[str, str]
+) -> list[Setting]:
     """Return the variables for the agent: threads of its workers, and its patience."""
-    settings = torch.plan_threads(topology, machine, forks=True)
+    settings = torch.plan_threads(topology, machine, True, environ)
     given = options.get("grace") or options.get("shutdown_timeout")
     if given is not None:
         seconds = str(-int(-float(str(given.value)) // 1))

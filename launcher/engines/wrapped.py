@@ -7,7 +7,7 @@ for the node that a job is started from.
 
 from __future__ import annotations
 
-from launcher.engines.launchers import Command
+from launcher.command.launchers import Command
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.environ import MPI_STARTERS
 from launcher.errors import Problem, UsageError
@@ -76,7 +76,7 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
         Setting(variable, text, f"tells {name} about the job") for variable, text in variables.items()
     ]
     if name in TORCH_INSIDE:
-        settings += plan_settings(job.topology, job.options, job.machine)
+        settings += plan_settings(job.topology, job.options, job.machine, job.environ)
     return Agent(
         engine=name,
         argv=(*argv[:head], *told.flags, *argv[head:]),

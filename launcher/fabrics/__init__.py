@@ -13,6 +13,7 @@ from launcher.fabrics.finding import Found, Wish, name_ports
 from launcher.fabrics.generated import WORD, find_switches, render_topology
 from launcher.fabrics.mpi import plan_mpi
 from launcher.fabrics.sockets import plan_sockets
+from launcher.fabrics.told import find_obstacle
 from launcher.frozen import frozen
 from launcher.model import Policy, Setting
 
@@ -89,6 +90,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
     switches, unlike = find_switches(facts, found[name].ports)
+    obstacle = find_obstacle(facts.told, name, found[name].ports)
     return Fabric(
         name=name,
         why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
@@ -99,6 +101,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         notes=(
             *(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
             *([unlike] if unlike else []),
+            *([f"{obstacle}: NCCL will not use {row.title}"] if obstacle else []),
         ),
     )
 
@@ -106,22 +109,13 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
 def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
     """Stop where a fabric that is asked for is not what the job would run over."""
     reason = "" if wanted.is_here else wanted.why
-    reason = reason or (f"the fabric is {instead}" if instead else _ruled_out(facts, asked))
+    reason = reason or (f"the fabric is {instead}" if instead else "")
+    reason = reason or find_obstacle(facts.told, asked, wanted.ports)
     if reason:
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
         title = next(row.title for row in FABRICS if row.name == asked)
         what = f"{origin}, but no {title} can be used: {reason}"
         raise HardwareMissing(Problem("no-fabric", what, "this node", fix))
-
-
-def _ruled_out(facts: Facts, asked: str) -> str:
-    """Return which variable of the user's keeps NCCL from a fabric; empty if none does."""
-    net = facts.told("NCCL_NET")
-    if net and (asked == "tcp") != (net == "Socket"):
-        return f"NCCL_NET={net} is set"
-    if asked in ("ib", "roce") and (facts.told("NCCL_IB_DISABLE") or "0") != "0":
-        return f"NCCL_IB_DISABLE={facts.told('NCCL_IB_DISABLE')} is set"
-    return ""
 
 
 def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ notes, NCCL "Environment Variables" (NCCL_NET_PLUGIN: libnccl-net-NAME.so).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, efa_ports
-from launcher.fabrics.finding import Found, Wish, count
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def find(facts: Facts) -> Found:
     ports = efa_ports(facts)
     usable = facts.reachable(ports)
     if not ports:
-        return Found(False, "this node shows no EFA device")
+        return Found(False, "this node shows no EFA device", fix=ELSEWHERE)
     if not usable:
         why = f"{count(ports, 'EFA')}, but their /dev/infiniband/uverbs* are not exposed to us"
         return Found(False, why, has_hardware=True, fix="docker run --device /dev/infiniband")

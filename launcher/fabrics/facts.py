@@ -1,40 +1,18 @@
-"""What a choice of fabric rests on: `read_facts` touches the host, all else is pure."""
+"""What a choice of fabric rests on: values, and questions about them; see `launcher.fabrics.reading`."""
 
 from __future__ import annotations
 
 from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.machine.azure_vm import Vm, is_azure, read_vm
+from launcher.machine.azure_vm import Vm
 from launcher.machine.infiniband import OMNI_PATH, Port, is_usable
-from launcher.machine.libraries import list_libraries
-from launcher.machine.network import Interface, cluster_interface, leads_out
+from launcher.machine.network import Interface
 from launcher.model import Gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-OFI_FOLDERS = (
-    *(
-        "/opt/amazon/ofi-nccl/lib",
-        "/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu",
-        "/opt/amazon/aws-ofi-nccl/lib",
-    ),
-    *("/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
-)
-"""Where AWS's installers and images have put the plugin."""
-CONF_FILE = "NCCL_CONF_FILE"
-CONF_HOME = ".nccl.conf"
-CONF_SYSTEM = "/etc/nccl.conf"
-CONF_LINES_LIMIT = 1000
-TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
-LINK_LOCAL = ("fe80:", "169.254.")
-TOPOLOGYD = "/var/run/nvidia-topologyd"
-"""Where NCCL takes a topology file from by itself, if there is one."""
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
-MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
-"""Where Open MPI's own settings are; and below its prefix, and the user's home."""
-KUBERNETES = "KUBERNETES_SERVICE_HOST"
 MPI_RANK = "OMPI_COMM_WORLD_RANK"
 
 
@@ -158,160 +136,3 @@ def is_accelerated_networking(facts: Facts, port: Port) -> bool:
     below = by_name.get(port.interface or "")
     above = by_name.get(below.master) if below is not None and below.master else None
     return above is not None and above.kind == "ethernet"
-
-
-def read_facts(
-    host: Host,
-    environ: Mapping[str, str],
-    *,
-    hosts: Sequence[str] = (),
-    node_rank: int | None = None,
-    master_addr: str = "",
-    ask: bool = False,
-) -> Facts:
-    """Read what a choice of fabric rests on.
-
-    Args:
-        host: The machine, or a recorded one.
-        environ: The environment of the launcher.
-        hosts: The nodes of the job, in order, as far as known.
-        node_rank: Index of this node in it.
-        master_addr: Where rank 0 is; empty if unknown.
-        ask: Whether Azure's metadata service may be asked for the size of the VM: only where this is
-            certainly Azure, and where a port makes it matter.
-    """
-    ports = host.hca_ports(tables=False)
-    interfaces = host.interfaces()
-    certain = is_azure(host, environ)
-    vm = read_vm(environ)
-    if vm is None and ask and certain and any(map(is_usable, ports)) and not environ.get(KUBERNETES):
-        vm = host.ask_vm()
-    interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
-    kind = vm.kind if vm else None
-    topologies = read_topologies(host, vm)
-    plugins = host.nccl_plugins(environ)
-    return Facts(
-        ports=ports,
-        interfaces=interfaces,
-        interface=interface,
-        why_interface=why,
-        vm=vm,
-        is_azure=certain,
-        plugins=plugins,
-        strays=_find_strays(host, plugins) if any(port.driver == "efa" for port in ports) else (),
-        configured=read_configured(host, environ),
-        topologies=topologies,
-        gpus=host.gpus() if topologies or (kind is not None and kind.switches) else (),
-        has_topologyd=bool(host.list_folder(TOPOLOGYD)),
-        has_imex=kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
-        mpi_chooses=read_mpi_choice(host, environ),
-        environ=environ,
-    )
-
-
-def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
-    """Whether we are a rank of Open MPI, and a file of its own says which interfaces ranks take.
-
-    Only where such files are found without asking Open MPI: in its usual places, its prefix, the home.
-    """
-    if MPI_RANK not in environ:
-        return False
-    prefix = environ.get("OPAL_PREFIX", "")
-    below = (f"{prefix}/etc/openmpi-mca-params.conf",) if prefix else ()
-    files = (*MCA_FILES, *below, f"{host.home()}/.openmpi/mca-params.conf")
-    lines = [line for path in files for line in (host.read_text(path) or "").splitlines()]
-    return any(line.strip().startswith("btl_tcp_if_") for line in lines)
-
-
-def _find_strays(host: Host, plugins: Sequence[str]) -> tuple[str, ...]:
-    there = [path for folder in OFI_FOLDERS for path in list_libraries(host, folder, ("libnccl-net",))]
-    return tuple(path for path in there if path not in plugins)
-
-
-def choose_interface(
-    host: Host,
-    interfaces: Sequence[Interface],
-    hosts: Sequence[str] = (),
-    node_rank: int | None = None,
-    master_addr: str = "",
-) -> tuple[str | None, str]:
-    """Return the interface that leads to the other nodes of the job, and how that is known.
-
-    Names are only looked up where there is a choice: a name that does not resolve yet would cost
-    seconds.
-    """
-    if master_addr == "::1" or master_addr == "localhost" or master_addr.startswith("127."):
-        return None, f"the job meets at {master_addr}, on this machine"
-    alive = [item for item in interfaces if _may_lead_out(item)]
-    if not alive:
-        return None, "no interface with an address leads out of this machine"
-    if len(alive) == 1:
-        return alive[0].name, "the only interface that leads to other nodes"
-    known = node_rank is not None and node_rank < len(hosts)
-    own = hosts[node_rank] if known and node_rank is not None else None
-    others = [name for place, name in enumerate(hosts) if place != node_rank]
-    peers = [name for name in (master_addr, *others) if name]
-    found = cluster_interface(host, alive, own, peers)
-    if found is None:
-        names = ", ".join(item.name for item in alive)
-        return None, f"nothing tells which of {names} leads to the other nodes"
-    if own is not None and any(own == address for address, _ in found.addresses):
-        return found.name, f"it has {own}, this node in the list of hosts"
-    return found.name, f"it leads to {peers[0] if peers else own}"
-
-
-def _may_lead_out(interface: Interface) -> bool:
-    """Whether other nodes could be reached: switched on, with a cable, and with an address of a network."""
-    addresses = [address for address, _ in interface.addresses if not address.startswith(LINK_LOCAL)]
-    is_alive = interface.is_up is not False and interface.has_carrier is not False
-    return is_alive and bool(addresses) and leads_out(interface)
-
-
-def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured, ...]:
-    """Return what NCCL's configuration files set.
-
-    NCCL reads $NCCL_CONF_FILE (older ones: ~/.nccl.conf), then /etc/nccl.conf, and sets what is not set
-    yet. Here all three count: whatever stands in one of them was meant.
-    """
-    paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
-    found: dict[str, Configured] = {}
-    for path in paths:
-        for name, value in parse_conf(host.read_text(path) or "" if path else ""):
-            found.setdefault(name, Configured(name, value, path))
-    return tuple(found.values())
-
-
-def parse_conf(text: str) -> list[tuple[str, str]]:
-    """Return the (name, value) pairs of a configuration file, as NCCL's src/misc/param.cc reads them.
-
-    A line is NAME=VALUE; one that begins with ``#``, or has no ``=``, is none. Nothing is stripped.
-    """
-    lines = text.split("\n")[:CONF_LINES_LIMIT]
-    pairs = [line.partition("=") for line in lines if not line.startswith("#")]
-    return [(name, value) for name, equals, value in pairs if equals and name.isidentifier()]
-
-
-def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
-    """Return the topology and graph files for the family of a VM that are there, in the order of places."""
-    family = vm.kind.family if vm and vm.kind else ""
-    texts = [(path, host.read_text(path)) for path in _topology_paths(host, family)] if family else []
-    return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)
-
-
-def _topology_paths(host: Host, family: str) -> list[str]:
-    paths = []
-    for folder in TOPOLOGY_FOLDERS:
-        names = host.list_folder(folder)
-        paths += [
-            f"{folder}/{name}" for name in names if name in (f"{family}-topo.xml", f"{family}-graph.xml")
-        ]
-        if family in names:
-            inner = host.list_folder(f"{folder}/{family}")
-            paths += [f"{folder}/{family}/{name}" for name in inner if name in ("topo.xml", "graph.xml")]
-    return paths
-
-
-def parse_bus_ids(text: str) -> frozenset[str]:
-    """Return the PCI addresses in a topology file, in lower case."""
-    parts = text.lower().split('busid="')[1:]
-    return frozenset(part.partition('"')[0] for part in parts)

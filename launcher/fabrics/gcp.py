@@ -11,7 +11,7 @@ NCCL_GPUDIRECTTCPX_*).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts
-from launcher.fabrics.finding import Found, Wish
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def find(facts: Facts) -> Found:
         fix = "LD_LIBRARY_PATH with the folder of the plugin (/var/lib/tcpxo/lib64)"
         return Found(False, why, has_hardware=is_set, fix=fix)
     if not is_set and not any(part in plugin for part in FOLDERS):
-        return Found(False, f"{plugin} is another plugin")
+        return Found(False, f"{plugin} is another plugin", fix=ELSEWHERE)
     if is_set:
         return Found(True, f"plugin {plugin}", has_hardware=True)
     profile = f"{plugin.rpartition('/')[0]}/{PROFILE}"

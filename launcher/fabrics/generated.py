@@ -14,7 +14,7 @@ topo.cc; NCCL "Environment Variables" (NCCL_TOPO_FILE, NCCL_NET_GDR_LEVEL).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts
-from launcher.machine.azure_vm import Switch
+from launcher.machine.azure_sizes import Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ families of VMs are given in /etc/nccl.conf).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, infiniband_ports, is_omni_path
-from launcher.fabrics.finding import Found, Wish, count, name_ports
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count, name_ports
 from launcher.fabrics.topology_file import plan_family
 
 TYPE_CHECKING = False
@@ -38,11 +38,13 @@ def find(facts: Facts) -> Found:
         fix = "the subnet manager and the cables of this node: ask who runs it, or leave the node out"
         return Found(False, f"no port is ACTIVE ({states})", has_hardware=True, fix=fix)
     if any(map(is_omni_path, facts.ports)):
-        return Found(False, "it is Omni-Path, for which NCCL needs a plugin (OFI, PSM2)", has_hardware=True)
+        why = "it is Omni-Path, for which NCCL needs a plugin (OFI, PSM2)"
+        return Found(False, why, has_hardware=True, fix=ELSEWHERE)
     kind = facts.vm.kind if facts.vm else None
     if kind is not None and not kind.has_verbs:
         name = facts.vm.name if facts.vm else ""
-        return Found(False, f"{name} has RDMA without SR-IOV: NCCL cannot use it", has_hardware=True)
+        why = f"{name} has RDMA without SR-IOV: NCCL cannot use it"
+        return Found(False, why, has_hardware=True, fix=ELSEWHERE)
     if facts.ports:
         return Found(False, "the RDMA devices of this node are no InfiniBand", fix=_ask_for_vm(facts))
     return Found(False, "this node shows no RDMA device (/sys/class/infiniband)", fix=_ask_for_vm(facts))

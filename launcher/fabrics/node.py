@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from launcher.fabrics import plan_fabric
-from launcher.fabrics.facts import read_facts
 from launcher.fabrics.finding import Wish
+from launcher.fabrics.reading import read_facts
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Allocation, Network, Proof, Scope, Setting

@@ -11,7 +11,7 @@ UCX "Frequently Asked Questions" (UCX_NET_DEVICES).
 from __future__ import annotations
 
 from launcher.fabrics.facts import Facts, ethernet_ports, is_accelerated_networking, roce_ports
-from launcher.fabrics.finding import Found, Wish, count, name_ports
+from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count, name_ports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +34,10 @@ def find(facts: Facts) -> Found:
             False, f"{names} is Azure's accelerated networking: no RDMA between VMs", has_hardware=True
         )
     if any(is_accelerated_networking(facts, port) for port in active):
-        return Found(False, "the adapter is the fast path of an ordinary interface", has_hardware=True)
-    return Found(False, "no RDMA port over Ethernet is ACTIVE")
+        return Found(
+            False, "the adapter is the fast path of an ordinary interface", has_hardware=True, fix=ELSEWHERE
+        )
+    return Found(False, "no RDMA port over Ethernet is ACTIVE", fix=ELSEWHERE)
 
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:

@@ -13,6 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+SYNTAX = frozenset(",^=")
+"""Characters that the kernel takes in a name, and that mean something else in these variables."""
 ONE_NAME = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
@@ -22,7 +24,7 @@ def plan_sockets(facts: Facts, fabric: str) -> Iterator[tuple[str, str, str]]:
     GPUDirect-TCPX compares NCCL's variables with a list of its own, and refuses others: there NCCL is
     told nothing.
     """
-    if facts.interface is None:
+    if facts.interface is None or not SYNTAX.isdisjoint(facts.interface):
         return
     if fabric != "gcp":
         yield "NCCL_SOCKET_IFNAME", f"={facts.interface}", facts.why_interface

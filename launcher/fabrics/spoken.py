@@ -13,13 +13,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
-from launcher.frozen import frozen
+from launcher.frozen import frozen, replace
 from launcher.model import Network
 from launcher.redact import printable
 
 LINE = re.compile(r"NCCL (?:INFO|WARN) (.*)")
 NETWORK = re.compile(r"Using network (.+)")
-PORT = re.compile(r"([\w.-]+):([0-9]{1,3})/(IB|RoCE)\b")
+PORT = re.compile(r"([\w.-]{1,64}):([0-9]{1,3})/(IB|RoCE)\b")
 INTERFACE = re.compile(r"\[[0-9]+\]([^:\s\[]+):")
 PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([^\s,]+)")
 CONNECTION = re.compile(r"\[(?:send|receive)\] via NET/([^/\[\]]+)/")
@@ -113,7 +113,7 @@ def hear(spoken: Spoken, line: str) -> Spoken:
         news["provider"] = _short(PROVIDER.findall(text)[0])
     else:
         news["network"] = _find_network(spoken, text)
-    return Spoken(**{**vars(spoken), **news})
+    return replace(spoken, **news)
 
 
 def _find_network(spoken: Spoken, text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.frameworks.horovod import Meeting
+from launcher.frameworks.script import Script
 from launcher.frozen import frozen
 from launcher.model import Allocation, Machine, Topology
 from launcher.options import Options
@@ -27,6 +28,7 @@ class Case:
         forks: Whether we start the processes, rather than being one of them.
         interface: Name of the interface that leads to the other nodes; empty if nobody told gloo of one.
         horovod: How the processes meet by Horovod, if they do.
+        script: The script that each process runs, as far as it can be read.
     """
 
     argv: tuple[str, ...]
@@ -39,6 +41,7 @@ class Case:
     forks: bool
     interface: str = ""
     horovod: Meeting = Meeting()
+    script: Script = Script()
 
     def origin(self, fact: str) -> str:
         """Return where a fact came from."""

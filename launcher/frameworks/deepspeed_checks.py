@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
-from launcher.engines.launchers import Command
+from launcher.command.launchers import Command
+from launcher.environ import COUNT_LIMIT, Malformed, parse_int
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.frameworks.case import Case
 from launcher.frozen import frozen
@@ -109,9 +111,10 @@ def read_hostfile(text: str) -> list[Entry]:
     entries = []
     for words in (line.split() for line in text.splitlines()):
         slots = words[1].removeprefix("slots=") if len(words) > 1 else ""
-        if not words[:1] or words[0].startswith("#") or not slots.isdecimal():
+        if not words[:1] or words[0].startswith("#"):
             continue
-        entries.append(Entry(words[0], int(slots)))
+        with suppress(Malformed):
+            entries.append(Entry(words[0], parse_int(slots)))
     return entries
 
 
@@ -152,14 +155,14 @@ def find_config(argv: tuple[str, ...]) -> str | None:
 
 
 def read_batch(text: str) -> tuple[int, int, int] | None:
-    """Return the three batch sizes of a configuration; None unless all are there, as numbers."""
+    """Return the three batch sizes of a configuration; None unless all are there, as numbers of samples."""
     try:
         config = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if not isinstance(config, dict) or "elasticity" in config:
         return None
-    sizes = [size for name in BATCH if isinstance(size := config.get(name), int) and size > 0]
+    sizes = [size for name in BATCH if type(size := config.get(name)) is int and 0 < size < COUNT_LIMIT]
     return (sizes[0], sizes[1], sizes[2]) if len(sizes) == len(BATCH) else None
 
 

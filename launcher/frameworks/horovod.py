@@ -15,10 +15,13 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.process import is_python
+from launcher.command.line import is_python
+from launcher.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.frameworks.script import list_pythons
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.pythons import own_python
 from launcher.model import Companion, Place, Policy, Scope, Setting, Topology
 from launcher.options import Options
 
@@ -50,9 +53,9 @@ KERAS = (
     "horovod.tensorflow import keras",
     "horovod import keras",
 )
-_HERE = os.path.dirname(os.path.abspath(__file__))
-WAITER = os.path.join(_HERE, "horovod_wait.py")
-SERVER = os.path.join(_HERE, "horovod_server.py")
+_PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers")
+WAITER = os.path.join(_PROGRAMS, "horovod_wait.py")
+SERVER = os.path.join(_PROGRAMS, "horovod_server.py")
 
 
 @frozen
@@ -93,7 +96,8 @@ def find_meeting(
     Raises:
         UsageError: Horovod is asked for, and cannot meet in such a job.
         Unavailable: The script and its Keras do not go together.
-        EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other.
+        EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other; or it would
+            meet at a port that is none.
     """
     asked = options.text("framework", "auto")
     if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
@@ -101,22 +105,34 @@ def find_meeting(
     if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
         return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
+    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
     why = f"{script.path} imports horovod" if script.imports(NAME) else ""
+    if why and asked == "auto" and host.find_version(python, environ, NAME) == "":
+        return Meeting(notes=(f"{why}, and {python} has none: taken for a job without it",))
     if why:
         _check_keras(script, python, environ, host)
-    if asked == NAME:
-        why = options.origins("framework")[0]
-    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
+    why = options.origins("framework")[0] if asked == NAME else why
     if not why:
-        maybe = bool(python) and not starter and not environ.get(CONTROLLER)
-        return _trap(python) if maybe and host.find_version(python, environ, NAME) else Meeting()
+        maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
+        return _trap(_find_python(argv, environ, host)) if maybe else Meeting()
     kind, notes = _choose_controller(python, environ, starter, host)
-    problems = [*_find_gaps(topology), *_find_contradictions(environ)] if kind == GLOO else []
-    if problems and asked == "auto":
+    if kind == GLOO and not _can_meet(topology, environ, is_asked=asked == NAME):
         return _trap(python)
-    if problems:
-        raise problems[0]
     return Meeting(kind, why, notes)
+
+
+def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool) -> bool:
+    """Whether gloo brings these processes together; where the user asks for it, it must.
+
+    Raises:
+        UsageError: It is asked for, and the job has not what it needs.
+        EnvironmentUntrusted: It is asked for, and contradicted; or the port is none.
+    """
+    _check_port(environ)
+    problems = [*_find_gaps(topology), *_find_contradictions(environ)]
+    if problems and is_asked:
+        raise problems[0]
+    return not problems
 
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
@@ -157,7 +173,17 @@ def _choose_controller(
     return GLOO, (f"Horovod {what}, and mpirun is of {STARTERS[starter]}: it meets by gloo",)
 
 
+def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
+    """Return a Python that has Horovod: the command's, or where that is unknown one that it may come to."""
+    known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
+    pythons = list_pythons(argv, environ) if known is None else [argv[0]]
+    return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
+
+
 def _trap(python: str) -> Meeting:
+    """Return what makes ``hvd.init()`` fail, if there is a Python that has Horovod."""
+    if not python:
+        return Meeting()
     note = (
         f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
         "(else hvd.init() fails, rather than make every process a job of its own)"
@@ -187,6 +213,18 @@ def _find_contradictions(environ: Mapping[str, str]) -> list[EnvironmentUntruste
     what = f"{OPERATIONS}={environ[OPERATIONS]}, but no mpirun starts the processes: each would be alone"
     fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
     return [EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))]
+
+
+def _check_port(environ: Mapping[str, str]) -> None:
+    """Hold that a rendezvous can listen where the user says: else all ranks would wait for it."""
+    if not environ.get(PORT):
+        return
+    try:
+        parse_int(environ[PORT], 1, PORT_LIMIT)
+    except Malformed as error:
+        what = f"{PORT}={shorten(environ[PORT])!r}: expected {error}"
+        fix = "a port that is free on node 0, or unset it: the one above MASTER_PORT is agreed on"
+        raise EnvironmentUntrusted(Problem("malformed-variable", what, "environment", fix)) from None
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -249,7 +287,7 @@ def plan_companions(case: Case) -> list[Companion]:
     """Return Horovod's rendezvous server where rank 0 is, run by the Python that has Horovod."""
     if not _is_served(case) or all(place.rank for place in case.topology.places):
         return []
-    python = case.argv[0] if case.argv and is_python(case.argv[0]) else sys.executable
+    python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
     return [
         Companion("horovod server", (python, SERVER, str(find_port(case)), name_slots(case.topology))),
     ]
@@ -261,9 +299,8 @@ def _is_served(case: Case) -> bool:
 
 def find_port(case: Case) -> int:
     """Return the port of the rendezvous: the user's, else the one above MASTER_PORT, agreed on unasked."""
-    told = case.environ.get(PORT, "")
-    if told.isascii() and told.isdecimal():
-        return int(told)
+    if case.environ.get(PORT):
+        return parse_int(case.environ[PORT], 1, PORT_LIMIT)
     port = case.topology.master_port
     return port + 1 if port < 65535 else port - 1
 

@@ -72,6 +72,18 @@ def is_distributed(script: Script) -> bool:
     return "jax.distributed" in script.text and script.imports(NAME)
 
 
+def check(case: Case) -> tuple[str, ...]:
+    """Return what is worth a word where a script does not show that its processes will be one job."""
+    text = case.script.text
+    alone = case.options.framework != NAME or case.topology.world_size == 1
+    if alone or not text or "distributed" in text:
+        return ()
+    return (
+        f"{case.script.path} does not call jax.distributed.initialize(): unless something that it imports "
+        "does, each process is a job of its own",
+    )
+
+
 def is_named(case: Case) -> bool:
     """Whether this is a job of JAX: the user says so, or its script, or Kubeflow."""
     return case.options.text("framework") == NAME or COORDINATOR in case.environ

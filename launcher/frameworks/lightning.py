@@ -27,6 +27,8 @@ NAME = "lightning"
 NUM_NODES, DEVICES = "PL_TRAINER_NUM_NODES", "PL_TRAINER_DEVICES"
 """The Trainer's arguments where the script gives none: otherwise 1 node, and all devices that are seen."""
 SLURM = "SLURM_NTASKS"
+PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+"""What a script of it imports."""
 TRAINER = "trainer."
 """What its own command lines, and those of Hydra, put in front of the Trainer's arguments."""
 
@@ -74,14 +76,20 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     ]
 
 
+def is_script(case: Case) -> bool:
+    """Whether the script is Lightning's by its imports, and nobody has named another framework."""
+    asked = case.options.framework in ("", NAME)
+    return asked and any(case.script.imports(package) for package in PACKAGES)
+
+
 def check(case: Case) -> tuple[str, ...]:
     """Return what is worth a word where the job is Lightning's, or its command line looks like that.
 
     Raises:
-        UsageError: The job is Lightning's by name, and cannot be what its command line says.
+        UsageError: The job is Lightning's, and cannot be what its command line or its script says.
     """
     named = case.options.text("framework") == NAME
-    if not named and not any(TRAINER in word for word in case.argv):
+    if not named and not any(TRAINER in word for word in case.argv) and not is_script(case):
         return ()
     from launcher.frameworks.lightning_job import check_job
 

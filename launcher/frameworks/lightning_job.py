@@ -1,22 +1,22 @@
 """Does a Lightning job fit the nodes and processes that it gets? Said before the start.
 
 Trainer(num_nodes, devices) must be the job's: where they differ, processes wait for others that nobody
-starts, or each node trains alone. What the script itself says is not known here; what stands on its
-command line, or in the variables of the Trainer, is:
+starts, or each node trains alone. Of the script numbers are read that are written in its call of the Trainer;
+then what stands on its command line, or in the variables of the Trainer:
 
     --trainer.num_nodes 2   --trainer.devices=8        LightningCLI
     trainer.num_nodes=2     +trainer.devices=[0,1]     Hydra
     --num_nodes 2           --devices=8                scripts with arguments of their own
 
 The last kind may mean something else, so it counts only where Lightning was named. A mismatch is fatal
-where Lightning was named, else a note.
+where Lightning was named, or stands in the script, else a note.
 """
 
 from __future__ import annotations
 
 from launcher.environ import MPI_STARTERS, Malformed, parse_int, shorten
 from launcher.errors import Problem, UsageError
-from launcher.frameworks.lightning import DEVICES, NUM_NODES, TRAINER, count_nodes
+from launcher.frameworks.lightning import DEVICES, NUM_NODES, TRAINER, count_nodes, is_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
     Raises:
         UsageError: All that cannot work, at once.
     """
+    written = _compare_script(case)
+    if written:
+        raise UsageError(*written)
     problems = _compare(case, named)
     if not named:
         return tuple(f"{problem.what}; {problem.fix}" for problem in problems)
@@ -47,8 +50,6 @@ def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
 
 
 def _compare(case: Case, named: bool) -> list[Problem]:
-    job = case.topology
-    wanted = {"num_nodes": (count_nodes(job), "nodes"), "devices": (job.local_size, "processes per node")}
     given = list(read_arguments(case.argv, bare=named))
     variables = (("num_nodes", NUM_NODES), ("devices", DEVICES)) if named else ()
     given += [
@@ -56,14 +57,42 @@ def _compare(case: Case, named: bool) -> list[Problem]:
     ]
     problems = []
     for name, written, text in given:
-        count, (here, what) = count_devices(text), wanted[name]
-        if count is not None and here is not None and count != here:
-            where = "environment" if written.startswith("PL_") else "command line"
-            said = f"{shorten(written)}: the job has {here} {what}"
-            flag = "--nnodes" if name == "num_nodes" else "--nproc-per-node"
-            fix = f"say {here} there, or start the job with {flag} {count}"
-            problems.append(Problem("lightning-mismatch", said, where, fix))
+        where = "environment" if written.startswith("PL_") else "command line"
+        problems += _judge(case, name, shorten(written), count_devices(text), where)
     return problems
+
+
+def _judge(case: Case, name: str, written: str, count: int | None, where: str) -> list[Problem]:
+    """Return what is wrong with one argument of the Trainer; nothing where it, or the job's, is not known."""
+    job, of_nodes = case.topology, name == "num_nodes"
+    here, what = (count_nodes(job), "node") if of_nodes else (job.local_size, "process")
+    if count is None or here is None or count == here:
+        return []
+    unit = what if here == 1 else f"{what}s" if of_nodes else f"{what}es"
+    place = "" if of_nodes else " per node"
+    said = f"{written}: the job has {here if here > 1 else 'one'} {unit}{place}"
+    flag = "--nnodes" if of_nodes else "--nproc-per-node"
+    fix = f"say {here} there, or start the job with {flag} {count}"
+    return [Problem("lightning-mismatch", said, where, fix)]
+
+
+def _compare_script(case: Case) -> list[Problem]:
+    """Return what is wrong with the Trainer that the script makes, where none of those that it makes fits."""
+    if not is_script(case):
+        return []
+    from launcher.frameworks.lightning_script import read_trainers
+
+    problems = [
+        [
+            problem
+            for name, (text, count) in trainer.counts.items()
+            for problem in _judge(
+                case, name, f"{case.script.path}:{trainer.line}: {trainer.name}({text})", count, "the script"
+            )
+        ]
+        for trainer in read_trainers(case.script.text)
+    ]
+    return problems[0] if problems and all(problems) else []
 
 
 def read_arguments(argv: Sequence[str], *, bare: bool) -> Iterator[tuple[str, str, str]]:

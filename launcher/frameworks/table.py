@@ -6,8 +6,8 @@ servers), is for a job of that framework: one that a flag, the command or the sc
 A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
 ``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
-``check(case)``, which returns what is worth a word, and raises what cannot work. TensorFlow, which gives out
-roles, has more: see what is called ``plan_*`` here.
+``check(case)``, which returns what is worth a word, and may raise what cannot work. TensorFlow, which gives
+out roles, has more: see what is called ``plan_*`` here.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-ALWAYS = (deepspeed, horovod, jax, lightning, open_mpi)
+ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""
-CHECKED = (accelerate, lightning)
+CHECKED = (lightning,)
 """Those that look at the job before it starts."""
+WARNING = (accelerate, jax)
+"""Those whose processes can be jobs of their own, without a word and with success."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -78,6 +80,12 @@ def plan_meeting(case: Case) -> Meeting | None:
     return meeting
 
 
+def bears_losses(case: Case) -> bool:
+    """Whether a framework goes on without a process that is lost, and decides itself how the job ends."""
+    named = _find_tensorflow(case.options, case.allocation)
+    return bool(named and named.bears_losses(case))
+
+
 def plan_process(case: Case, place: Place) -> list[Setting]:
     """Return what differs from process to process."""
     return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
@@ -94,7 +102,14 @@ def check(case: Case) -> tuple[str, ...]:
     Raises:
         UsageError: The job is of a framework that cannot work so.
     """
-    return tuple(note for framework in CHECKED for note in framework.check(case))
+    named = _find_tensorflow(case.options, case.allocation)
+    checked = [*CHECKED, named] if named else [*CHECKED]
+    return tuple(note for framework in checked for note in framework.check(case))
+
+
+def warn(case: Case) -> tuple[str, ...]:
+    """Return what must be said at the start, because nobody would notice it later."""
+    return tuple(note for framework in WARNING for note in framework.check(case))
 
 
 def _list_all(case: Case) -> list[Any]:

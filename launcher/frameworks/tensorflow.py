@@ -1,4 +1,4 @@
-"""TensorFlow: TF_CONFIG of each task, and who runs what; loaded only for a job that is one of TensorFlow.
+"""TensorFlow: who runs what on a node, and what a node has to know; loaded only for a job of TensorFlow.
 
 A TF_CONFIG that is there already is the platform's word: it stays as it is (`launcher.sources.tensorflow` has
 validated it). In the others the evaluator is not part of the cluster: TensorFlow 2.3 and later want it so.
@@ -13,22 +13,31 @@ import json
 import os
 import sys
 
-from launcher.engines.process import PYTHON_VARIABLE, is_python
+from launcher.command.line import is_python
 from launcher.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.flags import ROLE_FLAGS, ROLES, TENSORFLOW
+from launcher.flags import TENSORFLOW
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
-    FIRST_PORT,
     PS,
     WORKER,
     Cast,
     Task,
     plan_cast,
-    plan_ranks,
 )
-from launcher.machine.gpus import share_gpus
-from launcher.model import Allocation, Companion, Meeting, Place, Scope, Setting, Topology
+from launcher.frameworks.tensorflow_tasks import (
+    GROWTH,
+    TF_CONFIG,
+    asks_for_roles,
+    find_cast,
+    find_hosts,
+    list_computing,
+    plan_config,
+    plan_gpus,
+    require_node_rank,
+)
+from launcher.machine.pythons import own_python
+from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.options import Options
 
 TYPE_CHECKING = False
@@ -37,8 +46,6 @@ if TYPE_CHECKING:
 
     from launcher.frameworks.case import Case
 
-TF_CONFIG = "TF_CONFIG"
-VISIBLE = "CUDA_VISIBLE_DEVICES"
 SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
 """The standard server, a program of its own: the job's Python need not have the launcher."""
 WATCH = "watch"
@@ -65,11 +72,6 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
     if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
         return _topology(allocation, allocation.world_size, allocation.local_size, ())
     return None
-
-
-def asks_for_roles(options: Options) -> bool:
-    """Whether the user names roles, rather than that the framework is TensorFlow."""
-    return any(options.get(dest) is not None for dest in ROLE_FLAGS)
 
 
 def _topology(
@@ -100,9 +102,14 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     if case.environ.get(TF_CONFIG):
         _check_inherited(case)
         return []
-    cast, hosts = _find_cast(case), _find_hosts(case)
-    task = cast.ranked[place.rank] if case.forks else cast.on(_node_rank(case))[place.local_rank]
-    return [_config(cast, task, hosts, case), *_plan_gpus(cast, task, case)]
+    cast, hosts = find_cast(case), find_hosts(case)
+    task = cast.ranked[place.rank] if case.forks else cast.on(require_node_rank(case))[place.local_rank]
+    return [plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case)]
+
+
+def bears_losses(case: Case) -> bool:
+    """Whether there is a coordinator, which gives the work of a lost worker to another."""
+    return asks_for_roles(case.options) and find_cast(case).coordinated
 
 
 def plan_companions(case: Case) -> list[Companion]:
@@ -111,8 +118,8 @@ def plan_companions(case: Case) -> list[Companion]:
         return _plan_inherited(case)
     if not asks_for_roles(case.options):
         return []
-    cast, hosts = _find_cast(case), _find_hosts(case)
-    tasks = [task for task in cast.on(_node_rank(case)) if task not in cast.ranked]
+    cast, hosts = find_cast(case), find_hosts(case)
+    tasks = [task for task in cast.on(require_node_rank(case)) if task not in cast.ranked]
     return [*(_companion(cast, task, hosts, case) for task in tasks), *_plan_watch(cast, hosts, case)]
 
 
@@ -120,7 +127,7 @@ def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
     """Return the ports that the tasks of this node will listen on, and the names of the tasks."""
     if case.environ.get(TF_CONFIG):
         return ()
-    cast, node = _find_cast(case), _node_rank(case)
+    cast, node = find_cast(case), require_node_rank(case)
     own = [task for task in cast.on(node) if task.role != EVALUATOR]
     if not case.forks:
         own = [task for task in own if task.place == case.topology.local_rank]
@@ -132,12 +139,12 @@ def plan_meeting(case: Case) -> Meeting | None:
     job = case.topology
     if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
         return None
-    _find_cast(case)  # it says what is missing besides
-    node = _node_rank(case)
-    assert job.node_count is not None  # noqa: S101 - `_find_cast` holds it
+    find_cast(case)  # it says what is missing besides
+    node = require_node_rank(case)
+    assert job.node_count is not None  # noqa: S101 - `find_cast` holds it
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
-    wait_s = _wait_s(case.options)
-    return Meeting(job.master_addr, job.master_port, member, count, node, job.node_count, wait_s)
+    wait_s, token_file = _wait_s(case.options), case.options.text("token_file")
+    return Meeting(job.master_addr, job.master_port, member, count, node, job.node_count, wait_s, token_file)
 
 
 def _plan_inherited(case: Case) -> list[Companion]:
@@ -171,7 +178,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     waited_for = [cast.address(other, hosts) for other in cast.ranked]
     alone = not any(other.node == task.node for other in cast.ranked)
     leaves = ("--until", ",".join(waited_for), "--wait", f"{_wait_s(case.options):g}") if alone else ()
-    settings = (_config(cast, task, hosts, case), *_plan_gpus(cast, task, case))
+    settings = (plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case))
     finishes = task.role == EVALUATOR  # a server never ends by itself
     if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
         return Companion(task.name, _server(case, leaves), settings)
@@ -184,7 +191,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
 
 def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
     """Return who ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
-    node = _node_rank(case)
+    node = require_node_rank(case)
     workers = [task for task in cast.tasks if task.role == WORKER]
     is_here = any(task.role == CHIEF for task in cast.on(node))
     if not cast.coordinated or not is_here or all(task.node == node for task in workers):
@@ -197,7 +204,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
 def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command line of the standard server, by the Python of the command."""
     python = case.argv[0] if case.argv and is_python(case.argv[0]) else ""
-    return (python or case.environ.get(PYTHON_VARIABLE) or sys.executable, SERVER, *words)
+    return (python or own_python(case.environ), SERVER, *words)
 
 
 def _wait_s(options: Options) -> float:
@@ -208,61 +215,17 @@ def _runs_standard(options: Options) -> bool:
     return options.text("tf_server", "auto") == "standard"
 
 
-def _find_cast(case: Case) -> Cast:
-    job = case.topology
-    if asks_for_roles(case.options):
-        return plan_cast(case.options, job.node_count or 1)
-    if job.node_count is None or job.local_size is None or job.world_size != job.node_count * job.local_size:
-        raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
-    return plan_ranks(job.node_count, job.local_size, int(case.options.number("tf_port", FIRST_PORT)))
-
-
-def _find_hosts(case: Case) -> tuple[str, ...]:
-    """Return the address of every node, node 0 first; a word in its place until the nodes have met."""
-    count = case.topology.node_count or 1
-    if count == 1:
-        return (case.topology.master_addr,)
-    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
-
-
-def _node_rank(case: Case) -> int:
-    if case.topology.node_rank is None:
-        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
-    return case.topology.node_rank
-
-
-def _config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting:
-    """Return TF_CONFIG of one task."""
-    cluster = {role: cast.addresses(role, hosts) for role in ROLES if role != EVALUATOR}
-    config = {
-        "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
-        "task": {"type": task.role, "index": task.index},
-        "environment": "cloud",
-    }
-    where = case.origin("hosts") if case.allocation.hosts else "addresses as the nodes tell them at the start"
-    where = "one node" if case.topology.node_count == 1 else where
-    text = json.dumps(config, separators=(",", ":"))
-    return Setting(
-        TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
-    )
-
-
-def _plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
-    """Return which GPUs a task of several on a node sees: TensorFlow takes all memory of all that it sees.
-
-    Those that compute share them evenly; the others have none beside them.
-    """
-    gpus, node = case.machine.gpu_count or 0, cast.on(task.node)
-    roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
-    computing = [other for other in node if other.role in roles]
-    if not gpus or len(node) < 2 or not computing or case.options.get("gpus_per_process"):
-        return []
-    if task not in computing:
-        return [Setting(VISIBLE, "-1", f"the GPUs are for {computing[0].name} of this node")]
-    each = gpus // len(computing)
-    mine = share_gpus(case.environ.get(VISIBLE), gpus, computing.index(task), each) if each else None
-    why = f"{gpus} GPUs for {len(computing)} tasks that compute"
-    return [] if mine is None or len(computing) < 2 else [Setting(VISIBLE, mine, why)]
+def check(case: Case) -> tuple[str, ...]:
+    """Return a word on tasks that have to share a GPU."""
+    if case.environ.get(TF_CONFIG) or case.topology.node_rank is None or not case.machine.gpu_count:
+        return ()
+    cast = find_cast(case)
+    gpus, count = case.machine.gpu_count, len(list_computing(cast, case.topology.node_rank))
+    if count <= gpus or case.options.get("gpus_per_process"):
+        return ()
+    seen = f"{gpus} GPU{'s are' if gpus > 1 else ' is'} seen on this node"
+    shared = f"several share one, with {GROWTH}=true unless set; NCCL does not work between these"
+    return (f"{count} tasks compute, and {seen}: {shared}",)
 
 
 def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
@@ -299,14 +262,4 @@ def _both(options: Options) -> Problem:
         f"TF_CONFIG is set, which says what this task is, and so does {flags}",
         "command line and environment",
         f"leave out the flags, or the platform's word: env -u {TF_CONFIG} launcher run ...",
-    )
-
-
-def _unknown(case: Case, what: str) -> Problem:
-    started = "process" if case.allocation.scope is Scope.PROCESS else "node"
-    return Problem(
-        "tf-config-unknown",
-        f"{TF_CONFIG} must say which node each task is on, and nothing here says {what}",
-        f"environment, started once per {started} by {case.allocation.source}",
-        "start as many processes on each node, and pass --node-rank R if the platform has none",
     )

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from launcher.environ import PORT_LIMIT
 from launcher.errors import Problem, UsageError
-from launcher.flags import ROLE_FLAGS, ROLES
+from launcher.flag_values import ROLES
+from launcher.flags import ROLE_FLAGS
 from launcher.frozen import frozen
 from launcher.options import Options
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CHIEF, WORKER, PS, EVALUATOR = ROLES
+LISTENING = (CHIEF, WORKER, PS)
+"""Roles that are in the cluster, and so have a port: the last in order, the evaluator, has none."""
 FIRST_PORT = 2222
 """Azure ML's, and what TensorFlow's own guides show."""
 WHERE = "command line and environment"
@@ -182,7 +185,8 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
     beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
     if beyond:
         what = f"{asked}: {beyond[0]}, but the nodes of this job are 0..{node_count - 1}"
-        return Problem("roles-outside", what, WHERE, "name nodes that are there")
+        fix = "say how many nodes there are: --nnodes N, or --hosts HOST,...; or name nodes that are there"
+        return Problem("roles-outside", what, WHERE, fix)
     several = [role for role in (CHIEF, EVALUATOR) if len(nodes[role]) > 1]
     if several:
         return Problem(
@@ -197,7 +201,8 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
             "no-chief", what, WHERE, "leave out --no-chief, or pass --tf1 for a program of TensorFlow 1"
         )
     per_node = [sum(nodes[role].count(node) for role in ROLES) for node in range(node_count)]
-    beyond_ports = _find_port_problem(int(options.number("tf_port", FIRST_PORT)), max(per_node))
+    listening = [sum(nodes[role].count(node) for role in LISTENING) for node in range(node_count)]
+    beyond_ports = _find_port_problem(int(options.number("tf_port", FIRST_PORT)), max(listening))
     if beyond_ports is not None:
         return beyond_ports
     idle = [node for node in range(node_count) if not per_node[node]]
@@ -208,9 +213,10 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
 
 
 def _find_port_problem(first_port: int, task_count: int) -> Problem | None:
-    """Return what is wrong where the tasks of a node do not all have a port."""
+    """Return what is wrong where the tasks of a node that listen do not all have a port."""
     last = first_port + task_count - 1
     if last < PORT_LIMIT:
         return None
-    what = f"--tf-port {first_port}: a node has {task_count} tasks, and the last would listen on port {last}"
+    tasks = f"{task_count} tasks that listen, and the last would listen on port {last}"
+    what = f"--tf-port {first_port}: a node has {tasks}"
     return Problem("roles", what, WHERE, "a lower --tf-port, or fewer tasks on the node")

@@ -6,6 +6,7 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
+from launcher.environ import MPI_STARTERS
 from launcher.model import Binding, Machine, Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
@@ -58,20 +59,26 @@ def plan_process(place: Place, origins: Mapping[str, str]) -> list[Setting]:
     ]
 
 
-def plan_threads(topology: Topology, machine: Machine, forks: bool) -> list[Setting]:
+def plan_threads(
+    topology: Topology, machine: Machine, forks: bool, environ: Mapping[str, str]
+) -> list[Setting]:
     """Return OMP_NUM_THREADS where several processes share a node, unless the user set it.
 
     torchrun sets 1, which starves data loading and CPU operators on a 96-core node; without any
     setting each process would start a thread per core. The cores divided by the processes is what
-    each can really have. A process that mpirun has bound keeps to its own cores.
+    each can really have. A process that was bound as one of several keeps to its own cores; those that
+    we start share the CPUs that we were bound to, unless mpirun bound us: it does so whatever it starts.
     """
     size = topology.local_size
     cpus = machine.cpu_count
     if not cpus or size is None or size < 2:
         return []
     bound = machine.bound_cpu_count
-    if not forks and bound is not None and bound < cpus:
-        return [Setting("OMP_NUM_THREADS", str(max(1, bound)), f"{bound} CPUs bound", Policy.IF_UNSET)]
+    if bound is not None and bound < cpus:
+        if not forks:
+            return [Setting("OMP_NUM_THREADS", str(max(1, bound)), f"{bound} CPUs bound", Policy.IF_UNSET)]
+        if not any(name in environ for name in MPI_STARTERS):
+            cpus = bound
     why = f"{cpus} CPUs for {size} processes"
     return [Setting("OMP_NUM_THREADS", str(max(1, cpus // size)), why, Policy.IF_UNSET)]
 

@@ -1,10 +1,12 @@
 """What runs inside of the training processes, whatever Python and environment those have.
 
-A ``.pth`` line, a ``sitecustomize`` or `launcher.setup` calls `arm`. Where no launcher has set the
-variables that costs the import of two small modules; a line that looks at the variable first
-(docs/stalls.md) costs nothing.
-Everything in this package runs on Python 3.8 and newer, imports nothing of the launcher outside of
-it, never raises and never prints: it is a guest in somebody else's program.
+The line that ``launcher hook install`` puts into a site-packages calls `launcher.hook.enter.enter`, which
+calls `arm`; so does `launcher.setup`. Where no launcher has set the variables, `arm` costs the import of
+two small modules.
+What runs there (this, process, enter, program, marker, apply) runs on Python 3.8 and newer, imports nothing
+of the launcher outside of this package and never raises: it is a guest in somebody else's program. The rest
+is the launcher's own: answer and child (what such a process should see), and the command that installs the
+line (command, install, line, place, shell).
 """
 
 import os
@@ -15,6 +17,8 @@ STACKS_NAME = "stacks.txt"
 """How the launcher calls that file, in a folder that is the process's own."""
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Names the file for an exception that ends the process (torch's error-file protocol)."""
+WRITER = "launcher.hook"
+"""Under ``extraInfo.writer`` in our error files; torch's own have no such key."""
 STACK_SIGNAL = 61
 """The signal that asks a process for its stacks: ``SIGRTMAX-3``.
 
@@ -27,12 +31,16 @@ is what a process that is not armed should not pay for.
 """
 
 
-def arm() -> None:
+def arm(*, errors: bool = True) -> None:
     """Let the launcher ask this process where it is, and hear of the exception that ends it.
 
     Does nothing where no launcher has set the variables for it, and nothing when called again.
+
+    Args:
+        errors: Whether an exception is to be written down; not that of a tool beside the job.
     """
-    stacks_path, error_path = os.environ.get(STACKS_VARIABLE), os.environ.get(ERROR_VARIABLE)
+    stacks_path = os.environ.get(STACKS_VARIABLE)
+    error_path = os.environ.get(ERROR_VARIABLE) if errors else None
     if stacks_path or error_path:
         try:
             from launcher.hook.process import arm_process

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 
-from launcher.hook import STACK_SIGNAL
+from launcher.hook import STACK_SIGNAL, WRITER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
-WRITER = "launcher.hook"
-"""Under ``extraInfo.writer`` in our error files; torch's own have no such key."""
 TEXT_LIMIT = 1 << 14
 """Characters kept from each end of a message or traceback."""
 READ_LIMIT_BYTES = 1 << 20
@@ -69,7 +67,8 @@ def arm_process(stacks_path: str | None, error_path: str | None) -> None:
         OSError: The file for stacks cannot be made; the error file is taken care of nevertheless.
     """
     global _recorder, _answers
-    if error_path and _recorder is None:
+    # The hook at the start and launcher.setup() may be two copies of this module
+    if error_path and _recorder is None and getattr(sys.excepthook, "path", None) != error_path:
         sys.excepthook = _recorder = _Recorder(error_path, sys.excepthook)
     # Somebody else's handler stays: it was there first, and we would not know what it is for.
     if stacks_path and not _answers and signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:

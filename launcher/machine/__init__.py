@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.host import Host
-from launcher.machine.gpus import count_visible_gpus
+from launcher.machine.gpus import count_visible_gpus, find_doubles
 from launcher.model import Machine
 
 TYPE_CHECKING = False
@@ -11,11 +12,32 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+OTHERS = ("kfd", "accel", "hl", "davinci", "neuron", "cambricon_dev", "mtgpu", "renderD")
+"""Beginnings of device files of AMD, Gaudi, TPUs, Ascend, Trainium and others; of Intel in dri."""
+
+
 def read_machine(host: Host, environ: Mapping[str, str]) -> Machine:
-    """Read what planning needs of a node; what cannot be read is None."""
-    bound = host.affinity()
+    """Read what planning needs of a node; what cannot be read is None.
+
+    Raises:
+        EnvironmentUntrusted: A GPU is listed twice.
+    """
+    devices = (*host.list_folder("/dev"), *host.list_folder("/dev/dri"))
+    bound, exposed, listed = host.affinity(), host.gpu_count(), environ.get(VISIBLE)
+    doubles = find_doubles(listed) if listed and exposed else []
+    if doubles:
+        raise EnvironmentUntrusted(
+            Problem(
+                "gpu-listed-twice",
+                f"{VISIBLE}={listed}: {', '.join(doubles)} more than once: CUDA finds no device at all then",
+                f"environment: {VISIBLE}",
+                f"unset it, or list each of the {exposed} GPUs that are here once",
+            )
+        )
     return Machine(
-        gpu_count=count_visible_gpus(host.gpu_count(), environ.get("CUDA_VISIBLE_DEVICES")),
+        gpu_count=count_visible_gpus(exposed, listed),
         cpu_count=host.granted_cpus(),
         bound_cpu_count=None if bound is None else len(bound),
+        has_others=any(name.startswith(OTHERS) for name in devices),
     )

@@ -1,16 +1,11 @@
-"""Azure VM sizes: what one has, what Azure documents for it, and how a container can know its own.
+"""The VM of Azure that we run in: how a container can know its size, and with that what it has.
 
 The size stands in a variable (Azure ML's common runtime), its family in another (what Azure's images
 call NCCL_TOPO_FAMILY), else only the instance metadata service knows it. That one is asked where a
 caller wants it, never by `read_vm`: outside of Azure nobody answers, and in Kubernetes it is often
 blocked.
 
-A size that is not in the table is no error: its kind is None, and nothing follows from it.
-
-Source: Azure/azurehpc-health-checks conf/*.conf (devices, counts, rates), Microsoft Learn "HPC VM
-sizes" and the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (what its images write to
-/etc/nccl.conf, and where their topology files are and what they say of PCI), Azure's NCCL benchmark settings
-(graceblackwell.conf), "Azure Instance Metadata Service".
+Source: Microsoft Learn, "Azure Instance Metadata Service".
 """
 
 from __future__ import annotations
@@ -18,6 +13,7 @@ from __future__ import annotations
 from launcher.environ import shorten
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.azure_sizes import KINDS, VmKind, bare_size, find_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,169 +30,6 @@ SIZE_PATH = "/metadata/instance/compute/vmSize?api-version=2021-01-01&format=tex
 IMDS_TIMEOUT_S = 1.0
 SIZE_LIMIT = 64
 """Longer than any name of a size."""
-
-
-@frozen
-class Switch:
-    """A PCI switch of the machine below a VM: what hangs below it, by PCI domains (all are bus 0, device 0).
-
-    Attributes:
-        node: Its NUMA node.
-        gpus: Domains of the GPUs.
-        ports: Domains of the InfiniBand devices.
-        speed: Of its links, in NCCL's words.
-    """
-
-    node: int
-    gpus: tuple[int, ...]
-    ports: tuple[int, ...]
-    speed: str
-
-
-@frozen
-class VmKind:
-    """What the VMs of a size have.
-
-    Attributes:
-        sizes: Names in lower case, without ``standard_``; one ``*`` stands for anything.
-        gpu: Model; None without GPUs.
-        gpu_counts: GPUs, one number per name, or one for all.
-        port_count: InfiniBand ports that programs can use by verbs.
-        rate_gbps: Of each.
-        has_verbs: False where there is an RDMA network, but no way for NCCL or UCX to use it (Network
-            Direct instead of SR-IOV).
-        family: Name of Azure's settings for it, and of its topology file; empty without any.
-        graph: Whether the family has a graph file besides.
-        settings: What Azure documents for the family, files apart: what its images write to /etc/nccl.conf,
-            for GB200 and GB300 what its benchmarks use.
-        switches: Which GPUs and ports share a PCI switch, where the VM's own tree does not show it.
-        has_imex: Whether NVLink leads to other VMs, through a channel that a container must be given.
-    """
-
-    sizes: tuple[str, ...]
-    gpu: str | None
-    gpu_counts: tuple[int, ...] = (0,)
-    port_count: int = 0
-    rate_gbps: int | None = None
-    has_verbs: bool = True
-    family: str = ""
-    graph: bool = False
-    settings: tuple[tuple[str, str], ...] = ()
-    switches: tuple[Switch, ...] = ()
-    has_imex: bool = False
-
-
-_AFFINITY = ("NCCL_IGNORE_CPU_AFFINITY", "1")
-_ORDERING = ("NCCL_IB_PCI_RELAXED_ORDERING", "1")
-_UCX_ORDERING = ("UCX_IB_PCI_RELAXED_ORDERING", "on")
-_GRACE_BLACKWELL = (
-    ("NCCL_IB_SL", "1"),
-    ("NCCL_NET_GDR_LEVEL", "PHB"),
-    ("NCCL_NET_GDR_C2C", "1"),
-    ("NCCL_NVLS_ENABLE", "1"),
-)
-_ND_V4 = tuple(
-    Switch(node, gpus, ports, "16 GT/s")
-    for node, gpus, ports in (
-        (0, (0x3, 0x4), (0x103, 0x104)),
-        (1, (0x1, 0x2), (0x101, 0x102)),
-        (2, (0xD, 0xE), (0x107, 0x108)),
-        (3, (0xB, 0xC), (0x105, 0x106)),
-    )
-)
-"""Pairs of GPUs with pairs of ports; the first GPU is on node 1."""
-_ND_V5 = tuple(
-    Switch(place // 4, (gpu,), (0x101 + place,), "32.0 GT/s PCIe")
-    for place, gpu in enumerate((0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC))
-)
-"""Each GPU with a port of its own."""
-
-KINDS = (
-    VmKind(("nc6", "nc12", "nc24"), "K80", (1, 2, 4)),
-    VmKind(("nc24r",), "K80", (4,), has_verbs=False),
-    VmKind(("nc24rs_v2",), "P100", (4,), has_verbs=False),
-    VmKind(("nd24rs",), "P40", (4,), has_verbs=False),
-    VmKind(("nc6s_v3", "nc12s_v3", "nc24s_v3"), "V100 PCIe", (1, 2, 4)),
-    VmKind(("nc24rs_v3",), "V100 PCIe", (4,), 1, 56),
-    VmKind(("nd40rs_v2",), "V100 SXM2", (8,), 1, 100, family="ndv2", settings=(_AFFINITY,)),
-    VmKind(("nc24ads_a100_v4", "nc48ads_a100_v4"), "A100 PCIe", (1, 2)),
-    VmKind(("nc96ads_a100_v4",), "A100 PCIe", (4,), family="ncv4", graph=True, settings=(_AFFINITY,)),
-    VmKind(
-        ("nd96asr_v4", "nd96amsr_a100_v4", "nd96amsr_v4"),
-        "A100 SXM4",
-        (8,),
-        8,
-        200,
-        family="ndv4",
-        settings=(_ORDERING, _AFFINITY, _UCX_ORDERING),
-        switches=_ND_V4,
-    ),
-    VmKind(("nc40ads_h100_v5", "nc80adis_h100_v5"), "H100 NVL", (1, 2)),
-    VmKind(
-        ("nd96is_h100_v5",),
-        "H100 SXM5",
-        (8,),
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96isr_h100_v5",),
-        "H100 SXM5",
-        (8,),
-        8,
-        400,
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96is_h200_v5",),
-        "H200 SXM5",
-        (8,),
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(
-        ("nd96isr_h200_v5", "nd96isrf_h200_v5"),
-        "H200 SXM5",
-        (8,),
-        8,
-        400,
-        family="ndv5",
-        settings=(_ORDERING, _AFFINITY),
-        switches=_ND_V5,
-    ),
-    VmKind(("nd96isr_mi300x_v5",), "MI300X", (8,), 8, 400),
-    VmKind(
-        ("nd128isr_ndr_gb200_v6",),
-        "GB200",
-        (4,),
-        4,
-        400,
-        family="gb-family",
-        settings=_GRACE_BLACKWELL,
-        has_imex=True,
-    ),
-    VmKind(
-        ("nd128isr_gb300_v6",),
-        "GB300",
-        (4,),
-        4,
-        800,
-        family="gb-family",
-        settings=_GRACE_BLACKWELL,
-        has_imex=True,
-    ),
-    VmKind(("nc*_rtxpro6000bse_v6",), "RTX PRO 6000", (1, 2), family="ncv6"),
-    VmKind(("hc44rs",), None, (0,), 1, 100),
-    VmKind(("hb60rs",), None, (0,), 1, 100),
-    VmKind(("hb120rs_v2", "hb120rs_v3"), None, (0,), 1, 200),
-    VmKind(("hb176rs_v4", "hx176rs"), None, (0,), 1, 400),
-    VmKind(("a8", "a9", "h16r", "h16mr"), None, has_verbs=False),
-)
-"""By size. Not here: sizes without GPUs and without an RDMA network."""
 
 
 @frozen
@@ -224,31 +57,8 @@ class Vm:
         counts = self.kind.gpu_counts if self.kind and self.size else ()
         if self.kind is None or len(counts) == 1:
             return counts[0] if counts else None
-        found = [count for size, count in zip(self.kind.sizes, counts) if size == _bare(self.size)]  # noqa: B905 - a pattern has fewer
+        found = [count for size, count in zip(self.kind.sizes, counts) if size == bare_size(self.size)]  # noqa: B905 - a pattern has fewer
         return found[0] if found else None
-
-
-def find_kind(size: str) -> VmKind | None:
-    """Return what is known of a size; None for one that is not in the table.
-
-    Args:
-        size: In any case, with ``Standard_`` or without. Sizes with constrained cores
-            (``Standard_HB120-16rs_v3``) have all else of the whole one.
-    """
-    bare = _bare(size)
-    return next((kind for kind in KINDS if any(_fits(bare, name) for name in kind.sizes)), None)
-
-
-def _bare(size: str) -> str:
-    """Return a size in lower case without ``standard_`` and without the number of cores that are left."""
-    name = size.strip().lower().removeprefix("standard_")
-    head, dash, tail = name.partition("-")
-    return head + tail.lstrip("0123456789") if dash and head[-1:].isdecimal() else name
-
-
-def _fits(name: str, pattern: str) -> bool:
-    head, star, tail = pattern.partition("*")
-    return name == pattern or bool(star and name.startswith(head) and name.endswith(tail))
 
 
 def read_vm(environ: Mapping[str, str]) -> Vm | None:

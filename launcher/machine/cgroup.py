@@ -11,6 +11,7 @@ from launcher.host import Host
 
 ROOT = "/sys/fs/cgroup"
 UNLIMITED = 1 << 60
+PATH_MAX = 4096
 """v1 writes "no limit" as the largest number of pages, in bytes."""
 
 
@@ -29,6 +30,8 @@ def cgroup_folders(host: Host, *controllers: str) -> list[str]:
     for line in (host.read_text("/proc/self/cgroup") or "").splitlines():
         _, names, path = (line + "::").split(":", 2)
         path = path.rstrip(":")
+        if len(path) > PATH_MAX:
+            continue
         for mount in _mounts(names, controllers):
             inner = path
             while inner not in ("", "/"):

@@ -16,15 +16,22 @@ def count_visible_gpus(exposed: int | None, visible_devices: str | None) -> int 
     """
     if visible_devices is None:
         return exposed
-    count = 0
+    count = named = 0
     for item in visible_devices.split(","):
         name = item.strip()
         is_index = name.isascii() and name.isdecimal()
-        beyond = is_index and exposed is not None and int(name[:9]) >= exposed
+        named += name.startswith("GPU-")
+        beyond = exposed is not None and (named > exposed or (is_index and int(name[:9]) >= exposed))
         if beyond or not (is_index or name.startswith(("GPU-", "MIG-"))):
             break
         count += 1
     return 0 if exposed == 0 else count
+
+
+def find_doubles(visible_devices: str) -> list[str]:
+    """Return what CUDA_VISIBLE_DEVICES names more than once: with that CUDA finds no device at all."""
+    names = [name.strip() for name in visible_devices.split(",")]
+    return sorted({name for name in names if name and names.count(name) > 1})
 
 
 def name_visible_gpus(visible_devices: str | None, gpu_count: int | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from launcher.frozen import frozen
+from launcher.frozen import frozen, replace
 from launcher.host import Host
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.infiniband import Port
@@ -100,7 +100,7 @@ class Hardware:
 def read_hardware(host: Host) -> Hardware:
     """Return the parts of a machine. Slow: asks NVML, and opens some files of each device."""
     nvidia = host.gpu_facts()
-    amd = [GpuFacts(**{**vars(gpu), "index": len(nvidia) + gpu.index}) for gpu in read_amd_gpus(host)]
+    amd = [replace(gpu, index=len(nvidia) + gpu.index) for gpu in read_amd_gpus(host)]
     gpus, ports = (*nvidia, *amd), host.hca_ports()
     return Hardware(
         hostname=host.hostname(),

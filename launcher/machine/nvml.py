@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 from uuid import UUID
 
+from launcher.frozen import replace
 from launcher.host import Host
 from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
 from launcher.machine.numa import (
@@ -48,7 +49,7 @@ FABRIC_COMPLETED = 3
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
     """Return the GPUs of this machine that are exposed to us, by PCI address."""
     found = _by_nvml(host) or _by_driver(host)
-    return tuple(GpuFacts(**{**vars(gpu), "index": index}) for index, gpu in enumerate(found))
+    return tuple(replace(gpu, index=index) for index, gpu in enumerate(found))
 
 
 def read_amd_gpus(host: Host) -> tuple[GpuFacts, ...]:

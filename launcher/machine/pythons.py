@@ -17,6 +17,28 @@ if TYPE_CHECKING:
 
 UNNAMED = "unknown"
 """Version of a package that says none (a source checkout)."""
+PYTHON_VARIABLE = "PYTHON_EXEC"
+"""torchrun's name for the Python that runs scripts."""
+
+
+def own_python(environ: Mapping[str, str], apart: bool | None = None) -> str:
+    """Return the Python for scripts whose command line names none.
+
+    ``PYTHON_EXEC``, else the Python that runs us. In an image the launcher runs apart from all packages
+    (``-I -S``); there it is the Python that is first on PATH, whose packages are the job's.
+
+    Args:
+        environ: The environment that it would be started with.
+        apart: Whether the launcher runs so; None to find out.
+    """
+    asked = environ.get(PYTHON_VARIABLE)
+    if asked:
+        return asked
+    if apart is None:
+        apart = bool(sys.flags.isolated and sys.flags.no_site)
+    folders = environ.get("PATH", os.defpath).split(os.pathsep) if apart else []
+    names = ((folder, name) for folder in folders for name in ("python3", "python"))
+    return next((name for folder, name in names if _is_program(os.path.join(folder, name))), sys.executable)
 
 
 def find_version(python: str, environ: Mapping[str, str], name: str) -> str | None:
@@ -38,13 +60,17 @@ def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
     path = _find_program(python, environ)
     if path is None:
         return None
-    return sys.path if _is_ours(path) else _site_folders(path, environ)
+    return sys.path if _is_ours(path) and not sys.flags.no_site else _site_folders(path, environ)
 
 
 def _find_program(name: str, environ: Mapping[str, str]) -> str | None:
     folders = [""] if "/" in name else environ.get("PATH", os.defpath).split(os.pathsep)
     paths = (os.path.abspath(os.path.join(folder, name)) for folder in folders)
-    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
+    return next(filter(_is_program, paths), None)
+
+
+def _is_program(path: str) -> bool:
+    return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
 def _is_ours(path: str) -> bool:
@@ -56,7 +82,7 @@ def _is_ours(path: str) -> bool:
 def _versions(folder: str, package: str) -> Iterator[str]:
     if os.path.isfile(os.path.join(folder, package, "__init__.py")):
         start, end = f"{package}-", ".dist-info"
-        names = sorted(name for name in os.listdir(folder) if name.startswith(start) and name.endswith(end))
+        names = sorted(name for name in _list(folder) if name.startswith(start) and name.endswith(end))
         yield next((name.removeprefix(start).removesuffix(end) for name in names), UNNAMED)
 
 
@@ -86,10 +112,7 @@ def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None
         return named
     if "version" in config:
         return ".".join(config["version"].split(".")[:2])
-    try:
-        names = os.listdir(os.path.join(prefix, "lib"))
-    except OSError:
-        return None
+    names = _list(os.path.join(prefix, "lib"))
     found = [version for version in map(_read_version, names) if version is not None]
     return found[0] if len(found) == 1 else None
 
@@ -116,9 +139,17 @@ def _system_folders(prefix: str, version: str, environ: Mapping[str, str]) -> It
 
 def _linked(folder: str) -> Iterator[str]:
     """Yield the folders that a folder's .pth files name."""
-    for name in sorted(os.listdir(folder)):
+    for name in sorted(_list(folder)):
         if name.endswith(".pth"):
             yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
+
+
+def _list(folder: str) -> list[str]:
+    """Return the names in a folder; none if it cannot be listed, which Python does without, too."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _read_config(path: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ def read_number(host: Host, path: str) -> int | None:
     return int(text) if text.isdecimal() and len(text) <= 10 else None
 
 
-def natural_order(name: str) -> tuple[str | int, ...]:
+def natural_order(name: str) -> tuple[str | tuple[int, str], ...]:
     """Return a sort key by which mlx5_2 comes before mlx5_10."""
     parts = [""]
     for letter in name:
@@ -31,4 +31,10 @@ def natural_order(name: str) -> tuple[str | int, ...]:
             parts.append(letter)
     if len(parts) % 2 == 0:
         parts.append("")  # texts and numbers in turn, a text at both ends
-    return tuple(int(part) if place % 2 else part for place, part in enumerate(parts))
+    return tuple(_numeric(part) if place % 2 else part for place, part in enumerate(parts))
+
+
+def _numeric(digits: str) -> tuple[int, str]:
+    """Return a sort key of a number of any length."""
+    significant = digits.lstrip("0")
+    return len(significant), significant

@@ -6,18 +6,18 @@ itself; the end of its output is the end of the node.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
-from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady, Problem
-from launcher.frozen import frozen
+from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady
 from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
+from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
+from launcher.mpi.refusals import no_program, other_version, same_node
 from launcher.redact import printable, redact
-from launcher.run.loop import Later, Loop
+from launcher.run.loop import Loop
 from launcher.run.sig import signal
 from launcher.run.signals import Watched
 from launcher.ssh.client import explain
@@ -26,55 +26,6 @@ RETRY_S = 1.0
 SAY_EVERY_S = 15.0
 COLLECT_S = 1.0
 STDERR_BYTES = 4096
-NO_ANSWER, BEFORE = "no answer yet", " (before: "
-NAMED_MAX = 20
-"""How many nodes are named in one message."""
-
-
-@frozen
-class Line:
-    """How one node is reached: its name, the command that runs the session there, the connection for it."""
-
-    host: str
-    argv: tuple[str, ...]
-    link: tuple[str, ...] = ()
-
-
-class Node:
-    """One node of the job.
-
-    Attributes:
-        index: Its node rank.
-        host: As the host list has it.
-        is_ready: Its session has said so, and is there.
-        is_gone: It was ready, and is no more.
-        reason: Why it is not ready, as far as known.
-        name: What it calls itself.
-        last_words: Why its session ends, in its own words.
-        started: Ranks that have said that they start, by the pid of their shim.
-        ended: Those of them that have ended.
-        unsent: What its session has not taken yet: one that hangs must not hang us.
-    """
-
-    def __init__(self, index: int, line: Line) -> None:
-        self.index, self.host, self.line = index, line.host, line
-        self.link: Link | None = None
-        self.is_ready = self.is_gone = False
-        self.reason = NO_ANSWER
-        self.started: dict[int, int] = {}
-        self.ended: set[int] = set()
-        self.pid: int | None = None
-        self.retry_at: float | None = 0.0
-        self.lines = wire.Lines()
-        self.errors = b""
-        self.last_words = self.name = ""
-        self.stdin = self.stdout = self.stderr = -1
-        self.unsent = bytearray()
-
-    @property
-    def running(self) -> int:
-        """How many of its ranks run."""
-        return len(self.started) - len(self.ended)
 
 
 class Crew:
@@ -174,7 +125,7 @@ class Crew:
             )
             self._opened.add(node.link.pid)
         except OSError as error:
-            self.refused = self.refused or NotReady(_no_program(node.line.link[0], error))
+            self.refused = self.refused or NotReady(no_program(node.line.link[0], error))
 
     def _lose_link(self, node: Node, words: str) -> None:
         """There is no connection, or no more: where a session went over it, that ends, too."""
@@ -190,7 +141,7 @@ class Crew:
             here = not node.line.link
             process = Pipes(node.line.argv, self._environ, self._watched, outlives=here)
         except OSError as error:
-            self.refused = self.refused or NotReady(_no_program(node.line.argv[0], error))
+            self.refused = self.refused or NotReady(no_program(node.line.argv[0], error))
             return
         node.pid = process.pid
         self._opened.add(process.pid)
@@ -239,12 +190,12 @@ class Crew:
         node.last_words = "a session of this job is there already"
         for twin in self.nodes:
             if twin.is_ready and twin.name == name:
-                self.refused = self.refused or EnvironmentUntrusted(_same_node(twin, node))
+                self.refused = self.refused or EnvironmentUntrusted(same_node(twin, node))
 
     def _greet(self, node: Node, message: Mapping[str, object]) -> None:
         theirs = wire.text(message, "launcher")
         if theirs != __version__:
-            self.refused = self.refused or EnvironmentUntrusted(_other_version(node, theirs))
+            self.refused = self.refused or EnvironmentUntrusted(other_version(node, theirs))
             return
         node.is_ready, node.reason, node.name = True, "", wire.text(message, "node")
         self._send(node, {"do": "welcome", **self._welcome(node.index)})
@@ -292,16 +243,12 @@ class Crew:
         for node in self.nodes:
             node.retry_at = None
             if node.stdin >= 0 and not node.is_ready:  # still being asked for
-                _send_signal(node, signal.SIGKILL)
-        limit = Later(time.monotonic() + wait_s, lambda: None)
-        self._loop.timers.append(limit)
+                node.send_signal(signal.SIGKILL)
         for node in self.nodes:
-            _send_signal(node, signal.SIGCONT)  # one that was stopped could not hear us
-        while self._sessions() and limit.due is not None:
-            self._loop.turn()
-        self._loop.timers.remove(limit)
+            node.send_signal(signal.SIGCONT)  # one that was stopped could not hear us
+        self._loop.turn_until(lambda: not self._sessions(), wait_s)
         for node in self.nodes:
-            _send_signal(node, signal.SIGKILL)
+            node.send_signal(signal.SIGKILL)
             if node.link is not None:
                 node.link.close()
         self._collect(time.monotonic() + COLLECT_S)
@@ -313,76 +260,8 @@ class Crew:
             time.sleep(0.002 if self._opened else 0)
 
 
-def _send_signal(node: Node, number: int) -> None:
-    """Send a signal to what holds a node's session, if that is there."""
-    if node.pid is not None:
-        with contextlib.suppress(OSError):
-            os.kill(node.pid, number)
-
-
-def join_reasons(old: str, new: str) -> str:
-    """Return why a node does not answer, with what it was before: whoever refuses our key gives up, too."""
-    before = old.partition(BEFORE)[0]
-    if before in ("", NO_ANSWER):
-        return new
-    return old if new == before else f"{new}{BEFORE}{before})"
-
-
 def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:  # the supervisor was quicker
         return True
-
-
-def describe_nodes(nodes: Sequence[Node]) -> str:
-    """Return the nodes with the reason of each, the same reason once."""
-    groups: dict[str, list[str]] = {}
-    for node in nodes:
-        groups.setdefault(node.reason, []).append(node.host)
-    parts = []
-    for reason, hosts in groups.items():
-        more = f" and {len(hosts) - NAMED_MAX} more" if len(hosts) > NAMED_MAX else ""
-        parts.append(f"{', '.join(hosts[:NAMED_MAX])}{more}: {reason}")
-    return "; ".join(parts)
-
-
-def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
-    """Return who did not answer in time."""
-    return NotReady(
-        Problem(
-            "nodes-missing",
-            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} did not answer within {waited_s:g} s: "
-            f"{describe_nodes(nodes)}",
-            "ssh from the head",
-            "start the same command on them with the same key, correct the host list, or wait longer: "
-            "--roll-call-timeout S",
-        )
-    )
-
-
-def _other_version(node: Node, theirs: str) -> Problem:
-    return Problem(
-        "other-version",
-        f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
-        "session",
-        "use the same image on all nodes",
-    )
-
-
-def _same_node(one: Node, other: Node) -> Problem:
-    return Problem(
-        "same-node",
-        f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
-        "the hosts of the job",
-        "name each node once; or look at what the name resolves to on the head (getent hosts)",
-    )
-
-
-def _no_program(name: str, error: OSError) -> Problem:
-    return Problem(
-        "no-ssh",
-        f"{name}: {error.strerror}",
-        "this node",
-        "install ssh's client (apt-get install openssh-client)",
-    )

@@ -8,24 +8,15 @@ from collections.abc import Mapping
 
 from launcher.errors import LauncherError
 from launcher.model import Supervision
-from launcher.mpi.crew import Crew, not_ready
+from launcher.mpi.crew import Crew
+from launcher.mpi.refusals import not_ready
+from launcher.run.loop import Later
 from launcher.run.spawn import Child
 from launcher.run.supervise import Node, Supervisor
 
 LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""
 CLOSE_S = 8.0
-
-
-class Wake:
-    """A point in time that ends a wait."""
-
-    def __init__(self, due: float) -> None:
-        self.due: float | None = due
-
-    def fire(self, now: float) -> None:
-        """It is time."""
-        self.due = None
 
 
 class Lead(Supervisor):
@@ -90,15 +81,14 @@ class Lead(Supervisor):
         Raises:
             NotReady: Some did not until the deadline.
         """
-        deadline = time.monotonic() + self.timeout_s
-        wake = Wake(deadline)
-        self.loop.timers[:] = [self.crew, wake]
+        limit = Later(time.monotonic() + self.timeout_s, lambda: None)
+        self.loop.timers[:] = [self.crew, limit]
         while self.crew.missing() and self.relay.told is None:
             self.loop.turn()
             self.reap()
             if self.crew.refused is not None:
                 raise self.crew.refused
-            if wake.due is None and self.crew.missing():
+            if limit.due is None and self.crew.missing():
                 raise not_ready(self.crew.missing(), self.timeout_s)
 
     def remove_traces(self) -> None:

@@ -20,13 +20,6 @@ READ_BYTES = 1 << 16
 STDERR_BYTES = 4096
 NOT_STARTED = 127
 UP = b"up"
-SHARED = "%C"
-"""Name of the connection's socket: a hash of host, port and user, as ssh writes it."""
-
-
-def plan_shared(folder: str) -> tuple[str, ...]:
-    """Return the options by which an ssh uses the shared connection of its node."""
-    return ("-o", f"ControlPath={folder}/{SHARED}")
 
 
 def plan_link(ssh: Sequence[str], host: str) -> tuple[str, ...]:

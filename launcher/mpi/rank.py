@@ -19,20 +19,20 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import signal
-import socket
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import LauncherError, NotReady, Problem, UsageError
-from launcher.model import Supervision
+from launcher.model import Plan, Supervision
 from launcher.mpi import wire
+from launcher.mpi.channel import Channel
 from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.session_folder import remove_folder
 from launcher.run.relay import Relay
 from launcher.run.signals import hold
 from launcher.run.spawn import Child
 from launcher.run.supervise import Node, Supervisor
 from launcher.run.verdict import Verdict
 
-ANSWER_TIMEOUT_S = 30.0
 FACTS = {
     "node_rank": "LAUNCHER_NODE_RANK",
     "node_count": "LAUNCHER_NNODES",
@@ -46,76 +46,6 @@ PLACE = {
     "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
 }
 """What mpirun says of a rank, and in which variables."""
-
-
-class Channel:
-    """The line to this node's session.
-
-    Attributes:
-        job: Name of the job.
-        released: The job has ended, or nobody is there to say so: this rank may end, too.
-        path: Of the session's socket.
-    """
-
-    def __init__(self, job: str) -> None:
-        """Connect.
-
-        Raises:
-            NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
-        """
-        self.job = job
-        self.released = False
-        self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
-        self.path = path = wire.find_session(job) or ""
-        self.socket = socket.socket(socket.AF_UNIX)
-        try:
-            if not path:
-                raise FileNotFoundError
-            self.socket.connect(path)
-        except OSError as error:
-            raise NotReady(_no_session(job)) from error
-
-    def greet(self) -> dict[str, object]:
-        """Say hello and return the answer: which node this is, and what the job's variables are.
-
-        Raises:
-            NotReady: No answer.
-        """
-        self.socket.settimeout(ANSWER_TIMEOUT_S)
-        self.say({"is": "hello"})
-        try:
-            while data := self.socket.recv(wire.READ_BYTES):
-                for message in self._lines.feed(data):
-                    if message.get("do") == "welcome":
-                        return message
-        except (OSError, wire.Garbled):
-            pass
-        raise NotReady(_no_answer())
-
-    def say(self, message: Mapping[str, object]) -> None:
-        """Tell the session something; without one there is nobody to wait for."""
-        try:
-            self.socket.sendall(wire.pack(message))
-        except OSError:
-            self.released = True
-
-    def refuse(self, error: LauncherError, facts: Mapping[str, object]) -> None:
-        """Tell that there is no process to start, and wait: the head may know better why."""
-        status = error.exit_status
-        self.say({"is": "ended", **facts, "status": status, "code": status, "why": str(error)})
-        self.socket.settimeout(None)
-        while not self.released and self.hear():
-            pass
-
-    def hear(self) -> bool:
-        """Take in what the session says; False once it is gone."""
-        try:
-            data = self.socket.recv(wire.READ_BYTES)
-            for message in self._lines.feed(data):
-                self.released = self.released or message.get("do") == "release"
-        except (OSError, wire.Garbled):
-            data = b""
-        return bool(data)
 
 
 class RankSupervisor(Supervisor):
@@ -154,7 +84,7 @@ class RankSupervisor(Supervisor):
         if not self.channel.hear():
             self.loop.remove(self.channel.socket.fileno())
             if not self.channel.released:
-                wire.remove_folder(self.channel.path)  # a session that was killed has left it
+                remove_folder(self.channel.path)  # a session that was killed has left it
                 if self.running:
                     self.stopper.begin(signal.SIGTERM)
             self.channel.released = True
@@ -191,7 +121,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run a rank; return its status.
 
     Args:
-        job: Name of the job, see `wire.find_session`.
+        job: Name of the job, see `launcher.mpi.session_folder.find_session`.
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment that mpirun has given us.
 
@@ -263,48 +193,46 @@ def prepare(
     Raises:
         LauncherError: There is no sense in the environment, or the command cannot run.
     """
-    from launcher.cli import read_run
-    from launcher.host import Host
-    from launcher.options import read_options
-    from launcher.plan import plan_job
+    from launcher.run.children import make_children
     from launcher.run.execute import CPU_LIMIT, find_program
-    from launcher.run.memory import name_files
-    from launcher.settings import CONSUMED, render_environ
 
-    # What a node's own launcher was told is not for a rank: the head has passed on what is
-    ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
-    inherited = apply_welcome(ours, welcome)
+    inherited = apply_welcome(environ, welcome)
     told = inherited | {
         name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
     }
-    typed, command, _ = read_run(words, told)
-    options = read_options(typed, told)
-    plan = plan_job(told, Host(), options, command)
-    if plan.companions:
-        raise UsageError(_no_companions(plan.companions[0].name))
-    if plan.meeting is not None:
-        from launcher.run.meeting import meet
-
-        plan = plan_job(told, Host(), options, command, met=meet(plan.meeting))
-    (process,) = plan.processes
-    (environment,) = name_files(plan, [render_environ(plan, process, inherited)], becomes=False)
-    child = Child(
-        process.rank,
-        process.local_rank,
-        process.argv,
-        environment,
-        plan.supervision.routes[0],
-        process.cpus,
-    )
-    topology = plan.topology
-    node = Node(topology.node_rank, topology.world_size)
-    path = find_program(child.argv[0], environment)
+    plan = plan_rank(words, told)
+    (child,) = make_children(plan, inherited)
+    node = Node(plan.topology.node_rank, plan.topology.world_size)
+    path = find_program(child.argv[0], child.environ)
     if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
     told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
     return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)
+
+
+def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
+    """Return the plan of one rank, at PROCESS scope.
+
+    Raises:
+        LauncherError: There is no sense in the environment, or this rank cannot stand alone.
+    """
+    from launcher.host import Host
+    from launcher.options import read_options
+    from launcher.plan import plan_job
+    from launcher.running import read_run
+
+    typed, command, _ = read_run(words, told)
+    options = read_options(typed, told)
+    plan = plan_job(told, Host(), options, command)
+    if plan.companions:
+        raise UsageError(_no_companions(plan.companions[0].name))
+    if plan.meeting is None:
+        return plan
+    from launcher.run.meeting import meet
+
+    return plan_job(told, Host(), options, command, met=meet(plan.meeting))
 
 
 def read_place(environ: Mapping[str, str]) -> dict[str, object]:
@@ -322,11 +250,15 @@ def read_place(environ: Mapping[str, str]) -> dict[str, object]:
 def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> dict[str, str]:
     """Return the environment with the head's variables as the head has them, byte for byte.
 
-    mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way.
+    mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way. What a
+    node's own launcher was told is not for a rank: the head has passed on what is.
     """
+    from launcher.settings import CONSUMED
+
+    ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
     variables = welcome.get("variables")
     given = variables if isinstance(variables, dict) else {}
-    merged = {**environ, **given}
+    merged = {**ours, **given}
     return {name: value for name, value in merged.items() if isinstance(value, str)}
 
 
@@ -345,24 +277,6 @@ def _no_folder(path: str, error: OSError) -> Problem:
         f"the head's working directory {path!r}, on {os.uname().nodename}: {error.strerror}",
         "this node",
         "start the job in a folder that all nodes have, or name one: --mpi-args '-wdir FOLDER'",
-    )
-
-
-def _no_session(job: str) -> Problem:
-    return Problem(
-        "no-session",
-        f"mpirun has started a rank on {os.uname().nodename}, where job {job[:64]} has no session",
-        "this node",
-        "the hostfile was not followed, or the nodes do not have a /dev/shm or /tmp each of their own",
-    )
-
-
-def _no_answer() -> Problem:
-    return Problem(
-        "no-session",
-        f"the session of this job on {os.uname().nodename} does not answer",
-        "this node",
-        "see what the head says of this node",
     )
 
 

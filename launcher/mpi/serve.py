@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
-from launcher.mpi.lead import Wake
-from launcher.mpi.session import SERVE_SOCKET, parent_of
+from launcher.mpi.session import SERVE_SOCKET
 from launcher.redact import printable
+from launcher.run.family import find_parent
+from launcher.run.loop import Later
 from launcher.run.relay import Relay
 from launcher.run.sig import signal
 from launcher.run.signals import name_signal
@@ -76,7 +77,7 @@ class Server(Supervisor):
         self.listener, self.timeout_s, self.private = listener, timeout_s, private
         self.connection: socket.socket | None = None
         self.status: int | None = None
-        self.wake = Wake(time.monotonic() + timeout_s)
+        self.wake = Later(time.monotonic() + timeout_s, self.on_late)
         self.is_late = False
         self.words = b""
         self.writing = -1
@@ -90,7 +91,7 @@ class Server(Supervisor):
 
     def start_all(self) -> None:
         """Start sshd."""
-        self.loop.timers.append(Timer(self.wake, self.on_late))
+        self.loop.timers.append(self.wake)
         super().start_all()
         os.close(self.writing)
 
@@ -124,7 +125,7 @@ class Server(Supervisor):
     def watch_session(self, pid: int) -> None:
         """Wake the session when its sshd ends: one that somebody has stopped would not see that."""
         with contextlib.suppress(OSError):  # an old kernel, or it is gone already
-            fd = os.pidfd_open(parent_of(pid))
+            fd = os.pidfd_open(find_parent(pid))
             self.loop.add(fd, lambda: self.wake_session(pid, fd))
 
     def wake_session(self, pid: int, fd: int) -> None:
@@ -201,23 +202,6 @@ class Server(Supervisor):
         if self.status is None:
             return super().finish() or GONE  # sshd itself has ended, and says why
         return self.status
-
-
-class Timer:
-    """Calls a function at a point in time that may be called off."""
-
-    def __init__(self, wake: Wake, then: Callable[[], None]) -> None:
-        self._wake, self._then = wake, then
-
-    @property
-    def due(self) -> float | None:
-        """When, None for never."""
-        return self._wake.due
-
-    def fire(self, now: float) -> None:
-        """It is time."""
-        self._wake.fire(now)
-        self._then()
 
 
 def serve(

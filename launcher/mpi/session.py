@@ -26,9 +26,13 @@ from errno import EADDRINUSE
 
 from launcher import __version__
 from launcher.mpi import wire
-from launcher.run.family import is_alive
+from launcher.mpi.daemons import Daemons
+from launcher.mpi.session_folder import FOLDERS, SOCKET, make_folder, remove_folder
+from launcher.mpi.shim import Rank
+from launcher.run.family import descends_from, is_alive
 from launcher.run.guardian import find_marked, is_guardian
 from launcher.run.kernel import set_name
+from launcher.run.signals import send
 
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Where the serving launcher of this node listens, if there is one."""
@@ -37,43 +41,6 @@ DEFAULT_GRACE_S = 30.0
 LINGER_S = 1.0
 """After the job, before what it left here is killed."""
 KILL_WAIT_S = 2.0
-DEPTH_MAX = 1000
-"""Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
-DAEMONS = ("orted", "prted", "hydra_pmi_proxy")
-"""Comm names (15 bytes) of what mpirun starts on a node, and what starts the ranks there."""
-
-
-class Rank:
-    """One rank's shim, at the other end of a connection.
-
-    Attributes:
-        daemon: What of MPI has started it here; None if that is mpirun itself.
-        waits: It has said hello, and is to be welcomed.
-        started: Signals for the rank can be sent to it.
-        unsent: What it has not taken yet: one that is stopped must not stop us.
-    """
-
-    def __init__(self, connection: socket.socket, pid: int) -> None:
-        self.connection, self.pid = connection, pid
-        self.daemon = find_daemon(pid)
-        self.lines = wire.Lines()
-        self.waits = self.started = self.ended = False
-        self.unsent = b""
-
-    def say(self, message: dict[str, object]) -> None:
-        """Tell the shim something; one that does not listen any more misses nothing."""
-        self.unsent += wire.pack(message)
-        self.flush()
-
-    def flush(self) -> None:
-        """Send as much as it takes."""
-        try:
-            while self.unsent:
-                self.unsent = self.unsent[self.connection.send(self.unsent[: wire.READ_BYTES]) :]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self.unsent = b""
 
 
 class Session:
@@ -83,8 +50,6 @@ class Session:
         self.job = job
         self.folder = make_folder(job)
         self.ranks: dict[int, Rank] = {}
-        self.daemons: dict[int, int] = {}
-        """By pidfd: the daemons of MPI on this node, as long as they live."""
         self.welcome: dict[str, object] = {}
         self.signalled: int | None = None
         self.released = False
@@ -92,13 +57,14 @@ class Session:
         self.deadline: float | None = None
         self._head = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         self._poll = select.poll()
+        self.daemons = Daemons(self._poll)
         self._server = socket.socket(socket.AF_UNIX)
         self._serve: socket.socket | None = None
 
     def run(self) -> int:
         """Live until the head says that the job is over, or is gone."""
         try:
-            self._server.bind(os.path.join(self.folder, wire.SOCKET))
+            self._server.bind(os.path.join(self.folder, SOCKET))
         except OSError as error:
             if error.errno != EADDRINUSE:
                 raise
@@ -213,21 +179,11 @@ class Session:
         connection.setblocking(False)
         rank = self.ranks[connection.fileno()] = Rank(connection, pid)
         self._poll.register(connection.fileno(), select.POLLIN)
-        self._watch_daemon(rank.daemon)
-
-    def _watch_daemon(self, daemon: int | None) -> None:
-        if daemon is None or daemon in self.daemons.values():
-            return
-        with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
-            fd = os.pidfd_open(daemon)
-            self.daemons[fd] = daemon
-            self._poll.register(fd, select.POLLIN)
+        self.daemons.watch(rank.daemon)
 
     def _lose_daemon(self, fd: int) -> None:
         """MPI's daemon has ended; if that was before its ranks, mpirun may wait for it forever."""
-        daemon = self.daemons.pop(fd)
-        self._poll.unregister(fd)
-        os.close(fd)
+        daemon = self.daemons.forget(fd)
         if any(
             rank.daemon == daemon and not rank.ended and is_alive(rank.pid) for rank in self.ranks.values()
         ):
@@ -308,19 +264,14 @@ class Session:
     def clean_up(self) -> None:
         """End what the job has left on this node, and tell who serves here how the job ended."""
         deadline = time.monotonic() + (LINGER_S if self.status is not None else 0.0)
-        while (self._living_daemons() or find_marked(self.job.encode())) and time.monotonic() < deadline:
+        while (self.daemons.living() or find_marked(self.job.encode())) and time.monotonic() < deadline:
             select.select([], [], [], 0.02)
-        for fd in self._living_daemons():
-            with contextlib.suppress(OSError):
-                signal.pidfd_send_signal(fd, signal.SIGKILL)
+        self.daemons.kill()
         kill_leftovers(self.job)
-        wire.remove_folder(os.path.join(self.folder, wire.SOCKET))
+        remove_folder(os.path.join(self.folder, SOCKET))
         if self._serve is not None and self.status is not None:
             with contextlib.suppress(OSError):
                 self._serve.sendall(b"%d\n" % self.status)
-
-    def _living_daemons(self) -> list[int]:
-        return [fd for fd in self.daemons if not select.select([fd], [], [], 0)[0]]
 
 
 def kill_leftovers(job: str) -> None:
@@ -334,74 +285,6 @@ def kill_leftovers(job: str) -> None:
         if is_late:
             return
         select.select([], [], [], 0.01)
-
-
-def descends_from(pid: int, ancestors: set[int]) -> bool:
-    """Return whether a process is below one of these."""
-    for _ in range(DEPTH_MAX):
-        pid = parent_of(pid)
-        if pid in ancestors:
-            return True
-        if pid <= 1:
-            return False
-    return True
-
-
-def parent_of(pid: int) -> int:
-    """Return the parent of a process, 0 if there is none any more."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[1])
-    except (OSError, ValueError):
-        return 0
-
-
-def find_daemon(pid: int) -> int | None:
-    """Return MPI's daemon above a process, if that is one."""
-    parent = parent_of(pid)
-    try:
-        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
-            return parent if file.read().strip() in DAEMONS else None
-    except OSError:
-        return None
-
-
-def send(pid: int, signum: int) -> None:
-    """Send a signal to a process that may be gone."""
-    with contextlib.suppress(OSError):
-        os.kill(pid, signum)
-
-
-def make_folder(job: str) -> str:
-    """Make the session's folder, or return that of another session of this job, which lives or was killed.
-
-    Raises:
-        OSError: Nowhere.
-    """
-    refused: OSError = FileExistsError("all belong to somebody else")
-    for base in wire.FOLDERS:
-        path = os.path.join(base, wire.folder_name(job))
-        try:
-            os.mkdir(path, 0o700)
-        except FileExistsError:
-            if wire.find_session(job) != os.path.join(path, wire.SOCKET):
-                continue
-            remove_dead(os.path.join(path, wire.SOCKET))
-        except OSError as error:
-            refused = error
-            continue
-        return path
-    raise refused
-
-
-def remove_dead(path: str) -> None:
-    """Remove a socket that nobody listens at any more."""
-    with socket.socket(socket.AF_UNIX) as trial:
-        try:
-            trial.connect(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
 
 
 def attach(path: str | None) -> socket.socket | None:
@@ -428,7 +311,7 @@ def main(argv: list[str]) -> int:
     try:
         return Session(argv[0]).run()
     except OSError as error:
-        where = error.filename or ", ".join(wire.FOLDERS)
+        where = error.filename or ", ".join(FOLDERS)
         print(f"no session on {os.uname().nodename}: {where}: {error.strerror or error}", file=sys.stderr)
         return 1
 

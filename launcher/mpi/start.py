@@ -26,11 +26,12 @@ from launcher.errors import NotReady, Problem, UsageError
 from launcher.frameworks.python import UNBUFFERED
 from launcher.host import Host
 from launcher.model import Agent, Fleet, Plan, Setting, Supervision
-from launcher.mpi import session, wire
-from launcher.mpi.crew import Line
+from launcher.mpi import session
 from launcher.mpi.head import Head, Job
 from launcher.mpi.link import plan_link
+from launcher.mpi.node import Line
 from launcher.mpi.serve import serve
+from launcher.mpi.session_folder import FOLDERS
 from launcher.options import Options
 from launcher.plan import plan_job
 from launcher.run.execute import find_program
@@ -70,6 +71,7 @@ def run_fleet(
         name = os.urandom(8).hex()
         lines = _reach_all(fleet, environ, folder, name)
         raise_limit(len(fleet.hosts))
+        _write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
 
@@ -137,7 +139,7 @@ def make_folder() -> str:
         NotReady: Nowhere.
     """
     problem = ""
-    for base in wire.FOLDERS:
+    for base in FOLDERS:
         try:
             return tempfile.mkdtemp(prefix="launcher-", dir=base)
         except OSError as error:
@@ -184,7 +186,6 @@ def _lead(
     checks: Callable[[], Sequence[str]] | None,
 ) -> int:
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
-    _write_files(agent, folder)
     argv = fill_line(agent.argv, folder, name)
     told = [Setting(item.name, item.value.replace(FOLDER, folder), item.origin) for item in agent.settings]
     environment = apply_settings(inherited, agent.unset, told)

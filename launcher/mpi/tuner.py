@@ -20,8 +20,9 @@ from launcher.errors import NotReady, Problem, Unavailable
 from launcher.frozen import frozen
 from launcher.model import Agent, Fleet, Plan, Supervision
 from launcher.mpi import reach, wire
-from launcher.mpi.crew import Crew, Line, Node
+from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
+from launcher.mpi.node import Line, Node
 from launcher.run.execute import find_program
 from launcher.run.guardian import MARK, mark_of
 from launcher.run.relay import Relay
@@ -30,7 +31,7 @@ from launcher.run.signals import name_signal
 from launcher.run.spawn import Child
 from launcher.run.supervise import Node as Place
 from launcher.settings import apply_settings
-from launcher.ssh.server import read_account
+from launcher.ssh.account import read_account
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
 """Where programs may lie, in this order: containers often have a /dev/shm that nothing may be run from."""
@@ -118,7 +119,7 @@ def run_tuner(
         agent: The autotuner.
         fleet: The nodes.
         environ: The environment that the launcher was started with.
-        folder: A private folder, where ssh's configuration stands already.
+        folder: A private folder, where ssh's configuration and the agent's files stand already.
         lines: How the nodes are reached.
         name: The job's.
 
@@ -128,18 +129,12 @@ def run_tuner(
     inherited = {key: value for key, value in environ.items() if key != KEY_VARIABLE}
     if len(fleet.hosts) > 1 and shutil.which(PDSH, path=inherited.get("PATH", os.defpath)) is None:
         raise Unavailable(_no_pdsh(agent))
-    for word, text in agent.files:
-        with open(word.replace(FOLDER, folder), "x", encoding="utf-8") as file:
-            file.write(text)
-    told = tuple(
-        word.replace(HOSTFILE, f"{folder}/hostfile") if HOSTFILE in word else word for word in agent.argv
-    )
+    told = tuple(word.replace(HOSTFILE, f"{folder}/hostfile") for word in agent.argv)
     environment = apply_settings(inherited, agent.unset, agent.settings)
     path = find_program(agent.argv[0], environment)
     commands = make_commands()
     try:
-        mark = (MARK, mark_of(name, environ))
-        write_ssh(commands, folder, fleet, mark)
+        write_ssh(commands, folder, fleet, (MARK, mark_of(name, environ)))
         write_own(commands, (path, *told[1:]), fleet)
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)

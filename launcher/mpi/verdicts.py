@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from launcher.mpi.wire import NUMBER_BITS
 from launcher.redact import printable, redact
 from launcher.run.causes import Cause
 from launcher.run.verdict import End, Verdict
@@ -32,8 +33,6 @@ VERDICT: Kinds = {
     "retryable": (bool, NoneType),
 }
 LISTS = ("traceback", "stderr", "leftovers")
-NUMBER_BITS = 63
-"""Nanoseconds since 1970 fit; what does not can be neither shown as a time nor as a process."""
 
 
 def render_record(verdict: Verdict) -> dict[str, object]:
@@ -57,8 +56,32 @@ def parse_record(record: Mapping[str, object]) -> Verdict:
     for name in LISTS:
         values[name] = tuple(_read_text(line) for line in _read_list(record, name))
     first = End(**_read(record["first"], END))
-    causes = tuple(Cause(**_read(cause, CAUSE)) for cause in _read_list(record, "causes"))
+    causes = tuple(parse_cause(cause) for cause in _read_list(record, "causes"))
     return Verdict(first=first, causes=causes, others=(), **values)
+
+
+def parse_cause(cause: object) -> Cause:
+    """Return a cause.
+
+    Raises:
+        KeyError: Something is missing.
+        TypeError: Something is of another kind.
+        ValueError: A number that is none of ours.
+    """
+    return Cause(**_read(cause, CAUSE))
+
+
+def parse_ends(ends: object) -> tuple[End, ...]:
+    """Return how other processes of a node ended.
+
+    Raises:
+        KeyError: Something is missing.
+        TypeError: Something is of another kind.
+        ValueError: A number that is none of ours.
+    """
+    if not isinstance(ends, (list, tuple)):
+        raise TypeError(f"others is a {type(ends).__name__}")
+    return tuple(End(**_read(end, END)) for end in ends)
 
 
 def _read(record: object, kinds: Kinds) -> dict[str, Any]:

@@ -6,13 +6,9 @@ arrives is believed to be well-formed, small, or printable.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import socket
 import struct
-
-from launcher.run.folder import remove_tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,9 +19,8 @@ LINE_LIMIT_BYTES = 1 << 20
 WELCOME_LIMIT_BYTES = 1 << 26
 """What a rank is told first holds its variables: 2 MB at most, and JSON makes six times of some of them."""
 READ_BYTES = 1 << 16
-SOCKET = "session"
-FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and its owner is looked at
-"""Where a session may have its folder, in this order; ranks look for it in the same."""
+NUMBER_BITS = 63
+"""Nanoseconds since 1970 fit; what does not can be neither shown as a time nor as a process, nor be said."""
 
 
 class Garbled(ValueError):
@@ -53,10 +48,15 @@ class Lines:
         self._size += len(rest)
         if self._size > self._limit:
             raise Garbled(f"a line of more than {self._limit} bytes")
-        return [_parse(line) for line in lines if line]
+        return [parse(line) for line in lines if line]
 
 
-def _parse(line: bytes) -> dict[str, object]:
+def parse(line: bytes) -> dict[str, object]:
+    """Return a message.
+
+    Raises:
+        Garbled: It is no JSON object.
+    """
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -78,7 +78,7 @@ def number(message: Mapping[str, object], key: str) -> int:
         Garbled: It has none of that name.
     """
     value = message.get(key)
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >> NUMBER_BITS:
         raise Garbled(f"no number {key}")
     return value
 
@@ -87,39 +87,6 @@ def text(message: Mapping[str, object], key: str) -> str:
     """Return a text of a message; empty if it has none."""
     value = message.get(key)
     return value if isinstance(value, str) else ""
-
-
-def folder_name(job: str) -> str:
-    """Return the name of a session's folder.
-
-    Raises:
-        Garbled: The job's name is none that we give.
-    """
-    if not (job.isascii() and job.isalnum() and len(job) <= 64):
-        raise Garbled(f"{job[:80]!r} is no name of a job")
-    return f"launcher-{job}"
-
-
-def find_session(job: str) -> str | None:
-    """Return the path of the session's socket on this node, None if there is no session of this job.
-
-    Only one in a folder of our own user counts: in /tmp anybody can make one.
-    """
-    for base in FOLDERS:
-        folder = os.path.join(base, folder_name(job))
-        try:
-            status = os.lstat(folder)
-        except OSError:
-            continue
-        if status.st_uid == os.geteuid() and status.st_mode & 0o77 == 0:
-            return os.path.join(folder, SOCKET)
-    return None
-
-
-def remove_folder(path: str) -> None:
-    """Remove a session's socket, the folder that it stands in, and what ranks that were killed left there."""
-    with contextlib.suppress(OSError):
-        remove_tree(os.path.dirname(path))
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:

@@ -5,15 +5,39 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 
-from launcher.arguments import make_parser, strip_dashes
+from launcher.arguments import Parser, make_parser, strip_dashes
+from launcher.command.line import plan_argv
 from launcher.environ import Malformed, parse_int
-from launcher.errors import Problem, UsageError
+from launcher.errors import CommandNotFound, Problem, UsageError
+from launcher.frameworks.script import describe_missing, find_missing
+from launcher.options import Options
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.platforms import PLATFORMS
 
 
 def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher rehearse ARGV``; return the job's exit status."""
+    parser = _make_parser(description)
+    words = parser.parse_args(argv)
+    command = strip_dashes(words.command)
+    if not command:
+        parser.error("no COMMAND to rehearse")
+    missing = find_missing(plan_argv(command, Options(), environ))
+    if missing:
+        raise CommandNotFound(describe_missing(missing))
+    return run_rehearsal(
+        words.like,
+        words.nodes,
+        words.processes,
+        command,
+        scope=words.scope,
+        bare=words.bare,
+        env=_read_pairs(words.env, environ),
+        loopback=words.loopback,
+    )
+
+
+def _make_parser(description: str) -> Parser:
     parser = make_parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...", description)
     parser.add_argument("--like", choices=tuple(PLATFORMS), required=True, help="the platform to imitate")
     parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
@@ -41,20 +65,7 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
         help="pass a variable to every node",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    words = parser.parse_args(argv)
-    command = strip_dashes(words.command)
-    if not command:
-        parser.error("no COMMAND to rehearse")
-    return run_rehearsal(
-        words.like,
-        words.nodes,
-        words.processes,
-        command,
-        scope=words.scope,
-        bare=words.bare,
-        env=_read_pairs(words.env, environ),
-        loopback=words.loopback,
-    )
+    return parser
 
 
 def _read_pairs(items: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:

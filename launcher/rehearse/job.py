@@ -60,8 +60,7 @@ def run_rehearsal(
     mpirun = find_mpirun(base) if platform.uses == "mpirun" else None
     argv = tuple(command if bare else with_launcher(command))
     with Cluster(node_count, loopback=loopback) as cluster:
-        nodes, agent = cluster.nodes, cluster.agent
-        job = Job(nodes, agent, processes, chosen, argv, base, env or {}, mpirun)
+        job = Job(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
         starts = platform.starts(job)
         _announce(like, job, isolated=cluster.isolated)
         return run_all(cluster, starts)

@@ -39,12 +39,7 @@ def run_agent(
         return run_fleet(plan, agent, agent.fleet, environ, checks)
     argv, environment = prepare(agent, environ)
     (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
-    if agent.engine == TORCHRUN:
-        from launcher.redact import printable, redact
-
-        note = next((note for note in plan.notes if note.startswith("engine ")), "")
-        why = printable(redact(note.partition(": ")[2]))  # it can quote a variable
-        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why})\n")
+    say_agent(plan, agent)
     if plan.mode is Mode.EXEC:
         # All CPUs, which the kernel cuts down to the cgroup's
         execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
@@ -67,6 +62,16 @@ def read_status(status: int) -> int:
         return status
     sys.stderr.write(f"launcher: deepspeed's status {status} is that of a rank that signal {number} ended\n")
     return 128 + number
+
+
+def say_agent(plan: Plan, agent: Agent) -> None:
+    """Say that torchrun's agent starts the processes, and why."""
+    if agent.engine == TORCHRUN:
+        from launcher.redact import printable, redact
+
+        note = next((note for note in plan.notes if note.startswith("engine ")), "")
+        why = printable(redact(note.partition(": ")[2]))  # it can quote a variable
+        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why})\n")
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
 from launcher.run.counters import Counters, read_counters
-from launcher.run.last_words import LastWords, presentable, read_last_words
-from launcher.run.symptoms import GPU_FIX, MEMORY_FIX, SHM_FIX, find_symptoms
+from launcher.run.last_words import LastWords, read_words_of
+from launcher.run.presentable import presentable
+from launcher.run.symptoms import find_symptoms
+from launcher.run.symptoms.hardware import GPU_FIX, SHM_FIX
+from launcher.run.symptoms.program import MEMORY_FIX
 from launcher.sizes import say_size
 
 TYPE_CHECKING = False
@@ -22,8 +26,8 @@ if TYPE_CHECKING:
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
 QUOTE_CHARS = 300
-OTHERS_MAX = 32
-"""Processes whose last words are read when the first one has only lost a peer."""
+ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
+"""How an error of ours begins, and its last line (`launcher.__main__.print_problems`)."""
 
 
 @frozen
@@ -68,49 +72,6 @@ def find_causes(
         return ()  # what it died of is still in the verdict: its status and its last words
 
 
-def find_own_cause(others: Sequence[Death], first_ended_ns: int) -> Cause | None:
-    """Return the cause that another process of this node had, where the first one has only lost a peer.
-
-    A process that raises an exception may take longer to end than those that lose it: its connections
-    are closed first. Never raises.
-
-    Args:
-        others: The processes that ended after the first.
-        first_ended_ns: When the first one ended.
-    """
-    for death in sorted(others, key=lambda death: death.ended_ns)[:OTHERS_MAX]:
-        try:
-            cause = _own_cause(death)
-        except Exception:  # noqa: S112 - what cannot be read is no cause
-            continue
-        if cause is not None:
-            later = f"{(death.ended_ns - first_ended_ns) / 1e9:.3f} s later"
-            what = (
-                f"rank {death.rank} on this node, which ended {later}, has a cause of its own: {cause.what}"
-            )
-            return Cause(cause.code, what, cause.fix, cause.retryable)
-    return None
-
-
-def _own_cause(death: Death) -> Cause | None:
-    number = ended_by(death.code)
-    if number is not None and death.asked is None and number in SIGNALS:
-        return SIGNALS[number]
-    words = read_last_words(death.stderr, death.error_file)
-    symptoms = list(find_symptoms(words))
-    for symptom, line in symptoms:
-        if not symptom.consequence and symptom.code != "interrupted":
-            return Cause(symptom.code, f"{symptom.meaning}: {_quote(line)}", symptom.fix, symptom.retryable)
-    # A handler may raise something for the signal that stopped it: that is no cause.
-    if (
-        symptoms
-        or not words.exception
-        or any(word in words.exception.lower() for word in ("signal", "sigterm"))
-    ):
-        return None
-    return Cause("python-exception", _quote(words.exception), "its own log has the traceback", False)
-
-
 def ended_by(code: int) -> int | None:
     """Return the signal that ended a process or, says its shell, the shell's command; else None.
 
@@ -122,12 +83,16 @@ def ended_by(code: int) -> int | None:
 
 
 def _find(death: Death, before: Counters, host: Host, after: Counters) -> Iterator[Cause]:
-    words = read_last_words(death.stderr, death.error_file)
+    words = read_words_of(death)
     number = ended_by(death.code)
+    refused = _find_refusal(death.code, words)
+    if refused is not None:
+        yield refused
+        return
     symptoms = [
         Cause(
             symptom.code,
-            f"{symptom.meaning}{_shm_size(after) if symptom.code == 'shm-full' else ''}: {_quote(line)}",
+            f"{symptom.meaning}{_shm_size(after) if symptom.code == 'shm-full' else ''}: {quote(line)}",
             symptom.fix,
             symptom.retryable,
             symptom.consequence,
@@ -151,6 +116,20 @@ def _find(death: Death, before: Counters, host: Host, after: Counters) -> Iterat
         yield from _explain_signal(number, before, after, words)
     if not symptoms and memory is None:
         yield from _explain_exit(death.code, words)
+
+
+def _find_refusal(code: int, words: LastWords) -> Cause | None:
+    """Return the first error of a launcher that the process itself was, or of a program of ours."""
+    found = [index for index, line in enumerate(words.lines) if line.startswith(ERROR)]
+    if not found or code <= 0 or words.exception:
+        return None
+    name, bracket, what = words.lines[found[0]].removeprefix(ERROR).partition("] ")
+    if not bracket or not name.replace("-", "").isalnum():
+        return None
+    below = words.lines[found[0] : found[1] if len(found) > 1 else None]
+    fix = next((line.removeprefix(FIX) for line in below if line.startswith(FIX)), "docs/errors.md has it")
+    retryable = {EXIT_NOT_READY: True, EXIT_USAGE: False, EXIT_UNTRUSTED: False}.get(code)
+    return Cause(name, quote(what), quote(fix), retryable)
 
 
 def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:
@@ -188,7 +167,7 @@ def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
         what = f"GPU {xid.gpu}: Xid {xid.number}, {xid.meaning.words}: {xid.text}"
         fix = "compute-sanitizer python ... names the kernel that did it" if fault == PROGRAM else GPU_FIX
         retryable = {HARDWARE: True, PROGRAM: False}.get(fault)
-        yield Cause("gpu-xid", _quote(what), fix, retryable, fault == NOTICE)
+        yield Cause("gpu-xid", quote(what), fix, retryable, fault == NOTICE)
 
 
 def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
@@ -247,7 +226,7 @@ def _explain_abort(words: LastWords) -> str:
     """Return what C++ or glibc said before it aborted."""
     for index in range(len(words.lines) - 1, -1, -1):
         if words.lines[index].startswith("terminate called"):
-            return "C++ code failed: " + _quote(" ".join(words.lines[index : index + 2]))
+            return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
     return "native code found a fault and ended the process"
 
 
@@ -262,7 +241,7 @@ def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
     elif code == 126:
         yield Cause("command-not-executable", "a shell could not execute a command", "chmod +x it", False)
     elif words.exception and code > 0:
-        yield Cause("python-exception", _quote(words.exception), "the traceback says where", False)
+        yield Cause("python-exception", quote(words.exception), "the traceback says where", False)
 
 
 def _shm_size(counters: Counters) -> str:
@@ -276,7 +255,7 @@ def _base(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def _quote(text: str) -> str:
+def quote(text: str) -> str:
     """Return words of others, safe to show on one line."""
     line = " ".join(" ".join(presentable([text])).split())
     return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."

@@ -75,8 +75,18 @@ def refusal(name: str, error: Exception) -> LauncherError:
     number = getattr(error, "errno", None)
     if number in (ENOENT, ENOTDIR):
         fix = "check the name, the working directory and PATH (a script needs its interpreter, too)"
+        if name.startswith("-"):
+            fix = (
+                "flags of the launcher stand before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
+                "launcher run FLAGS -- COMMAND), or set their LAUNCHER_* variables"
+            )
         return CommandNotFound(
             Problem("command-not-found", f"{name!r}: no such program", "command line", fix)
+        )
+    if os.path.isdir(name):
+        fix = "the name of a program or script in it"
+        return CommandNotExecutable(
+            Problem("command-not-executable", f"cannot execute {name!r}: it is a folder", "command line", fix)
         )
     fix = "chmod +x it and give it a #! line, or put its interpreter in front"
     if number not in (EACCES, ENOEXEC):

@@ -13,7 +13,7 @@ from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
 from launcher.host import Host
 from launcher.replace import follow, replace_file, write_to
-from launcher.run.last_words import shorten_lines
+from launcher.run.presentable import shorten_lines
 
 TERMINATION_LOG = "/dev/termination-log"
 IN_PLACE_BYTES = 4096

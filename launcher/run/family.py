@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 GPU_FILES = "/dev/nvidia"
 ENDED = ("Z", "X")
+DEPTH_MAX = 1000
+"""Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
 _STATE, _PARENT, _THREADS = 0, 1, 17
 """Fields 3, 4 and 20 of /proc/PID/stat, see proc(5), counted from the state on."""
 
@@ -44,6 +46,22 @@ def read_state(pid: int) -> str | None:
     return words[_STATE] if words else None
 
 
+def find_parent(pid: int) -> int:
+    """Return the parent of a process, 0 if there is no such process."""
+    return int((_stat(pid) or ["", "0"])[_PARENT])
+
+
+def descends_from(pid: int, ancestors: set[int]) -> bool:
+    """Return whether a process is below one of these."""
+    for _ in range(DEPTH_MAX):
+        pid = find_parent(pid)
+        if pid in ancestors:
+            return True
+        if pid <= 1:
+            return False
+    return True
+
+
 def is_orphaned() -> bool:
     """Whether no shell can continue our process group once it has stopped, as the kernel sees it.
 
@@ -53,7 +71,7 @@ def is_orphaned() -> bool:
     group, session = os.getpgrp(), os.getsid(0)
     try:
         while os.getpgid(pid) == group:
-            pid = int((_stat(pid) or ["", "0"])[1])
+            pid = find_parent(pid)
             if pid == 0:
                 return True
         return os.getsid(pid) != session

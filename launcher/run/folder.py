@@ -13,13 +13,17 @@ from launcher.errors import NotReady, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 """Where ``@record`` and our hook write a process's exception (torch's error-file protocol)."""
 STACKS_FILE = "LAUNCHER_STACKS_FILE"
 """Where the hook writes a process's stacks when it is asked."""
+FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
+"""What each process may write, by the variable that tells it where."""
 
+SOCKET_PATH_BYTES = 107
+"""The kernel's limit for the path of a socket, less the zero at its end (unix(7))."""
 NCCL_FILE = "NCCL_DEBUG_FILE"
 """Where NCCL writes what it says of its network, if that is to be verified."""
 
@@ -33,18 +37,18 @@ class RunFolder:
         self.keeps = log_dir is not None
         self.path: str | None = None
         self._made: set[str] = set()
+        bases = (environ.get("TMPDIR"), "/tmp", "/dev/shm")  # noqa: S108 - mode 700 and a random name
+        self._private = [os.path.abspath(os.path.join(base, f"launcher_{run_id}")) for base in bases if base]
         if log_dir is not None:
             node = "node" if node_rank is None else f"node{node_rank}"
             self.path = os.path.abspath(os.path.join(log_dir, f"{node}_{run_id[:8]}"))
             _make(self.path)
             return
-        for base in (environ.get("TMPDIR"), "/tmp", "/dev/shm"):  # noqa: S108 - mode 700 and a random name
+        for path in self._private:
             try:
-                if base:
-                    path = os.path.abspath(os.path.join(base, f"launcher_{run_id}"))
-                    os.mkdir(path, 0o700)
-                    self.path = path
-                    return
+                os.mkdir(path, 0o700)
+                self.path = path
+                return
             except OSError:
                 continue
 
@@ -77,6 +81,11 @@ class RunFolder:
             return None if folder is None else f"{folder}/{name}"
         return f"{self.path}/{attempt}_{process}_{name}"
 
+    def variables(self, attempt: int, process: str) -> dict[str, str]:
+        """Return the variables that tell a process where its files are; none where there is no folder."""
+        paths = {name: self.file(attempt, process, file) for name, file in FILES.items()}
+        return {name: path for name, path in paths.items() if path is not None}
+
     def make_file(self, attempt: int, process: str, name: str) -> str | None:
         """Return the path of a file about one process that is there, and empty; None where none can be.
 
@@ -96,10 +105,27 @@ class RunFolder:
         self.keeps = True
         return f"{self.of_process(attempt, process) or '/no-folder-for-logs'}/{stream}.log"
 
+    def socket_paths(self, name: str) -> Iterator[str]:
+        """Yield paths for a socket of ours: in folders that only we and root can enter, made here.
+
+        Not among logs: those may lie where others read them, or where there can be no sockets.
+        """
+        for folder in self._private:
+            path = f"{folder}/{name}"
+            if len(os.fsencode(path)) > SOCKET_PATH_BYTES:
+                continue
+            if folder != self.path:
+                try:
+                    os.mkdir(folder, 0o700)
+                except OSError:
+                    continue
+            yield path
+
     def remove(self) -> None:
-        """Take the folder away, unless somebody wants to read it."""
-        if self.path is not None and not self.keeps:
-            remove_tree(self.path)
+        """Take the folder away, unless somebody wants to read it; and what had only a socket."""
+        for folder in self._private:
+            if folder != self.path or not self.keeps:
+                remove_tree(folder)
 
 
 def _make(path: str) -> None:

@@ -12,6 +12,7 @@ import os
 
 from launcher.run.kernel import set_name
 from launcher.run.sig import signal
+from launcher.run.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,10 +103,10 @@ def _guard(fd: int, run_id: bytes) -> None:
         (groups.add if number > 0 else groups.discard)(abs(number))
     killed = 0
     for group in groups:
-        killed += _kill(-group)
+        killed += send(-group, signal.SIGKILL)
     for _ in range(PASSES):
         found = [pid for pid in find_marked(run_id) if not is_guardian(pid)]
-        killed += sum(_kill(pid) for pid in found)
+        killed += sum(send(pid, signal.SIGKILL) for pid in found)
         if not found:
             break
     if killed:
@@ -163,11 +164,3 @@ def is_guardian(pid: int) -> bool:
 def _has_mark(environ: bytes, run_id: bytes) -> bool:
     variables = (entry.partition(b"=") for entry in environ.split(b"\0"))
     return any(name == MARK.encode() and run_id in value.split(b"/") for name, _, value in variables)
-
-
-def _kill(pid: int) -> bool:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except OSError:
-        return False
-    return True

@@ -65,6 +65,10 @@ class Loop:
         self._handlers[fd] = handler
         self._epoll.register(fd, select.EPOLLOUT if writable else select.EPOLLIN)
 
+    def want_writable(self, fd: int, *, wanted: bool) -> None:
+        """Call the handler of a descriptor that is read also whenever it can be written, or no more."""
+        self._epoll.modify(fd, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
     def remove(self, fd: int) -> None:
         """Forget a descriptor, open or closed."""
         if self._handlers.pop(fd, None) is not None:
@@ -92,6 +96,14 @@ class Loop:
         for timer in list(self.timers):
             if timer.due is not None and timer.due <= now:
                 self.guard(lambda timer=timer: timer.fire(now))  # type: ignore[misc]
+
+    def turn_until(self, is_true: Callable[[], bool], wait_s: float) -> None:
+        """Turn until something is true, for so long at most."""
+        limit = Later(time.monotonic() + wait_s, lambda: None)
+        self.timers.append(limit)
+        while not is_true() and limit.due is not None:
+            self.turn()
+        self.timers.remove(limit)
 
     def guard(self, action: Callable[[], None]) -> None:
         """Do something; a fault of ours is said, and ends nothing."""

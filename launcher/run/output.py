@@ -53,22 +53,27 @@ class Output:
         )
         self._colour = escapes and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
-        self._several = several
-        self._merges = not self._several and self._screens[STDOUT] is self._screens[STDERR]
+        self.expect(several=several)
         # Who is in a group of its own would be stopped for reading what is typed
         self._typed_in = not shares_terminal and os.isatty(0)
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
+        self._written: dict[int, list[Stream]] = {}
         self._files: list[LogFile] = []
         self._open: list[int] = []
         self._paused: list[Stream] = []
         self._complaints: set[tuple[bool, int | None]] = set()
         self._since = self._ended_s = time.monotonic()
-        self.sees_all = self._needs_pipe(STDOUT)
         self.has_colour = self._colour and self._screens[STDERR].console.is_terminal
 
     # --- start
+
+    def expect(self, *, several: bool) -> None:
+        """Take it that there will be several processes, or one; before the first is started."""
+        self._several = several
+        self._merges = not several and self._screens[STDOUT] is self._screens[STDERR]
+        self.sees_all = self._needs_pipe(STDOUT)
 
     def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
         """Return what a process gets as its standard streams.
@@ -77,6 +82,7 @@ class Output:
             NotReady: A log file cannot be written.
         """
         fds: dict[int, int | None] = {}
+        self._written[index] = []
         for bit in (STDERR, STDOUT):
             path = folder.log_path(attempt, child.folder, NAMES[bit]) if child.route.to_file & bit else None
             fds[bit] = self._open_one(index, child, bit, path, fds)
@@ -115,6 +121,7 @@ class Output:
             self._files.append(file)
         stream = Stream(reading, screen if shown else None, prefix, file, lines=self._several or None)
         self._streams[reading] = stream
+        self._written[index].append(stream)
         if bit == STDERR:
             self._errors[index] = stream
         self._loop.add(reading, lambda: self._read(stream))
@@ -148,6 +155,11 @@ class Output:
     def last_s(self) -> float:
         """When anything was written last, monotonic seconds; start of the attempt before that."""
         return max([self._since, self._ended_s, *(stream.last_ns / 1e9 for stream in self._streams.values())])
+
+    def wrote_s(self, index: int) -> float | None:
+        """Return when a process wrote last or was started (monotonic s); None if we do not see all of it."""
+        streams = self._written.get(index)
+        return max(stream.last_ns / 1e9 for stream in streams) if streams and self.sees_all else None
 
     def _read(self, stream: Stream) -> None:
         more = stream.read()

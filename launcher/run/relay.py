@@ -7,7 +7,7 @@ import time
 
 from launcher.run.family import is_orphaned
 from launcher.run.sig import signal
-from launcher.run.signals import ENDING, name_signal
+from launcher.run.signals import ENDING, name_signal, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Relay:
         if not reached:
             whole = typed or self._watch.signal_to == "group" or number == signal.SIGCONT
             for pid in self._running:
-                _kill(-pid if whole and not self._shares_terminal else pid, sent)
+                send(-pid if whole and not self._shares_terminal else pid, sent)
 
     def _suspend(self, reached: bool) -> None:
         """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
@@ -123,7 +123,7 @@ class Relay:
             return  # no shell: nobody could continue us
         if not reached:
             for pid in self._running:
-                _kill(-pid, signal.SIGTSTP)
+                send(-pid, signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -135,11 +135,3 @@ def reads_keys(fd: int) -> bool:
         return not termios.tcgetattr(fd)[3] & termios.ICANON
     except termios.error:
         return False
-
-
-def _kill(pid: int, number: int) -> None:
-    """Send a signal to a process or, negative, to a group; nothing if it is gone."""
-    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-        os.kill(pid, number)
-    except OSError:
-        pass

@@ -7,45 +7,59 @@ from collections.abc import Mapping, Sequence
 from launcher.host import Host
 from launcher.model import Supervision
 from launcher.run.causes import find_causes
-from launcher.run.counters import Counters, read_counters
+from launcher.run.counters import read_counters
 from launcher.run.failure_file import default_failure_file, write_verdict
+from launcher.run.failure_record import render_json
 from launcher.run.family import describe
+from launcher.run.last_screen import render_text
 from launcher.run.output import Output
-from launcher.run.verdict import Death, Verdict, make_verdict, render_json, render_text
+from launcher.run.process import Process
+from launcher.run.root_cause import read_root_cause
+from launcher.run.signals import name_signal
+from launcher.run.verdict import Death, Verdict, make_verdict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.supervise import Supervisor
 
 
-def judge(
-    first: Death,
-    others: Sequence[Death],
-    *,
-    before: Counters | None,
-    after: Counters | None,
-    survivors: Sequence[int],
-    node_rank: int | None,
-    world_size: int | None,
-    attempt: int,
-    started_ns: int,
-    told: str | None,
-    reason: str | None = None,
-    mismatch: tuple[str, str] | None = None,
-) -> Verdict:
-    """Return the verdict on the processes of this node, see `make_verdict`."""
-    host = Host()
-    before = before or read_counters(host)
+def judge(supervisor: Supervisor, first: Process, survivors: Sequence[int]) -> Verdict | None:
+    """Return the verdict on the processes of this node; None where nobody has failed.
+
+    Args:
+        supervisor: Their parent, when all have ended.
+        first: Who has failed first.
+        survivors: The pids of those that SIGKILL has not ended.
+    """
+    deaths = read_deaths(supervisor, first)
+    if first.child.called and not first.child.companion:  # an agent
+        supervisor.say(f"{first.name} {first.end}")
+        if supervisor.told_before is not None:
+            return None  # its own traceback is about the signal, and nobody has failed
+        deaths = [read_root_cause(deaths[0]) or deaths[0]]
+    host, watching = Host(), supervisor.watching
+    before = (None if watching is None else watching.before) or read_counters(host)
+    after = (None if watching is None else watching.after) or read_counters(host, before)
     return make_verdict(
-        first,
-        others,
+        deaths[0],
+        deaths[1:],
         host_name=host.hostname(),
-        node_rank=node_rank,
-        world_size=world_size,
-        attempt=attempt,
-        started_ns=started_ns,
-        told=told,
-        causes=find_causes(first, before, host, after or read_counters(host, before)),
-        reason=reason,
-        mismatch=mismatch,
+        node_rank=supervisor.node.node_rank,
+        world_size=supervisor.node.world_size,
+        attempt=supervisor.attempt,
+        started_ns=supervisor.started_ns,
+        told=None if supervisor.told_before is None else name_signal(supervisor.told_before),
+        causes=find_causes(deaths[0], before, host, after),
+        reason=supervisor.stalled,
+        mismatch=supervisor.mismatch,
         leftovers=[describe(pid) for pid in survivors],
     )
+
+
+def read_deaths(supervisor: Supervisor, first: Process) -> list[Death]:
+    """Return how the processes of this node have ended, and their last words: first who failed first."""
+    ends = [first, *(process for process in supervisor.ended if process is not first)]
+    return [one.death(supervisor.output.read_errors(supervisor.processes.index(one))) for one in ends]
 
 
 def publish(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from launcher.run.kernel import open_signal_file, pack_signals, set_mask
 from launcher.run.sig import signal
 
@@ -67,6 +69,15 @@ class Watched:
     def reset(self) -> None:
         """In a forked child: give back the mask. Pending signals then act as they should."""
         set_mask(self._mask)
+
+
+def send(pid: int, number: int) -> bool:
+    """Send a signal to a process or, negative, to a group; return whether it is there, and ours to tell."""
+    try:
+        os.kill(pid, number)
+    except OSError:
+        return False
+    return True
 
 
 def name_signal(number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from errno import EINVAL
 
+from launcher.errors import NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Route
 from launcher.run.execute import keep_to
@@ -48,6 +49,17 @@ class Child:
     def folder(self) -> str:
         """What its folder among the logs is called: torchrun's for a rank."""
         return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
+
+
+def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
+    """Return the child with a few more variables."""
+    return Child(**{**vars(child), "environ": {**child.environ, **settings}})
+
+
+def cannot_start(error: OSError) -> NotReady:
+    """Return why the kernel gives us no more processes or descriptors."""
+    fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
+    return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))
 
 
 @frozen

@@ -12,6 +12,7 @@ import time
 
 from launcher.run.family import find_children, find_descendants, is_alive
 from launcher.run.sig import signal
+from launcher.run.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Stopper:
         groups = self.groups | {_group(pid) for pid in family}
         for group in groups - {None, os.getpgrp()}:
             # At once for all of a group: who forks in a loop does not get away.
-            _send(-(group or 0), signal.SIGKILL)
+            send(-(group or 0), signal.SIGKILL)
         for pid in family:
             self._kill_one(pid)
         self._chase()
@@ -131,7 +132,7 @@ class Stopper:
                     hit.add(pid)
 
     def _kill_one(self, pid: int) -> None:
-        _send(pid, signal.SIGKILL)
+        send(pid, signal.SIGKILL)
         self.told[pid] = signal.SIGKILL
 
     def fire(self, now: float) -> None:
@@ -147,7 +148,8 @@ class Stopper:
         else:
             left = len(self.leaders())
             count = "1 process still runs" if left == 1 else f"{left} processes still run"
-            self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
+            if left:  # the launcher may have outlived its processes: it waits for other nodes
+                self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
             self.kill()
 
     def _end_lingering(self, now: float) -> None:
@@ -176,8 +178,8 @@ class Stopper:
 
     def _tell_one(self, pid: int, number: int) -> None:
         self.told[pid] = number
-        _send(pid, number)
-        _send(pid, signal.SIGCONT)  # one that is stopped, or about to be, could not act on it
+        send(pid, number)
+        send(pid, signal.SIGCONT)  # one that is stopped, or about to be, could not act on it
 
 
 def _group(pid: int) -> int | None:
@@ -195,13 +197,6 @@ def _is_empty(group: int) -> bool:
     except OSError:
         pass  # another user's
     return False
-
-
-def _send(pid: int, number: int) -> None:
-    try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-        os.kill(pid, number)
-    except OSError:
-        pass  # gone
 
 
 def _names(pids: list[int]) -> str:

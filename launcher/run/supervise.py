@@ -11,50 +11,38 @@ import gc
 import os
 import time
 
-from launcher.errors import EXIT_BUG, HardwareMissing, LauncherError, NotReady, Problem
-from launcher.frozen import frozen
-from launcher.model import Supervision
-from launcher.run.execute import CPU_LIMIT, find_program, refusal
-from launcher.run.family import describe, find_children, find_descendants
-from launcher.run.folder import ERROR_FILE, NCCL_FILE, STACKS_FILE, RunFolder
-from launcher.run.guardian import MARK, Guardian, mark_of
-from launcher.run.kernel import become_subreaper, read_signals
-from launcher.run.loop import Later, Loop
-from launcher.run.output import Output
-from launcher.run.process import Process
-from launcher.run.relay import Relay
+from launcher.errors import HardwareMissing
+from launcher.run.execute import CPU_LIMIT, find_program
+from launcher.run.family import describe, find_descendants
+from launcher.run.keeper import Keeper
+from launcher.run.loop import Later
+from launcher.run.parent import Node
 from launcher.run.sig import signal
-from launcher.run.signals import SI_KERNEL, Watched, name_signal
-from launcher.run.spawn import Child, Inherited, Refusals, Streams, change_environ, start
-from launcher.run.stopping import Stopper
-from launcher.run.watching import Watching
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.model import Supervision
+    from launcher.preemption.response import Response
+    from launcher.preemption.watch import Watch
     from launcher.run.checking import Checking
-    from launcher.run.spawn import Changes
+    from launcher.run.process import Process
+    from launcher.run.spawn import Child
     from launcher.run.verdict import Verdict
+    from launcher.status.desk import Channel
+    from launcher.status.door import Door
 
+__all__ = ["Node", "Supervisor", "supervise"]
 
-FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
+DOOR_AFTER_S = 0.2
+"""Nobody asks what a job does before there is something to be seen; until then its processes have the CPU."""
+DEADLINE_FILE = "LAUNCHER_DEADLINE"
+"""Where processes find until when this machine is theirs, once that is announced."""
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
-REAPED_AT_ONCE = 100
-STARTED_AT_ONCE = 32
-"""Both ends of the pipes of so many are open at a time: the limit of open files is not for us alone."""
-UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 STALLED = 1
 """Our status where a stalled job was ended and all of its processes say 0."""
-
-
-@frozen
-class Node:
-    """Where we are, for messages and records."""
-
-    node_rank: int | None = None
-    world_size: int | None = None
 
 
 def supervise(
@@ -89,152 +77,116 @@ def supervise(
         # The kernel cuts this down to the cgroup's cpuset, which is exactly what is wanted.
         os.sched_setaffinity(0, range(CPU_LIMIT))
     supervisor = Supervisor(children, paths, watch, node, environ)
-    supervisor.checks = checks
+    supervisor.checks, supervisor.answers = checks, True
     return supervisor.run()
 
 
-class Supervisor:
+class Supervisor(Keeper):
     """The processes of this node, from the first fork to the last word.
 
     Attributes:
-        may_share_terminal: Whether a single process is what the user types to.
-        log_id: What the folder of the logs is called after, if not after this run.
         checks: See `supervise`.
+        command: What the user asked to run, where the processes are something else; for who asks.
+        may_be_preempted: Whether processes are told where a deadline would be written.
+        answers: Whether it can be asked what its processes do (`launcher.status`).
+        questions: The way of a question to the other nodes; None where there is none.
     """
 
-    may_share_terminal = True
-    log_id = ""
+    may_be_preempted = False
+    command: Sequence[str] = ()
     checks: Callable[[], Sequence[str]] | None = None
-
-    def __init__(
-        self,
-        children: Sequence[Child],
-        paths: Sequence[str],
-        watch: Supervision,
-        node: Node,
-        environ: Mapping[str, str],
-    ) -> None:
-        self.children, self.paths, self.watch, self.node, self.environ = children, paths, watch, node, environ
-        self.watched = Watched()
-        # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
-        self.inherited = set(find_children(os.getpid()))
-        become_subreaper()
-        self.run_id = os.urandom(8).hex()
-        # On a terminal a single process stays in our group: it may read what is typed, and gets
-        # Ctrl-C from the terminal itself. Several get a group each, and hear of it from us.
-        self.shares_terminal = self.may_share_terminal and len(children) == 1 and os.isatty(0)
-        self.folder = RunFolder(watch.log_dir, self.log_id or self.run_id, node.node_rank, environ)
-        self.loop = Loop(self.say)
-        self.output = Output(
-            watch, self.loop, environ, several=len(children) > 1, shares_terminal=self.shares_terminal
-        )
-        self.guardian: Guardian | None = None
-        self.checking: Checking | None = None
-        self.relay = self.make_relay()
-        self.watching: Watching | None = None
-        self.attempt = 0
-        self.more = self.news = False
-        self.has_ends = True  # an orphan may have ended before we could hear of it
-        self.stalled: str | None = None
-        self.mismatch: tuple[str, str] | None = None
-        self.nccl_path: str | None = None
-        self.has_ranks = not all(child.companion for child in children)
-        self.loop.add(self.watched.fd, self.on_signals)
-
-    def make_relay(self) -> Relay:
-        """Return what decides what a signal means for the job."""
-        return Relay(self.watch, shares_terminal=self.shares_terminal, say=self.say)
-
-    def say(self, text: str) -> None:
-        """Say something on standard error, between the lines of the processes."""
-        self.output.say(text)
+    answers = False
+    questions: Channel | None = None
+    checking: Checking | None = None
+    door: Door | None = None
+    preemption: Watch | None = None
+    response: Response | None = None
 
     def run(self) -> int:
         """Run until all has ended, as often as restarts allow."""
         try:
-            while True:
-                self.run_once()
-                if self.first is None or self.relay.told is not None or self.attempt >= self.watch.restarts:
-                    break
-                if self.mismatch is not None:
-                    break
+            self.run_once()
+            while self.first is not None and self.may_restart:
                 self.attempt += 1
                 self.say(
                     f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
                 )
+                self.run_once()
             if self.checking is not None:
                 self.loop.guard(self.checking.end)
             return self.finish()
         finally:
-            self.output.close()
-            self.folder.remove()
-            if self.checking is not None:
-                self.checking.reap()
-            if self.guardian is not None:  # last: who is killed while ending leaves nothing either
-                self.guardian.dismiss()
+            self.close()
 
-    # --- start
+    @property
+    def may_restart(self) -> bool:
+        """Whether another attempt can succeed, and is wanted: nobody has asked us to end."""
+        is_ending = self.relay.told is not None or self.mismatch is not None or self.is_preempted
+        return not is_ending and self.attempt < self.watch.restarts
+
+    def close(self) -> None:
+        """Let everybody go, and leave nothing behind."""
+        if self.preemption is not None:
+            self.preemption.close()
+        self.output.close()
+        self.close_door()
+        self.folder.remove()
+        if self.checking is not None:
+            self.checking.reap()
+        if self.guardian is not None:  # last: who is killed while ending leaves nothing either
+            self.guardian.dismiss()
+
+    # --- one attempt
 
     def run_once(self) -> None:
         """One attempt: start everything, and wait until everything has ended."""
-        self.processes: list[Process] = []
-        self.running: dict[int, Process] = {}
-        self.ended: list[Process] = []
-        self.first: Process | None = None
-        self.told_before: int | None = None
-        self.refused: LauncherError | None = None
-        self.stopper = Stopper(
-            self.watch.grace_s,
-            to_group=self.watch.signal_to == "group",
-            spare=self.spared,
-            say=self.say,
-        )
-        self.relay.attach(self.stopper, self.running)
-        before = None if self.watching is None else self.watching.before
-        self.watching = watching = Watching(
-            self.watch, self.loop, self.output, self.environ, self.running, before
-        )
+        self.begin_attempt()
         self.loop.timers[:] = [self.stopper, self.output, self.relay]
         self.started_ns = time.time_ns()
         self.start_all()
         gc.enable()
-        self.loop.guard(
-            lambda: watching.begin(
-                self.stop_stalled, lambda: self.stopper.begun, self.folder.path, self.node.world_size
-            )
-        )
-        self.loop.guard(self.check_beside)
-        self.loop.guard(lambda: watching.listen(self.nccl_path, self.stop_unproven, keeps=self.folder.keeps))
+        self.attend()
         while (self.running or self.has_leftovers()) and not self.stopper.gave_up:
             self.loop.turn(wait=not self.more)
             self.loop.guard(self.look_after_orphans)
-        self.loop.guard(watching.end)
-        self.folder.keeps = self.folder.keeps or bool(watching.stall_reports)
+        self.watch_no_more()
         self.output.end_attempt()
         if self.refused is not None:
             raise self.refused
 
+    def attend(self) -> None:
+        """The processes are on their way: begin with all that could wait until then."""
+        self.loop.timers.append(self.door or Later(time.monotonic() + DOOR_AFTER_S, self.open_door))
+        self.loop.guard(self.watch_progress)
+        self.loop.guard(self.check_beside)
+        self.loop.guard(self.watch_preemption)
+        self.loop.guard(self.listen_to_nccl)
+
+    def environment(self, child: Child) -> dict[str, str]:
+        """Return what a process gets from this very run."""
+        settings = super().environment(child)
+        if (self.watch.preemption is not None or self.may_be_preempted) and self.deadline_file is not None:
+            settings[DEADLINE_FILE] = self.deadline_file
+        if self.watch.restarts:
+            settings[RESTART_COUNT] = str(self.attempt)
+            settings[MAX_RESTARTS] = str(self.watch.restarts)
+        return settings | self.plan_witness(child)
+
+    # --- beside the processes: a job runs without, too
+
     def spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
-        guardian = () if self.guardian is None or self.guardian.pid is None else (self.guardian.pid,)
-        helpers = () if self.watching is None else self.watching.helpers()
         checking = () if self.checking is None or self.checking.pid is None else (self.checking.pid,)
-        return (*guardian, *helpers, *checking, *self.inherited)
+        asked = () if self.door is None else self.door.helpers()
+        return (*super().spared(), *checking, *asked)
 
-    def start_all(self) -> None:
-        """Fork everybody; whether each could exec arrives later, as events."""
-        refusals = Refusals()
-        self.loop.add(refusals.fd, lambda: self.on_refusals(refusals))
-        try:
-            for first in range(0, len(self.children), STARTED_AT_ONCE):
-                self.start_some(range(len(self.children))[first : first + STARTED_AT_ONCE], refusals)
-        except LauncherError as error:
-            self.refuse(error)
-        except OSError as error:
-            self.refuse(cannot_start(error))
-        refusals.close_writing()
-        if self.refused is None:
-            self.start_guardian()
+    def forget_child(self, pid: int) -> None:
+        """A child of ours has ended that is none of the job's processes: its pid is free for others."""
+        super().forget_child(pid)
+        if self.checking is not None and pid == self.checking.pid:
+            self.checking.pid = None
+        if self.door is not None:
+            self.door.forget(pid)
 
     def check_beside(self) -> None:
         """Have somebody look at this node, now that the processes are on their way; once is enough."""
@@ -249,240 +201,65 @@ class Supervisor:
                 return  # whatever the kernel lacks, the job may need the more
         self.loop.timers.append(self.checking)
 
-    def start_guardian(self) -> None:
-        """Have somebody who takes the job along should we be killed; it runs without, too."""
-        try:
-            self.guardian = self.guardian or Guardian(self.run_id, self.remove_traces)
-            for process in self.processes:
-                self.guardian.tell(process.pid)
-        except OSError as error:
-            self.say(f"no guardian ({error.strerror}): {UNGUARDED}")
-
-    def remove_traces(self) -> None:
-        """Remove what is ours alone; what the guardian does for a launcher that was killed."""
-        self.folder.remove()
-
-    def start_some(self, indices: Sequence[int], refusals: Refusals) -> None:
-        """Start a few processes, and watch for their end.
-
-        Nothing but forks between the first and the last: what we write to in between is a page that
-        the kernel has to copy, and the processes compete with us for the CPUs.
-        """
-        own_group = not self.shares_terminal
-        inherited = Inherited(os.environ)
-        ready = [(index, *self.prepare(index, inherited)) for index in indices]
-        back = inherited.plan_own()
-        started = []
-        try:
-            for index, child, streams, changes in ready:
-                change_environ(changes)
-                pid = start(
-                    index, child, self.paths[index], streams, self.watched, refusals, own_group=own_group
-                )
-                started.append((child, pid))
-        finally:
-            change_environ(back)
-            self.output.started()
-            for child, pid in started:
-                self.watch_process(Process(child, pid, child.environ.get(ERROR_FILE)), own_group)
-
-    def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
-        """Return a process as it is to be started, its standard streams, and changes of our environment."""
-        child = self.children[index]
-        streams = self.output.open(index, child, self.folder, self.attempt)
-        child = with_settings(child, self.environment(child))
-        return child, streams, inherited.plan(child.environ)
-
-    def watch_process(self, process: Process, own_group: bool) -> None:
-        """Watch for the end of a process that was started."""
-        pid = process.pid
-        self.processes.append(process)
-        self.running[pid] = process
-        self.stopper.started.add(pid)
-        if own_group:
-            self.stopper.groups.add(pid)
-        try:
-            process.pidfd = os.pidfd_open(pid)
-            self.loop.add(process.pidfd, lambda: self.on_end(process))
-        except OSError:
-            pass  # an old kernel or a strict seccomp profile: SIGCHLD tells us, in no exact order
-
-    def environment(self, child: Child) -> dict[str, str]:
-        """Return what a process gets from this very run."""
-        settings = {MARK: mark_of(self.run_id, self.environ)}
-        for name, file in FILES.items():
-            path = self.folder.file(self.attempt, child.folder, file)
-            if path is not None:
-                settings[name] = path
-        if self.watch.restarts:
-            settings[RESTART_COUNT] = str(self.attempt)
-            settings[MAX_RESTARTS] = str(self.watch.restarts)
-        return settings | self.plan_witness(child)
-
-    def plan_witness(self, child: Child) -> dict[str, str]:
-        """Return what makes rank 0's NCCL write where we read, if it is to be heard."""
-        proof = self.watch.proof
-        if proof is None or child.rank:
-            return {}
-        self.nccl_path = self.folder.make_file(self.attempt, child.folder, "nccl.log")
-        if self.nccl_path is None:
-            self.say("the fabric is not verified: there is no folder for what NCCL writes")
-            return {}
-        return {**dict(proof.settings), NCCL_FILE: self.nccl_path}
-
-    def stop_stalled(self, reason: str) -> None:
-        """The job hangs, and is to end as a failure."""
-        self.stalled = self.stalled or reason
-        self.stopper.begin(signal.SIGTERM)
-
-    def stop_unproven(self, reason: str, fix: str) -> None:
-        """NCCL uses another network than the one that must be used: the job is to end as a failure."""
-        self.mismatch = self.mismatch or (reason, fix)
-        self.say(f"not the fabric that is required, the job ends: {reason}; fix: {fix}")
-        self.stopper.begin(signal.SIGTERM)
-
-    # --- events
-
-    def on_refusals(self, refusals: Refusals) -> None:
-        """A process could not exec: nothing of this job is worth keeping."""
-        found, complete = refusals.read()
-        for index, number in found:
-            error = OSError(number, os.strerror(number))
-            self.refuse(refusal(self.children[index].argv[0], error))
-        if complete:
-            self.loop.remove(refusals.fd)
-            os.close(refusals.fd)
-
-    def refuse(self, error: LauncherError) -> None:
-        """Not all processes can be started: end those that are."""
-        self.refused = self.refused or error
-        self.stopper.kill()
-
-    def on_signals(self) -> None:
-        """Signals have arrived."""
-        for number, code, sender in read_signals(self.watched.fd):
-            # EPIPE comes with a SIGPIPE from ourselves.
-            self.has_ends = self.has_ends or number == signal.SIGCHLD
-            if number != signal.SIGCHLD and sender != os.getpid():
-                self.relay.pass_on(number, from_terminal=code == SI_KERNEL)
-
-    def on_end(self, process: Process) -> None:
-        """The kernel's notice that a process has ended."""
-        if process.code is not None:
+    def open_door(self) -> None:
+        """Let our user ask what the processes do; nothing happens until somebody does."""
+        if not self.answers or self.refused is not None:
             return
-        self.has_ends = True  # it stood before orphans that have ended, too
-        process.ended_ns = process.ended_ns or time.time_ns()
-        pid, status = os.waitpid(process.pid, os.WNOHANG)
-        if process.pidfd is not None:
-            self.loop.remove(process.pidfd)
-            os.close(process.pidfd)
-            process.pidfd = None
-        if not pid:
-            return  # a debugger has its status, and SIGCHLD tells us when we may have it
-        process.code = os.waitstatus_to_exitcode(status)
-        process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
-        del self.running[process.pid]
-        self.stopper.started.discard(process.pid)
-        self.ended.append(process)
-        if process.status and self.first is None and not (process.child.companion and self.ranks_have_ended):
-            self.first = process
-            self.relay.note_end()
-            self.told_before = self.relay.told
-            if self.watching is not None:
-                self.loop.guard(self.watching.note_failure)
-            if not self.stopper.begun and self.refused is None:
-                self.stop_others(process)
-        if self.ranks_have_ended and not self.stopper.begun:
-            self.end_companions(asked=not process.child.companion)
-        self.news = True
+        if self.door is None:
+            from launcher.status.door import Door
+
+            self.door = Door(self)
+            self.door.open()
+            self.door.serve_metrics()
+        self.loop.timers.append(self.door)
+
+    def close_door(self) -> None:
+        """Answer no more."""
+        if self.door is not None:
+            self.loop.guard(self.door.close)
+
+    def describe_state(self) -> str:
+        """Return what the processes of this node do as a whole, in a word or two."""
+        if self.running:
+            return "stopping" if self.stopper.begun else "running"
+        return "ended"
+
+    def describe_nodes(self) -> dict[str, object] | None:
+        """Return which of the job's nodes are there; None where nobody looks after that."""
+        return None
+
+    def watch_preemption(self) -> None:
+        """Ask whether this machine is to be taken back, where that is planned."""
+        planned = self.watch.preemption
+        if planned is None or self.refused is not None:
+            return
+        if self.preemption is None:
+            from launcher.preemption.watch import Watch
+
+            self.preemption = Watch(planned, self.watch.grace_s, self.loop, self.say, self.on_preemption)
+        self.loop.timers.append(self.preemption)
+
+    def on_preemption(self, kind: str, what: str, left_s: float) -> bool:
+        """This machine is to be taken back, or is not any more; return whether the processes end for it."""
+        return self.respond(kind, what, left_s)
+
+    def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
+        """Do here what is to be done when a machine of the job is taken back: ours, or another node's."""
+        if self.response is None:
+            from launcher.preemption.response import Response
+
+            self.response = Response(self)
+        return self.response.on_event(kind, what, left_s, node)
 
     @property
-    def ranks_have_ended(self) -> bool:
-        """Whether all ranks of this node have ended; what becomes of their companions does not count then."""
-        return self.has_ranks and all(process.child.companion for process in self.running.values())
+    def is_preempted(self) -> bool:
+        """Whether the processes were told to end because a machine is taken back."""
+        return self.response is not None and self.response.has_begun
 
-    def end_companions(self, *, asked: bool = False) -> None:
-        """The ranks have ended: tell their companions to, but leave those time that end by themselves.
-
-        Args:
-            asked: The last rank has just ended, and the time begins.
-        """
-        if any(process.child.finishes for process in self.running.values()):
-            if asked:
-                due = time.monotonic() + self.watch.grace_s
-                self.loop.timers.append(Later(due, self.stop_companions))
-        elif self.running:
-            self.stopper.begin(signal.SIGTERM)
-
-    def stop_companions(self) -> None:
-        """The time is over of companions that end by themselves."""
-        if self.running and not self.stopper.begun:
-            names = ", ".join(process.name for process in self.running.values())
-            self.say(f"{names}: still there {self.watch.grace_s:g} s after the last rank; SIGTERM")
-            self.stopper.begin(signal.SIGTERM)
-
-    def stop_others(self, process: Process) -> None:
-        """One has failed: the others would wait for it forever."""
-        others = len(self.running)
-        if others:
-            self.say(f"{process.name} {process.end}; stopping the other {others}")
-            self.stopper.begin(signal.SIGTERM)
-
-    def look_after_orphans(self) -> None:
-        """Collect those who have ended, and tell those who became ours since that we are ending."""
-        if self.has_ends:
-            self.has_ends = False
-            self.more = self.has_ends = self.reap()
-        if self.news:
-            self.news = False
-            for group in self.stopper.forget_groups():
-                if self.guardian is not None:
-                    self.guardian.forget(group)
-            self.stopper.tell_new()
-
-    def reap(self) -> bool:
-        """Collect orphans that have ended; return whether there may be more.
-
-        Not all at once: whoever forks faster than we collect must not keep us from the clock.
-        """
-        for _ in range(REAPED_AT_ONCE):
-            try:
-                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-            except ChildProcessError:
-                self.note_lost()
-                return False
-            process = None if found is None else self.running.get(found.si_pid)
-            if found is None or (process is not None and process.pidfd is not None):
-                return False  # its pidfd comes in its turn, and then we look again
-            if process is not None:
-                self.on_end(process)
-            else:
-                os.waitpid(found.si_pid, 0)
-                self.inherited.discard(found.si_pid)
-                self.news = True
-                if self.checking is not None and found.si_pid == self.checking.pid:
-                    self.checking.pid = None
-                if self.guardian is not None and found.si_pid == self.guardian.pid:
-                    self.guardian.lose()
-                    self.say(f"somebody has killed the launcher's guardian: {UNGUARDED}")
-        return True
-
-    def note_lost(self) -> None:
-        """No child is left: whoever is still thought to run was taken from us."""
-        for process in list(self.running.values()):
-            self.say(f"{process.name}: somebody else has taken its status")
-            process.code, process.ended_ns = EXIT_BUG, time.time_ns()
-            del self.running[process.pid]
-            self.stopper.started.discard(process.pid)
-            self.ended.append(process)
-            self.first = self.first or process
-
-    def has_leftovers(self) -> bool:
-        """Whether the job has left somebody behind; then that is ended too."""
-        if not self.stopper.leaders():
-            return False
-        self.stopper.sweep()
-        return True
+    @property
+    def deadline_file(self) -> str | None:
+        """Path of the file in which the processes find until when; None where there is no folder."""
+        return None if self.folder.path is None else f"{self.folder.path}/deadline.json"
 
     # --- the end
 
@@ -491,6 +268,8 @@ class Supervisor:
         self.tell_logs()
         survivors = self.find_survivors()
         first = self.first
+        if self.response is not None and self.response.has_begun:
+            return self.response.finish()
         if first is None and survivors:
             self.say(f"{len(survivors)} survive SIGKILL: {'; '.join(map(describe, survivors[:20]))}")
             return 128 + signal.SIGKILL
@@ -521,49 +300,20 @@ class Supervisor:
 
     def report(self, first: Process, survivors: Sequence[int]) -> None:
         """Give the verdict."""
+        verdict = self.find_verdict(first, survivors)
+        if verdict is not None:
+            # At a terminal of its own the reason stands right above, in the process's words.
+            typed = self.shares_terminal and not first.child.called and (first.code or 0) > 0
+            self.publish(verdict, shown=not typed)
+
+    def find_verdict(self, first: Process, survivors: Sequence[int]) -> Verdict | None:
+        """Return the verdict on the processes of this node; None where nobody has failed."""
         from launcher.run.report import judge
 
-        ends = [first, *(process for process in self.ended if process is not first)]
-        deaths = [one.death(self.output.read_errors(self.processes.index(one))) for one in ends]
-        is_agent = bool(first.child.called) and not first.child.companion
-        if is_agent:
-            self.say(f"{first.name} {first.end}")
-            from launcher.run.root_cause import read_root_cause
-
-            if self.told_before is not None:
-                return  # its own traceback is about the signal, and nobody has failed
-            deaths = [read_root_cause(deaths[0]) or deaths[0]]
-        told = name_signal(self.told_before) if self.told_before is not None else None
-        verdict = judge(
-            deaths[0],
-            deaths[1:],
-            before=None if self.watching is None else self.watching.before,
-            after=None if self.watching is None else self.watching.after,
-            survivors=survivors,
-            node_rank=self.node.node_rank,
-            world_size=self.node.world_size,
-            attempt=self.attempt,
-            started_ns=self.started_ns,
-            told=told,
-            reason=self.stalled,
-            mismatch=self.mismatch,
-        )
-        # At a terminal of its own the reason stands right above, in the process's words.
-        self.publish(verdict, shown=not (self.shares_terminal and not is_agent and (first.code or 0) > 0))
+        return judge(self, first, survivors)
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Say the verdict where people and platforms look for it."""
         from launcher.run.report import publish
 
         publish(verdict, self.output, self.watch, self.environ, shown=shown)
-
-
-def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
-    """Return the child with a few more variables."""
-    return Child(**{**vars(child), "environ": {**child.environ, **settings}})
-
-
-def cannot_start(error: OSError) -> NotReady:
-    """Return why the kernel gives us no more processes or descriptors."""
-    fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
-    return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))

@@ -43,6 +43,7 @@ TABLE = (
     ),
     Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")),
     Row("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS")),
+    Row("flux", ("FLUX_TASK_RANK", "FLUX_JOB_SIZE")),
     Row("kubeflow", ("PET_NNODES", "KUBERNETES_SERVICE_HOST", "COORDINATOR_ADDRESS")),
     Row(
         "torch_agent",

@@ -11,12 +11,6 @@ from launcher.environ import Reader
 from launcher.sources import torch_elastic
 
 MARKER = "LAUNCHER_LAUNCHED"
-CONTRACT = ("RANK", "WORLD_SIZE")
-NEARER = (
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
 
 
 def read(reader: Reader) -> None:
@@ -35,6 +29,7 @@ def is_left_over(reader: Reader) -> bool:
     """Whether a starter inside of a launched process speaks of another rank or world."""
     if not reader.has(MARKER):
         return False
-    contract = tuple(reader.text(name) for name in CONTRACT)
-    found = [tuple(reader.text(name) for name in pair) for pair in NEARER]
-    return any(None not in pair and pair != contract for pair in found)
+    from launcher.hook import marker
+
+    names = (MARKER, *marker.CONTRACT, *(name for pair in marker.NEARER for name in pair))
+    return marker.is_left_over({name: reader.text(name) or "" for name in names})

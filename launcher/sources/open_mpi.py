@@ -11,7 +11,7 @@ with 4.1.4, 4.1.8 and 5.0.11.
 
 from __future__ import annotations
 
-import re
+from itertools import pairwise
 
 from launcher.environ import Malformed, Reader, is_loopback, parse_host
 from launcher.frozen import frozen
@@ -27,15 +27,10 @@ NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not on
 HEAD_URI = "OMPI_MCA_orte_hnp_uri"  # v3 and v4 only
 DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21")
 NAMESPACE = "PMIX_NAMESPACE"
+SCHEMES = ("tcp", "tcp6")
 
-# 3544449024.1;tcp://10.77.0.5,172.17.0.1:49373 or prterun-nodeA-2498@0.1;tcp4://127.0.0.1:57991
-_DAEMON = re.compile(r"[^;]*\.(\d{1,8});", re.ASCII)
-_URI_HOSTS = re.compile(r"tcp6?://(\[[^]/;]*\]|[^]/;:[]*):\d+", re.ASCII)
-# prterun-nodeA-26578@1, where nodeA is mpirun's host
-_NAMESPACE = re.compile(r"prterun-(.+)-\d+@\d+\Z", re.ASCII)
-# node[1:0-2]@0(3): names, then the indices of their daemons, here three from 0 on
-_DAEMON_RANGE = re.compile(r"\d{1,8}(?:\((\d{1,8})\))?\Z", re.ASCII)
 _DOCKER_BRIDGE = "172.17.0.1"  # docker0: the same address on every node, so the address of none
+_DIGITS_LIMIT = 8
 
 
 def read(reader: Reader) -> None:
@@ -68,11 +63,17 @@ def _read_outside(reader: Reader) -> None:
 
 
 def _read_daemon(reader: Reader) -> tuple[int | None, str]:
+    # 3544449024.1;tcp://10.77.0.5,172.17.0.1:49373 or prterun-nodeA-2498@0.1;tcp4://127.0.0.1:57991
     for name in DAEMON_URIS:
-        match = _DAEMON.match(reader.text(name) or "")
-        if match:
-            return int(match[1]), name
+        head, semicolon, _ = (reader.text(name) or "").partition(";")
+        _, dot, index = head.rpartition(".")
+        if semicolon and dot and _is_number(index):
+            return int(index), name
     return None, ""
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _DIGITS_LIMIT
 
 
 @frozen
@@ -148,9 +149,18 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
 
 
 def _count_daemons(reader: Reader) -> int | None:
+    # node[1:0-2]@0(3): names, then the indices of their daemons, here three from 0 on
     ranges = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
-    found = [_DAEMON_RANGE.match(item) for item in ranges]
-    return sum(int(match[1] or 1) for match in found if match) if all(found) else None
+    counts = [_count_range(item) for item in ranges]
+    return None if None in counts else sum(count for count in counts if count is not None)
+
+
+def _count_range(item: str) -> int | None:
+    """Return how many daemons ``0`` or ``0(3)`` are; None for another text."""
+    first, parenthesis, rest = item.partition("(")
+    count = rest.removesuffix(")") if parenthesis else "1"
+    is_whole = not parenthesis or rest.endswith(")")
+    return int(count) if is_whole and _is_number(first) and _is_number(count) else None
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
@@ -159,9 +169,18 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
     if uri is not None:
         _claim_head_address(reader, uri, daemon)
         return
-    match = _NAMESPACE.match(reader.text(NAMESPACE) or "")
-    if match:
-        _claim_head(reader, match[1], NAMESPACE)
+    host = _namespace_host(reader.text(NAMESPACE) or "")
+    if host:
+        _claim_head(reader, host, NAMESPACE)
+
+
+def _namespace_host(namespace: str) -> str:
+    """Return mpirun's host, nodeA of ``prterun-nodeA-26578@1``; empty for another text."""
+    body, at, job = namespace.rpartition("@")
+    host, dash, process = body.removeprefix("prterun-").rpartition("-")
+    is_whole = bool(at and dash) and body.startswith("prterun-") and "\n" not in host
+    numbers = (job, process)
+    return host if is_whole and all(text.isascii() and text.isdecimal() for text in numbers) else ""
 
 
 def _claim_head_address(reader: Reader, uri: str, daemon: int | None) -> None:
@@ -177,7 +196,22 @@ def _claim_head_address(reader: Reader, uri: str, daemon: int | None) -> None:
 
 
 def _uri_hosts(uri: str) -> list[str]:
-    return [host for group in _URI_HOSTS.findall(uri) for host in group.strip("[]").split(",")]
+    """Return the hosts of ``tcp://10.77.0.5,172.17.0.1:49373;tcp6://[fe80::1]:49374``, in order."""
+    parts = uri.split("://")
+    groups = [_address_group(after) for before, after in pairwise(parts) if before.endswith(SCHEMES)]
+    return [host for group in groups if group is not None for host in group.strip("[]").split(",")]
+
+
+def _address_group(text: str) -> str | None:
+    """Return what stands before the port, brackets and all; None where no port follows."""
+    if text.startswith("["):
+        inner, end, rest = text.partition("]")
+        group, forbidden = inner + end, "/;"
+    else:
+        group, _, rest = text.partition(":")
+        rest, forbidden = text[len(group) :], "]/;["
+    is_port = rest[:1] == ":" and rest[1:2].isascii() and rest[1:2].isdecimal()
+    return group if is_port and not any(char in group for char in forbidden) else None
 
 
 def _claim_head(reader: Reader, host: str, origin: str) -> None:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from launcher.environ import Malformed, Reader, parse_int
 
 COUNTS = (
-    "FLUX_JOB_NNODES",
-    "FLUX_JOB_SIZE",
     "PALS_SIZE",
     "JSM_NAMESPACE_SIZE",
     "LSB_DJOB_NUMPROC",

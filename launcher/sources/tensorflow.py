@@ -8,11 +8,9 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 
 from __future__ import annotations
 
-from itertools import pairwise
-
-from launcher.environ import Malformed, Reader, parse_host_port, shorten
+from launcher.environ import Malformed, Reader, parse_host_port, parse_int, shorten
 from launcher.errors import Problem
-from launcher.flags import ROLES
+from launcher.flag_values import ROLES
 from launcher.frozen import frozen
 from launcher.model import Fact, Scope, Trust
 
@@ -104,10 +102,10 @@ def _parse(text: str) -> Task:
 
 
 def _index(value: object) -> int:
-    """Return an index; TensorFlow would make 0 of 0.9, and 1 of true."""
+    """Return an index; TensorFlow would make 0 of 0.9, and 1 of true and of "0_1"."""
     if not isinstance(value, (int, str)) or isinstance(value, bool):
         raise TypeError
-    return int(value)
+    return parse_int(value) if isinstance(value, str) else value
 
 
 def _items(items: object) -> list[str]:
@@ -125,17 +123,22 @@ def _check_roles(task: Task) -> None:
 
 def _check_addresses(addresses: list[str]) -> None:
     """Hold that each task has an address of its own: without a port none listens."""
+    found: dict[tuple[str, int], str] = {}
     for address in addresses:
         try:
-            port = parse_host_port(address)[1]
+            host, port = parse_host_port(address)
         except Malformed as error:
             raise Refused(_malformed(f"every task to be {error}")) from None
         if port is None:
             raise Refused(_malformed(f"every task to be host:port, not {shorten(address)!r}"))
-    ordered = sorted(addresses)
-    for address, other in pairwise(ordered):
-        if address == other:
-            raise Refused(_malformed(f"an address of its own for every task, not {shorten(other)!r} twice"))
+        other = found.setdefault((host.lower(), port), address)
+        if other is not address:
+            pair = (
+                f"{shorten(other)!r} twice"
+                if other == address
+                else f"{shorten(other)!r} and {shorten(address)!r}"
+            )
+            raise Refused(_malformed(f"an address of its own for every task, not {pair}"))
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:

@@ -22,6 +22,8 @@ LIVENESS = {
     "ServerAliveCountMax": "3",
 }
 """Never ask; know within 5 s that a node cannot be reached, and within 20 that it has gone since."""
+SHARED = "%C"
+"""Name of a shared connection's socket: a hash of host, port and user, as ssh writes it."""
 SAID_LIMIT = 160
 
 _CONFIG = """\
@@ -93,6 +95,11 @@ _REASONS = (
     ("Connection reset by", "its sshd closed the connection before it was up: see that node's log"),
 )
 """(what ssh says, what it means), in the order in which they count: one failure can say several."""
+
+
+def plan_shared(folder: str) -> tuple[str, ...]:
+    """Return the options by which an ssh uses the shared connection of its node (`launcher.mpi.link`)."""
+    return ("-o", f"ControlPath={folder}/{SHARED}")
 
 
 def write_client(

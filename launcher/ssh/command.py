@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 
 from launcher.arguments import make_parser
 from launcher.errors import NotReady, Problem
-from launcher.ssh.files import cannot_write, exists, write_private
+from launcher.ssh.files import cannot_write, exists, name_user, write_private
 from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
 
+NAMELESS = "No user exists for uid"
+"""What ssh-keygen and ssh say of a user id without an entry in /etc/passwd."""
 _ONE_FILE = """\
 {path}: the client key and the host key of a job. Whoever has this file can enter the job's nodes.
 Give it to every node, as one of
@@ -81,7 +83,8 @@ def _make_key(path: str, environ: Mapping[str, str]) -> str:
     )
     if done.returncode:
         what = f"ssh-keygen: {done.stderr.strip() or 'failed without a word'}"
-        raise NotReady(Problem("ssh-missing", what, "this node", "look at what it says"))
+        fix = name_user(os.getuid()) if NAMELESS in what else "look at what it says"
+        raise NotReady(Problem("ssh-missing", what, "this node", fix))
     return path
 
 

@@ -57,3 +57,8 @@ def quote_path(path: str) -> str:
         )
         raise cannot_write(what)
     return f'"{path}"'
+
+
+def name_user(uid: int) -> str:
+    """Return the fix where a user id has no name, which all programs of OpenSSH want."""
+    return f"echo 'train:x:{uid}:{uid}::/tmp:/bin/sh' >>/etc/passwd in the image, or use a user of it"

@@ -69,6 +69,8 @@ class Inquiry:
         """Ask no longer."""
         for spy in self._spies:
             spy.close()
+        for lane in self._lanes.values():
+            lane.close()
         self._ranks, self._queue, self._spies = [], [], []
         self._lanes.clear()
 

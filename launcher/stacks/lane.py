@@ -17,6 +17,10 @@ SETTLE_S = 0.06
 """An answer that has not grown for so long is complete."""
 
 
+_in_use: set[str] = set()
+"""Files into which somebody answers: two who ask at a time, for a stall and for a user, take turns."""
+
+
 class Lane:
     """The processes that answer into one file: a rank's, and what it has started. One after the other.
 
@@ -52,8 +56,17 @@ class Lane:
         """Take an answer that is complete, and ask the next."""
         if self._asked is not None:
             self._look(self._asked, now)
-        while self._asked is None and self._waiting:
+        while self._asked is None and self._waiting and self.path not in _in_use:
             self._ask(self._waiting.pop(0), now)
+
+    def close(self) -> None:
+        """Ask no longer."""
+        if self._asked is not None:
+            self._release()
+
+    def _release(self) -> None:
+        self._asked = None
+        _in_use.discard(self.path)
 
     def _ask(self, answer: Answer, now: float) -> None:
         try:
@@ -63,6 +76,7 @@ class Lane:
             self.unanswered.append(answer.without_threads(f"it cannot be asked: {error.strerror}"))
             return
         self._asked, self._asked_at, self._grown_at = answer, now, now
+        _in_use.add(self.path)
 
     def _look(self, answer: Answer, now: float) -> None:
         text = read_from(self.path, self._start)
@@ -71,13 +85,13 @@ class Lane:
         elif text.endswith(b"\n") and now - self._grown_at >= SETTLE_S and not is_answering(answer.pid):
             threads = parse_faulthandler(text.decode("utf-8", "replace"))
             self._answered.append(answer.with_threads(threads, "faulthandler"))
-            self._asked = None
+            self._release()
             return
         if now - self._asked_at > ANSWER_S:
             # When it comes, it will stand among the answers of whoever would be asked next.
             silent = answer.without_threads(f"it does not answer within {ANSWER_S:g} s")
             self.unanswered += [silent, *self._waiting]
-            self._asked = None
+            self._release()
             self._waiting.clear()
 
 

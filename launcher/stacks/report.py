@@ -35,6 +35,10 @@ class Group:
         return f"{names} {verb}{'' if len(self.answers) > 1 else 's'} {self.spot.render(first.call)}"
 
 
+TO_ARM = "call launcher.setup() in the script, run launcher hook install for its Python, or install py-spy"
+"""Three ways: the first needs the launcher in the script's own Python, which an image need not have."""
+
+
 def render_report(answers: Sequence[Answer], world_size: int | None = None) -> list[str]:
     """Return lines that say who waits where, and who is probably waited for.
 
@@ -52,7 +56,7 @@ def render_report(answers: Sequence[Answer], world_size: int | None = None) -> l
     lines += explain_collectives(groups, world_size)
     lines += render_children([answer for answer in answers if answer not in speakers])
     if any(answer.is_python for answer in answers) and not any(answer.threads for answer in answers):
-        lines.append("for Python stacks call launcher.setup() in the script, or install py-spy")
+        lines.append(f"for Python stacks {TO_ARM}")
     return lines
 
 
@@ -101,7 +105,10 @@ def explain_collectives(groups: Sequence[Group], world_size: int | None) -> list
     if len(groups) > 1:
         return ["they wait in different calls, each for the others to come: compare the order of their calls"]
     if world_size is not None and len(groups[0].answers) >= world_size:
-        return ["all ranks of the job have come to this call: the network or a GPU does not answer"]
+        return [
+            "all ranks of the job have come to this call: the network or a GPU does not answer, or "
+            f"it waits for more processes than the {world_size} of this job (does the script name a number?)"
+        ]
     return ["all ranks of this node have come to this call: see what the other nodes report"]
 
 

@@ -36,9 +36,13 @@ def fit(text: str, room: float, size: float, bold: bool = False) -> str:
     text = printable(text)
     if measure(text, size, bold) <= room:
         return text
-    while text and measure(text + ELLIPSIS, size, bold) > room:
-        text = text[:-1]
-    return text + ELLIPSIS if text else ""
+    left, kept = room - measure(ELLIPSIS, size, bold), 0
+    for character in text:
+        left -= measure(character, size, bold)
+        if left < 0:
+            break
+        kept += 1
+    return text[:kept] + ELLIPSIS if kept else ""
 
 
 class Drawing:

@@ -58,8 +58,9 @@ def _address(part: Part) -> str | None:
 
 def _add_cpu(system: ET.Element, node: int | None, cpus: Sequence[int]) -> ET.Element:
     cpu = ET.SubElement(system, "cpu", numaid=UNKNOWN_NODE if node is None else str(node))
-    if cpus:
-        cpu.set("affinity", render_mask(cpus))
+    mask = render_mask(cpus) if cpus else ""
+    if 0 < len(mask) <= TEXT_LIMIT:
+        cpu.set("affinity", mask)
     return cpu
 
 

@@ -37,8 +37,14 @@ class Done(NamedTuple):
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """What ranks have printed as JSON, one object per line."""
-        return [json.loads(line) for line in self.out.splitlines() if line.startswith("{")]
+        """What ranks have printed as JSON; a rank's line may end after another's, under mpirun."""
+        found, decode = [], json.JSONDecoder().raw_decode
+        for line in self.out.splitlines():
+            while line.startswith("{"):
+                record, end = decode(line)
+                found.append(record)
+                line = line[end:]
+        return found
 
 
 class Fleet:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,13 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.rehearse import azure
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.fleets import ALLREDUCE, Fleet, make_key
 from tests.cluster.sshing import NO_SUCH_NAME
 from tests.mpis import FAMILIES, find_mpi
-from tests.process.starting import ROOT
 
 pytestmark = [pytest.mark.root]
 
@@ -412,39 +407,6 @@ def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
     assert (head.status, other.status) == (0, 0), head.err[-2000:] + other.err
     assert {record["sum"] for record in head.records} == {3}
     assert "sshd:" not in other.err
-
-
-def batch_command(name: str) -> list[str]:
-    """Return a command line of a multi-instance task of Azure Batch as the documentation has it."""
-    pages = [Path(ROOT, page).read_text(encoding="utf-8") for page in ("README.md", "docs/mpi.md")]
-    (line,) = {line.strip() for page in pages for line in page.splitlines() if f" {name}:" in line}
-    return shlex.split(line.partition(":")[2])
-
-
-def test_the_commands_for_azure_batch_in_the_documentation(fleet: MakeFleet, tmp_path: Path) -> None:
-    """The coordination command on every node, which returns; then the application command on the master."""
-    two = fleet("openmpi4", 2)
-    Path(two.script(ALLREDUCE)).rename(tmp_path / "train.py")
-    nodes = two.cluster.nodes
-    environs = []
-    for node in nodes:
-        batch = azure.batch(nodes, node) | {"AZ_BATCH_TASK_SHARED_DIR": os.path.dirname(two.key)}
-        environ = two.environ(**batch, LAUNCHER_HOSTS="", LAUNCHER_SSH_KEY="")
-        environs.append(
-            {**environ, "PATH": f"{ROOT}/bin:{os.path.dirname(sys.executable)}:{environ['PATH']}"}
-        )
-    for node, environ in zip(nodes, environs, strict=True):
-        line = two.cluster.argv(node, batch_command("coordinationCommandLine"), cwd=str(tmp_path))
-        subprocess.run(line, env=environ, stdin=subprocess.DEVNULL, check=True, timeout=20)
-    line = two.cluster.argv(nodes[0], batch_command("commandLine"), cwd=str(tmp_path))
-    done = subprocess.run(line, env=environs[0], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr + (tmp_path / "serve.log").read_text()
-    records = [json.loads(text.partition("] ")[2]) for text in done.stdout.splitlines() if "sum" in text]
-    assert {(record["node"], record["sum"]) for record in records} == {("node0", 3), ("node1", 3)}
-    deadline = time.monotonic() + 10
-    while two.processes(nodes[1]) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert two.processes(nodes[1]) == []
 
 
 def test_a_stall_is_the_jobs_and_its_end_too(fleet: MakeFleet, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.mpi import session, wire
+from launcher.mpi.session_folder import find_session
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.fleets import Done, Fleet, make_key
@@ -437,7 +438,7 @@ def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) ->
     ):
         assert node.stdin is not None and node.stdout is not None
         assert b"ready" in node.stdout.readline()
-        rank.connect(wire.find_session(job) or "")
+        rank.connect(find_session(job) or "")
         rank.sendall(wire.pack({"is": "hello"}))
         rank.settimeout(0.3)
         with pytest.raises(TimeoutError):
@@ -453,4 +454,4 @@ def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) ->
         rank.close()
         node.stdin.close()
         assert node.wait(10) == 0
-    assert wire.find_session(job) is None
+    assert find_session(job) is None

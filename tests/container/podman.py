@@ -1,8 +1,6 @@
 """Containers for tests: a podman whose storage, state and settings are a temporary folder of its own.
 
-The image comes read-only from where ``bash tools/test.sh`` has put it: Debian and its Python, with
-``python3 -m launcher run --`` as entry point. The launcher itself is mounted from the checkout, so that
-no image is ever out of date.
+Images come read-only from where `tests.container.images` has built them.
 """
 
 from __future__ import annotations
@@ -16,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.starting import ROOT
+from tests.container.images import build_image, image_folder
 
-IMAGE = "localhost/launcher-test"
 TIMEOUT_S = 60.0
 PROBE = (*("unshare", "--mount", "--uts", "--ipc", "--net", "--pid", "--fork"), "mount", "-t", "tmpfs")
 
@@ -49,9 +46,16 @@ network_config_dir = "{folder}/networks"
 
 
 class Podman:
-    """An engine of our own; what it runs is gone when it is closed."""
+    """An engine of our own; what it runs is gone when it is closed.
+
+    Attributes:
+        folder: Of its storage and state.
+        image: Name of the image under test.
+        settings: Variables by which podman and its relatives use this engine.
+    """
 
     def __init__(self) -> None:
+        self.image = build_image()
         self.folder = tempfile.mkdtemp(prefix="launcher-podman-")
         values = {
             "folder": self.folder,
@@ -61,49 +65,61 @@ class Podman:
         }
         for name, text in (("storage.conf", STORAGE_CONF), ("containers.conf", CONTAINERS_CONF)):
             Path(self.folder, name).write_text(text.format(**values))
-        self._settings = {
+        self.settings = {
             "CONTAINERS_STORAGE_CONF": f"{self.folder}/storage.conf",
             "CONTAINERS_CONF": f"{self.folder}/containers.conf",
         }
 
-    def start(self, *words: str) -> subprocess.Popen[str]:
-        """Start ``podman WORDS``."""
+    def start(self, *words: str, program: str = "podman", **variables: str) -> subprocess.Popen[str]:
+        """Start ``podman WORDS``, or another program on the same storage."""
         # From a folder of its own: conmon leaves a file named oom where it was started.
         return subprocess.Popen(
-            ["podman", *words],
-            env={**os.environ, **self._settings},
+            [program, *words],
+            env={**os.environ, **self.settings, **variables},
             cwd=self.folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
 
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self, *words: str, program: str = "podman", timeout_s: float = TIMEOUT_S, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run ``podman WORDS`` to its end."""
-        with self.start(*words) as process:
+        with self.start(*words, program=program, **variables) as process:
             try:
-                out, err = process.communicate(timeout=TIMEOUT_S)
+                out, err = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
-    def must(self, *words: str) -> str:
+    def must(self, *words: str, program: str = "podman", timeout_s: float = TIMEOUT_S) -> str:
         """Run ``podman WORDS``, which has to succeed, and return what it prints."""
-        done = self(*words)
-        assert done.returncode == 0, done.stderr
+        done = self(*words, program=program, timeout_s=timeout_s)
+        assert done.returncode == 0, done.stderr[-4000:]
         return done.stdout.strip()
+
+    def derive(self, name: str, *lines: str, base: str = "", folder: Path | None = None) -> str:
+        """Build an image on top of another, of these lines of a Dockerfile; return its name.
+
+        Args:
+            name: What it is called.
+            lines: What comes after ``FROM``.
+            base: The image below; empty for the one under test.
+            folder: With the files that lines copy; None if none does.
+        """
+        folder = folder or Path(tempfile.mkdtemp(dir=self.folder))
+        (folder / "Dockerfile").write_text("\n".join((f"FROM {base or self.image}", *lines, "")))
+        words = ("--pull-never", "--format", "docker", "--isolation", "chroot", "--tag", name, str(folder))
+        self.must("bud", *words, program="buildah")
+        return name
 
     def close(self) -> None:
         """Remove all containers and the folder."""
         self("rm", "--force", "--all", "--time", "0")
         subprocess.run(["umount", f"{self.folder}/storage/overlay"], capture_output=True, check=False)
         shutil.rmtree(self.folder)
-
-
-def container_words(folder: Path) -> tuple[str, ...]:
-    """Return the options that every container gets: the launcher, and a test's own folder as /job."""
-    return ("--volume", f"{ROOT}/launcher:/opt/launcher/launcher:ro", "--volume", f"{folder}:/job")
 
 
 def need_containers() -> None:
@@ -113,15 +129,10 @@ def need_containers() -> None:
     done = subprocess.run([*PROBE, "tmpfs", "/mnt"], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip(f"containers: {done.stderr.strip()}")
-    if shutil.which("podman") is None or not os.path.isdir(f"{image_folder()}/storage"):
-        pytest.fail(f"no podman, or no image in {image_folder()}: run bash tools/test.sh", pytrace=False)
-
-
-def image_folder() -> str:
-    """Return the folder that holds the image, as ``tools/setup.sh`` names it."""
-    home_cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    cache = os.environ.get("LAUNCHER_CACHE") or os.path.join(home_cache, "cluster-launcher")
-    return os.environ.get("LAUNCHER_TEST_CONTAINER") or os.path.join(cache, "container")
+    missing = [name for name in ("podman", "buildah", "runc") if shutil.which(name) is None]
+    if missing or not os.path.isfile(f"{image_folder()}/.recipe"):
+        what = f"no {', '.join(missing)}" if missing else f"no images in {image_folder()}"
+        pytest.fail(f"{what}: run bash tools/test.sh", pytrace=False)
 
 
 def _limit(what: int, most: int) -> int:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
-import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.container.podman import IMAGE, TIMEOUT_S, Podman, container_words, need_containers
+from tests.container.containers import Container, wait_for
+from tests.container.podman import TIMEOUT_S
 
 pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("containers")]
 
@@ -81,71 +77,6 @@ while len(blocks) < 256:
 """
 
 
-@pytest.fixture(scope="module")
-def podman() -> Iterator[Podman]:
-    """Return an engine of our own."""
-    need_containers()
-    engine = Podman()
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def container(podman: Podman, tmp_path: Path) -> Iterator[Container]:
-    """Return what runs the image with a folder of this test as /job."""
-    made = Container(podman, tmp_path)
-    yield made
-    made.remove()
-
-
-class Container:
-    """Containers of one test."""
-
-    def __init__(self, podman: Podman, folder: Path) -> None:
-        self.podman, self.folder = podman, folder
-        self._names: list[str] = []
-
-    def line(self, command: tuple[str, ...], options: tuple[str, ...] = ()) -> tuple[str, ...]:
-        """Return ``podman run``'s words for a command in a container with a name of its own."""
-        self._names.append(f"launcher-{uuid.uuid4().hex[:12]}")
-        return ("run", "--name", self._names[-1], *container_words(self.folder), *options, IMAGE, *command)
-
-    def run(self, *command: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-        """Run a command as the container's CMD to its end."""
-        return self.podman(*self.line(command, options))
-
-    def start(self, *command: str, options: tuple[str, ...] = ()) -> str:
-        """Start a command in the background; return the container's name."""
-        self.podman.must(*self.line(command, ("--detach", *options)))
-        return self._names[-1]
-
-    def write(self, name: str, text: str) -> str:
-        """Put a file into /job, and return its path in the container."""
-        (self.folder / name).write_text(text)
-        return f"/job/{name}"
-
-    def stop(self, name: str, *options: str) -> tuple[int, str]:
-        """``podman stop``; return the container's exit status and all it has said."""
-        self.podman.must("stop", *options, name)
-        said = self.podman("logs", name)
-        return int(
-            self.podman.must("inspect", "--format", "{{.State.ExitCode}}", name)
-        ), said.stdout + said.stderr
-
-    def remove(self) -> None:
-        """Remove all that were started."""
-        if self._names:
-            self.podman("rm", "--force", "--ignore", "--time", "0", *self._names)
-
-
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Poll until something is true; fail with words at the deadline."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {TIMEOUT_S:g} s: {what}"
-        time.sleep(0.02)  # between two looks: there is nothing to wait on
-
-
 def run_all(container: Container, commands: list[tuple[str, ...]]) -> list[tuple[int, str]]:
     """Run a container for each command, side by side; return their statuses and standard errors."""
     started = [container.podman.start(*container.line(command)) for command in commands]
@@ -172,6 +103,13 @@ def test_a_command_that_is_not_there(container: Container) -> None:
     done = container.run("no-such-program")
     assert done.returncode == 127, done.stderr
     assert "[command-not-found] 'no-such-program': no such program" in done.stderr
+
+
+def test_a_flag_behind_the_name_of_the_image(container: Container) -> None:
+    """It is taken for a command; the fix is the line that was meant."""
+    done = container.run("--nproc-per-node", "2", "true")
+    assert done.returncode == 127, done.stderr
+    assert "docker run IMAGE launcher run FLAGS -- COMMAND" in done.stderr
 
 
 @pytest.mark.parametrize(

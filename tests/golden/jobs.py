@@ -33,9 +33,9 @@ from launcher.errors import LauncherError
 from launcher.model import Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from launcher.sources.launched import MARKER
-from launcher.views.plan import describe
+from launcher.views.plan_json import describe
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE / "recordings"
@@ -101,6 +101,11 @@ def _snapshot(case: Json, path: str, process: Json) -> Json:
     ancestors = [recorded["parent_cmdline"]] if "parent_cmdline" in recorded else []
     known = case.get("nodes", {}).get(node, {})
     return {"hostname": node, "ancestors": ancestors, **known, **fields, "environ": environ}
+
+
+def read_recorded(path: str) -> dict[str, str]:
+    """Return one recorded environment, as `recorded_environments` names it."""
+    return _recorded_environ(_look_up(path))
 
 
 def _recorded_environ(recorded: Json) -> dict[str, str]:

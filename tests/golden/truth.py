@@ -180,6 +180,13 @@ TRUTH: dict[str, Job | Refused] = {
     "kubeflow_trainer_v2_cpus": Job("node", 8, "job-node-0-0.job:29500", N2X4),
     # Clouds
     "sagemaker_11_hosts": Job("node", 88, "algo-1:6105", SAGEMAKER),
+    # Flux tells no task its node, and names no host; 3 tasks on 2 nodes may stand either way
+    "flux_2x2": Job("process", 4, AZ, P2X2),
+    "flux_uneven_2_1": Job("process", 3, AZ, "?.0=0 | ?.1=1 | ?.0=2"),
+    "flux_gpus_per_task": Job("process", 4, AZ, P2X2),
+    "flux_one_node": Job("process", 2, LOCAL, "0.0=0 | 0.1=1"),
+    "flux_one_per_node_8_gpus": Job("node", 16, AZ, N2X8),
+    "refused_flux_without_master": NO_MASTER,
     "skypilot_2_nodes": Job("node", 8, "10.1.0.4:6105", N2X4),
     # One machine, or flags
     "flags_2_nodes": Job("node", 4, "10.77.0.4:29400", N2X2),

@@ -21,6 +21,7 @@ SOURCES = {
     "Azure ML": ("azureml",),
     "Kubeflow": ("kubeflow",),
     "clouds": ("sagemaker", "skypilot"),
+    "Flux": ("flux",),
     "by hand": ("",),
 }
 """The columns of the table: how the names of their cases begin; the first that fits has the case."""

@@ -55,7 +55,7 @@ NESTED_TORCHRUN = (
 )
 LIGHTNING = (
     Reason(
-        ("*uneven_3_1*", "launcher_inside_launcher"),
+        ("*uneven_*", "launcher_inside_launcher"),
         "",
         "it takes the world for nodes x devices, and stops where Slurm leaves SLURM_NTASKS_PER_NODE out: "
         "it cannot work on nodes with different numbers of processes.",

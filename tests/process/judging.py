@@ -15,8 +15,10 @@ import time
 from launcher.host import Host
 from launcher.run.causes import find_causes
 from launcher.run.counters import read_counters
+from launcher.run.failure_record import render_json
+from launcher.run.last_screen import render_text
 from launcher.run.last_words import STDERR_BYTES
-from launcher.run.verdict import Death, make_verdict, render_json, render_text
+from launcher.run.verdict import Death, make_verdict
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from launcher.run.loop import Loop
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
-SEVERAL = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.1.1")
+SEVERAL = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.1.1.1", "--no-peers")
 PROXY = {"RAY_ADDRESS": "head:6379", "http_proxy": "http://proxy:3128"}
 """A problem that any machine can have: every node of the job is looked for behind a proxy."""
 SAID = "launcher: check: [proxies] proxy variables: expected no_proxy for all nodes of the job"

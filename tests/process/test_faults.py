@@ -470,7 +470,9 @@ def test_every_row_is_tested(name: str) -> None:
     if not file:
         assert name in FAILING or name == "record" or f"test_{name}" in globals()
         return
-    text = Path(__file__).with_name(file).read_text(encoding="utf-8")
+    folders = (Path(__file__).parents[1] / folder for folder in ("process", "cluster"))
+    path = next(folder / file for folder in folders if (folder / file).exists())
+    text = path.read_text(encoding="utf-8")
     (node,) = [
         node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef) and node.name == test
     ]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.hook import STACK_SIGNAL
+from launcher.run.last_words import read_last_words
 from tests.process.starting import ROOT, clean_environ
 
 ARM = "import launcher.hook; launcher.hook.arm()\n"
@@ -138,6 +139,17 @@ def test_the_last_of_several_processes_stays_in_the_file(tmp_path: Path) -> None
     assert read_error(tmp_path)[0] == "KeyError: 'last'"
 
 
+def test_a_helper_that_failed_is_not_why_its_parent_was_ended(tmp_path: Path) -> None:
+    """The file and stderr hold the exception of another process: a note, no traceback of this one."""
+    helper = f"import os, subprocess, sys; subprocess.run([sys.executable, '-c', {ARM + FAILING!r}])\n"
+    done = run(ARM + helper + "print(os.getpid(), flush=True); os.kill(os.getpid(), 11)", tmp_path)
+    written, pid = str(tmp_path / "error.json"), int(done.stdout)
+    words = read_last_words(done.stderr.encode(), written, pid, done.returncode)
+    assert (done.returncode, words.exception, words.traceback) == (-signal.SIGSEGV, "", ())
+    assert "which it had started: ValueError: loss is n" in words.note
+    assert read_last_words(done.stderr.encode(), written, pid, 1).exception.startswith("ValueError")
+
+
 def test_the_excepthook_before_ours_is_called(tmp_path: Path) -> None:
     """Other tools hook exceptions too: each gets its turn."""
     first = "import sys\nsys.excepthook = lambda kind, value, trace: print('mine', value)\n"
@@ -180,20 +192,6 @@ def test_arming_is_free_where_no_launcher_is() -> None:
         check=False,
     )
     assert (done.stdout, done.stderr) == ("['launcher', 'launcher.hook'] True\n", "")
-
-
-def test_the_line_for_a_pth_file_arms_every_python(tmp_path: Path) -> None:
-    """The line in docs/stalls.md, as site runs it, before the script's first line."""
-    page = (Path(ROOT) / "docs" / "stalls.md").read_text()
-    (line,) = [line.strip() for line in page.splitlines() if "__import__" in line]
-    (tmp_path / "launcher.pth").write_text(f"{line}\n")
-    script = (
-        f"import site; site.addsitedir({str(tmp_path)!r})\nimport sys; print('launcher.hook' in sys.modules)"
-    )
-    armed = run(script, tmp_path, LAUNCHER_STACKS_FILE=str(tmp_path / "stacks.txt"))
-    assert (armed.stdout, armed.stderr, (tmp_path / "stacks.txt").exists()) == ("True\n", "", True)
-    plain = run(script, tmp_path)
-    assert (plain.stdout, plain.stderr) == ("False\n", "")
 
 
 def test_the_handler_of_somebody_else_stays(tmp_path: Path) -> None:

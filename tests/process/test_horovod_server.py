@@ -7,14 +7,16 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGABRT
 from socket import create_connection
 
 import pytest
 
-from launcher.frameworks import horovod_server
-from launcher.frameworks.horovod_wait import ask
 from launcher.host import Host
+from launcher.servers import horovod_server
+from launcher.servers.horovod_wait import ask
 from tests.process.looking import wait_for
+from tests.process.starting import launch
 
 pytestmark = pytest.mark.torch
 SLOTS = "node0:2"
@@ -33,6 +35,14 @@ STRANGE = (
 )
 
 
+def answers(port: int) -> bool:
+    """Whether there is a server, and of this job."""
+    try:
+        return ask(f"127.0.0.1:{port}") == SLOTS
+    except OSError:
+        return False
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """Start a server; return its port, and the file of what it says."""
@@ -41,7 +51,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
         line = [sys.executable, horovod_server.__file__, str(port), SLOTS]
         process = subprocess.Popen(line, stdout=file, stderr=file)
     try:
-        wait_for(lambda: ask(f"127.0.0.1:{port}") == SLOTS, "the server answers", deadline_s=60.0)
+        wait_for(lambda: answers(port), "the server answers", deadline_s=60.0)
         yield port, said
     finally:
         process.terminate()
@@ -70,3 +80,33 @@ def test_what_ranks_say_is_kept(served: tuple[int, Path]) -> None:
         with create_connection(("127.0.0.1", port), 10) as guest:
             guest.sendall(text)
             assert guest.makefile("rb").read().partition(b"\r\n\r\n")[2] == answer
+
+
+def put(port: int, key: str, size: int) -> int:
+    """Put a value of some bytes; return the status."""
+    with create_connection(("127.0.0.1", port), 20) as guest:
+        guest.sendall(f"PUT /s/{key} HTTP/1.0\r\nContent-Length: {size}\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            guest.sendall(b"x" * size)
+        return int(guest.makefile("rb").readline().split()[1])
+
+
+def test_strangers_cannot_fill_it(served: tuple[int, Path]) -> None:
+    """Neither with one value, nor with many; whose server it is, it still says."""
+    port, _ = served
+    assert put(port, "large", 1 << 20) == 413
+    assert put(port, "rank", 1 << 12) == 200
+    statuses = [put(port, str(number), 1 << 16) for number in range(300)]
+    assert statuses == sorted(statuses) and set(statuses) == {200, 413}
+    assert sum(status == 200 for status in statuses) << 16 <= 16 << 20
+    assert ask(f"127.0.0.1:{port}") == SLOTS
+
+
+def test_horovod_behind_a_shell_is_not_a_job_of_one(tmp_path: Path) -> None:
+    """Its processes would be a world each, and all end well: `hvd.init()` fails, and the fix is named."""
+    script = tmp_path / "train.py"
+    script.write_text("import torch, horovod.torch as hvd\nhvd.init()\nprint('size', hvd.size())\n")
+    line = f"true; exec {sys.executable} {script}"
+    done = launch("run", "--nproc-per-node", "2", "--", "bash", "-c", line)
+    assert done.returncode == 128 + SIGABRT and "size" not in done.stdout, done.stderr
+    assert "--framework horovod" in done.stderr

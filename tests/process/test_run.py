@@ -35,6 +35,7 @@ PER_NODE = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
     "PET_NNODES": "2",
+    "LAUNCHER_PEERS": "0",  # the other node of this job is never started
 }
 DUMP = "import json, os; print(json.dumps({**os.environ, 'pid': os.getpid(), 'ppid': os.getppid()}))"
 READY_THEN_WAIT = """
@@ -71,6 +72,36 @@ def test_a_typing_error_in_a_variable_is_named_once_per_node() -> None:
     assert (done.returncode, done.stderr) == (0, f"{said}LAUNCHER_GRACE is the nearest\n")
     second = launch("run", "--", "true", environ={**environ, **MPI})
     assert (second.returncode, second.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("environ", [MPI, {}], ids=["exec", "supervise"])
+def test_a_script_that_is_not_there_is_no_start(tmp_path: Path, environ: dict[str, str]) -> None:
+    """As for a program: status 127, and one error in place of one traceback per process."""
+    missing = str(tmp_path / "train.py")
+    done = launch("run", "--", sys.executable, "-u", missing, "--lr", "1", environ=environ)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert done.stderr.startswith(f"launcher: error: [command-not-found] {missing!r}: no such script")
+    assert len(done.stderr.splitlines()) == 3
+    assert f"note: {missing}: no such script here" in launch("plan", "--", sys.executable, missing).stdout
+    assert "no such script on this machine" in launch("check", "--", sys.executable, missing).stdout
+    for words in (("-c", "pass"), ("-m", "this"), ("-",), (str(tmp_path.parent), "x")):
+        found = launch("run", "--", sys.executable, *words, environ=environ)
+        assert "command-not-found" not in found.stderr
+
+
+def test_what_nobody_would_notice_later_is_said_at_the_start(tmp_path: Path) -> None:
+    """Once per node, and by nothing that is inside of the job."""
+    script = tmp_path / "train.py"
+    script.write_text("print('alone')\n")
+    line = ("run", "--nproc-per-node", "2", "--framework", "jax", "--", sys.executable)
+    done = launch(*line, str(script))
+    assert done.returncode == 0
+    assert done.stderr.startswith(f"launcher: warning: {script} does not call jax.distributed.initialize(): ")
+    assert len(done.stderr.splitlines()) == 1
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"}
+    worker = {**place, "LAUNCHER_LAUNCHED": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "6105"}
+    inside = launch("run", "--framework", "jax", "--", sys.executable, str(script), environ=worker)
+    assert (inside.returncode, inside.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM", "SIGSEGV", "SIGUSR1"])
@@ -225,6 +256,15 @@ def test_a_command_that_cannot_run_has_a_shells_status(environ: dict[str, str], 
     plain.write_text("echo hello\n")
     refused = launch("run", "--", str(plain), environ=environ)
     assert refused.returncode == 126 and "chmod +x" in refused.stderr
+
+
+@pytest.mark.parametrize("environ", [{}, {"LAUNCHER_NPROC_PER_NODE": "2"}], ids=["one", "two"])
+def test_a_command_that_cannot_be_one_is_told_apart(environ: dict[str, str], tmp_path: Path) -> None:
+    """A folder needs no chmod, and a flag behind ``--`` is in the wrong place, not off PATH."""
+    folder = launch("run", "--", str(tmp_path), environ=environ)
+    assert folder.returncode == 126 and "it is a folder" in folder.stderr and "chmod" not in folder.stderr
+    flag = launch("run", "--", "--nproc-per-node", "2", "true", environ=environ)
+    assert flag.returncode == 127 and "launcher run FLAGS -- COMMAND" in flag.stderr
 
 
 def test_commands_may_be_scripts_modules_and_programs(tmp_path: Path) -> None:

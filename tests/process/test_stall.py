@@ -17,6 +17,7 @@ from launcher.hook import STACK_SIGNAL, STACKS_NAME
 from launcher.run.family import find_descendants, is_alive
 from launcher.run.gauges import GpuUse
 from launcher.run.stall import Stall
+from launcher.stacks.inquiry import Inquiry
 from launcher.stacks.spy import find_py_spy
 from tests.process.starting import DEADLINE_S, clean_environ
 
@@ -132,6 +133,22 @@ def test_one_report_per_stall(job: Job) -> None:
     job.last_output = time.monotonic()
     drive(stall, lambda: len(job.said) == 2)
     assert stall.reports == [f"{job.folder}/stall-1.txt", f"{job.folder}/stall-2.txt"]
+
+
+def test_two_who_ask_at_a_time_take_turns(job: Job) -> None:
+    """A stall and a user: each has an answer of its own, and none has both."""
+    pid = job.start(ARM + SLEEPS)
+    job.watch()
+    both = [Inquiry([(0, pid)], str(job.folder)) for _ in range(2)]
+    deadline = time.monotonic() + DEADLINE_S
+    while not all(one.complete for one in both):
+        assert time.monotonic() < deadline
+        for one in both:
+            one.go_on(time.monotonic())
+        select.select([], [], [], 0.005)
+    for one in both:
+        (answer,) = one.answers
+        assert answer.means == "faulthandler" and len(answer.threads) == 1
 
 
 def test_a_stall_can_end_the_job(job: Job) -> None:

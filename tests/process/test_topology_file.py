@@ -18,7 +18,10 @@ from tests.unit.test_fabrics import V5_GPUS, vm
 pytestmark = pytest.mark.root
 
 H200 = vm("Standard_ND96isr_H200_v5")
-JOB = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.77.0.10", "--engine", "process")
+JOB = (
+    *("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.77.0.10"),
+    *("--engine", "process", "--no-peers"),
+)
 READ = "import os, sys; print(open(os.environ['NCCL_TOPO_FILE']).read().count('<pci'))"
 GRANDCHILD = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {READ!r}]))"
 DEVICES = 8 + 4 + 8

@@ -23,7 +23,7 @@ from tests.unit.test_spoken import IB8, LOGS, listed
 pytestmark = pytest.mark.root
 
 TWO_NODES = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.77.0.10", "--nproc-per-node", "2")
-OURS = (*TWO_NODES, "--engine", "process", "--verify-fabric")
+OURS = (*TWO_NODES, "--engine", "process", "--no-peers", "--verify-fabric")
 STAND_IN = """
 import os, signal, sys
 path = os.environ.get("NCCL_DEBUG_FILE")

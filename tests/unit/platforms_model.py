@@ -524,6 +524,23 @@ def skypilot(job: Job) -> list[Start]:
     )
 
 
+def flux(job: Job) -> list[Start]:
+    """Flux tells sizes and ranks; the person who starts it names the master."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "FLUX_JOB_ID": str(1000 + job.seed),
+            "FLUX_JOB_SIZE": str(job.world),
+            "FLUX_JOB_NNODES": str(len(job.nodes)),
+            "FLUX_TASK_RANK": str(rank),
+            "FLUX_TASK_LOCAL_ID": str(local),
+            "PMI_RANK": str(rank),
+            "PMI_SIZE": str(job.world),
+            "MASTER_ADDR": job.nodes[0].address,
+        },
+    )
+
+
 def tf_config(job: Job) -> list[Start]:
     """TF_CONFIG with a chief or without, parameter servers beside; tasks can share a node."""
     chief = job.seed % 2
@@ -570,6 +587,7 @@ PLATFORMS: dict[str, Platform] = {
     "mpich": Platform(mpich),
     "intel-mpi": Platform(intel_mpi),
     "slurm": Platform(slurm),
+    "flux": Platform(flux, publishes=SIZE, even=True, blocks=True),
     "torchrun": Platform(torchrun, blocks=True),
     "azureml-pytorch": Platform(azureml_pytorch, even=True, blocks=True),
     "azureml-mpi": Platform(azureml_mpi, even=True, blocks=True),
@@ -589,6 +607,7 @@ PLATFORMS: dict[str, Platform] = {
     "mpich-per-node": Platform(mpich, per_node=True),
     "intel-mpi-per-node": Platform(intel_mpi, per_node=True),
     "slurm-per-node": Platform(slurm, per_node=True),
+    "flux-per-node": Platform(flux, per_node=True),
 }
 PER_PROCESS = [name for name, platform in PLATFORMS.items() if not platform.per_node]
 PER_NODE = [name for name, platform in PLATFORMS.items() if platform.per_node]

@@ -6,13 +6,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcher.engines.words import count_callers, expand
-from launcher.errors import UsageError
+from launcher.cli import dispatch
+from launcher.command.arguments import count_callers, expand
+from launcher.errors import CommandNotFound, UsageError
 from launcher.host import Host
 from launcher.model import Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.views.plan import describe, render_text
+from launcher.views.plan import render_text
+from launcher.views.plan_json import describe
 from tests.process.starting import launch
 
 VARIABLES = {"RANK": "5", "LOCAL_RANK": "1", "RANKS": "8"}
@@ -129,3 +131,38 @@ def test_real_processes_get_them(given: str) -> None:
     job = ("run", "--standalone", "--nproc-per-node", "2", "--no-prefix", *flags, "--")
     done = launch(*job, "python3", "-c", SHOW, "$RANK/${WORLD_SIZE}", environ=variables)
     assert sorted(done.stdout.splitlines()) == ["['--local_rank=0', '0/2']", "['--local_rank=1', '1/2']"]
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("run", "--nproc-per-nod", "2", "--", "true"), "--nproc-per-node in place of --nproc-per-nod; "),
+        (("run", "--nproc_per_nod=2", "--", "true"), "--nproc-per-node in place of --nproc-per-nod; "),
+        (("run", "--num-nodes", "2", "--", "true"), "--nnodes in place of --num-nodes; "),
+        (("run", "-np", "2", "--", "true"), "--nproc-per-node in place of -np; "),
+        (("run", "--learning-rate", "2", "--", "true"), "launcher run --help; what belongs to your command"),
+        (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
+        (("bandwidth", "--itters", "2"), "--iters in place of --itters"),
+        (("snapshot", "--format", "json"), "launcher snapshot --help"),
+        (
+            ("rehearse", "--like", "slurm", "--framework", "jax", "--", "x"),
+            "-- launcher run --framework ... --",
+        ),
+        (("rehearse", "--like", "slurm", "--nproc-per-node", "2", "--", "x"), "--processes in place of"),
+        (("rehearse", "--like", "slurm", "-np", "2", "--", "x"), "--processes in place of -np"),
+    ],
+)
+def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: str) -> None:
+    """The nearest name, the name that another launcher has for it, or where it belongs."""
+    with pytest.raises(UsageError) as refused:
+        dispatch(words, {})
+    (problem,) = refused.value.problems
+    assert fix in problem.fix
+    takes_command = words[0] in ("run", "rehearse")
+    assert ("-- COMMAND ..." in problem.fix) is takes_command
+
+
+def test_a_rehearsal_of_a_script_that_is_not_there_starts_no_node() -> None:
+    """One error, and not that of every node."""
+    with pytest.raises(CommandNotFound, match="no such script on this machine"):
+        dispatch(("rehearse", "--like", "slurm", "--", "/nonexistent/train.py"), {})

@@ -14,18 +14,10 @@ import pytest
 
 from launcher.host import Host
 from launcher.machine import azure_vm
-from launcher.machine.azure_vm import (
-    ASSET_TAG,
-    KINDS,
-    SIZE_LIMIT,
-    Vm,
-    ask_size,
-    ask_vm,
-    find_kind,
-    is_azure,
-    read_vm,
-)
-from launcher.snapshot import RecordedHost, take_snapshot
+from launcher.machine.azure_sizes import KINDS, find_kind
+from launcher.machine.azure_vm import ASSET_TAG, SIZE_LIMIT, Vm, ask_size, ask_vm, is_azure, read_vm
+from launcher.recorded import RecordedHost
+from launcher.snapshot import take_snapshot
 
 
 @pytest.fixture(autouse=True)

@@ -33,13 +33,14 @@ from launcher.bandwidth.expect import (
     is_telling,
     judge,
     plan_expectation,
+    read_hints,
     read_ways,
 )
 from launcher.bandwidth.measure import foresee_s
 from launcher.bandwidth.options import parse_options
-from launcher.bandwidth.pairs import Pair, find_slow, merge, plan_rounds, slow_links
+from launcher.bandwidth.pairs import Pair, Slow, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import choose_backend, list_units, name_gpus, read_node, read_roster
+from launcher.bandwidth.roster import Member, choose_backend, list_units, name_gpus, read_node, read_roster
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -52,7 +53,7 @@ from launcher.errors import HardwareMissing, UsageError
 from launcher.host import Host
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.network import Interface
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
 from tests.golden.topologies import read_topology
 
@@ -496,6 +497,7 @@ def test_options_have_defaults_for_each_kind_of_measurement() -> None:
         ("--limit", "nan"),
         ("--slow-below", "2"),
         ("--one-by-one",),
+        ("--slow-below", "0.7"),
         ("--pairs", "--svg", "x.svg"),
         ("--nnodes", "2"),
         ("--format", "xml"),
@@ -540,6 +542,26 @@ def test_a_sweep_is_a_table_and_a_verdict() -> None:
     assert lines[-1] == "verdict        2,863 of 3,200 Gb/s: as it should be"
     wrong = (Sample(4096, 1e-3, 2, is_right=False),)
     assert "WRONG SUMS     at 4 KiB" in render_sweep(SETUP, wrong, "", PORTS, judge(1, True, PORTS))
+
+
+def test_what_other_nodes_say_is_text_without_secrets() -> None:
+    """Their names and their variables: neither a terminal nor a file gets more of them than what is seen."""
+    evil = "\x1b]0;PWN\x07 token=hunter2secret"
+    hints = read_hints({"NCCL_IB_DISABLE": evil, "NCCL_NET": "socket", "NCCL_P2P_DISABLE": evil}, ())
+    expected = Expectation(400.0, f"eth0{evil}", INFINIBAND, (f"{evil} has no ports",))
+    member = Member(evil, (0,), 0, Ways(name=evil, hints=hints))
+    setup = Setup("gloo", f"gloo {evil}", (member, member))
+    verdict = judge(1.0, True, expected, hints)
+    measured = [Pair((0, 1), None, 0.0, failure=evil)]
+    texts = (
+        render_sweep(setup, SAMPLES, evil, expected, verdict),
+        render_pairs(setup, (evil, "b"), measured, Slow(1.0), evil),
+        render_pairs(setup, [evil] * 20, measured, Slow(1.0), evil),
+    )
+    for text in texts:
+        assert "hunter2" not in text and "PWN" in text
+        assert all(line.isprintable() for line in text.split("\n"))
+    assert "hunter2" not in json.dumps(hints)
 
 
 def test_json_says_the_same() -> None:

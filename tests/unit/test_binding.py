@@ -15,8 +15,8 @@ from launcher.machine.cpus import render_cpu_list
 from launcher.model import Binding, Core, Gpu, Layout, Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.settings import render_environ
-from launcher.snapshot import RecordedHost
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
 
@@ -44,7 +44,7 @@ WORKER = {
 def plan(host: Host, environ: Mapping[str, str] | None = None, **typed: str) -> Plan:
     """Return what the launcher plans on a machine."""
     environ = environ or {}
-    return plan_job(environ, host, read_options(typed, environ), ("true",))
+    return plan_job(environ, host, read_options(typed, environ), ())
 
 
 def notes(job: Plan) -> tuple[str, ...]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -73,6 +74,12 @@ REMOTE = (
     "Call to recv from 172.16.0.5<33759> failed : Connection reset by peer"
 )
 SPOKEN: dict[str, tuple[str, list[str]]] = {
+    "keras 3: fit": (
+        raised(
+            "ValueError: Attempt to convert a value (PerReplica:{\n  0: <tf.Tensor: shape=(8, 4)>\n}) to a Tensor."
+        ),
+        ["keras-3-strategy"],
+    ),
     "gloo: closed": (
         raised(f"{PAIR}/pair.cc:553] Connection closed by peer [127.0.0.1]:5333."),
         ["gloo-peer-lost"],
@@ -169,8 +176,72 @@ SPOKEN: dict[str, tuple[str, list[str]]] = {
         ),
         ["shm-full"],
     ),
+    "RDMA: locked memory": (
+        "node0:31:60 [0] misc/ibvwrap.cc:278 NCCL WARN Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory\n"
+        + raised(
+            f"{NCCL}, unhandled system error, NCCL version 2.21.5\nncclSystemError: System call failed."
+        ),
+        ["locked-memory", "nccl-system-error"],
+    ),
+    "RDMA: completion queue": (
+        "h200-2:4016:4653 [7] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed with error Cannot allocate memory\n",
+        ["locked-memory"],
+    ),
+    "RDMA: EFA": (
+        "ip-10-0-87-143:149:298 [5] register_mr_buffers:465 NCCL WARN NET/OFI Unable to register memory (type = 1) for "
+        "device 0. RC: 12, Error: Cannot allocate memory\n",
+        ["locked-memory"],
+    ),
+    "CUDA: 804": (
+        raised(
+            "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling "
+            "NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on "
+            "non supported HW"
+        ),
+        ["gpu-not-supported"],
+    ),
+    "CUDA: no driver": (
+        raised("ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"),
+        ["gpu-missing"],
+    ),
+    "DeepSpeed: local rank": (
+        raised(
+            "AssertionError: LOCAL_RANK (0) != OMPI_COMM_WORLD_LOCAL_RANK (1), not sure how to proceed as we're seeing "
+            "conflicting local rank info."
+        ),
+        ["local-ranks-differ"],
+    ),
+    "torch: no variables": (
+        raised(
+            "ValueError: Error initializing torch.distributed using env:// rendezvous: environment variable RANK "
+            "expected, but not set"
+        ),
+        ["variables-missing"],
+    ),
+    "mpirun: slots": (
+        "There are not enough slots available in the system to satisfy the 4\nslots that were requested\n",
+        ["mpi-slots"],
+    ),
+    "mpirun: root": ("mpirun has detected an attempt to run as root.\n", ["mpi-as-root"]),
+    "mpirun: daemons": (
+        "ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n",
+        ["mpi-daemons"],
+    ),
+    "ssh: key": (
+        "root@10.0.0.5: Permission denied (publickey,password).\r\nORTE was unable to reliably start one or more daemons.\n",
+        ["mpi-daemons", "ssh-refused"],
+    ),
+    "ssh: host": ("Host key verification failed.\n", ["ssh-refused"]),
+    "TensorFlow: nobody there": (
+        raised(
+            "tensorflow.python.framework.errors_impl.UnavailableError: failed to connect to all addresses; last error: "
+            "UNKNOWN: ipv4:10.0.0.5:2222: Failed to connect"
+        ),
+        ["connection-refused"],
+    ),
     "disk": (raised("OSError: [Errno 28] No space left on device"), ["disk-full"]),
     "module": (raised("ModuleNotFoundError: No module named 'deepspeed'"), ["import-error"]),
+    "module to run": ("/opt/env/bin/python3: No module named trainer\n", ["import-error"]),
     "library": (
         raised("ImportError: libcudart.so.12: cannot open shared object file: No such file or directory"),
         ["import-error"],
@@ -484,3 +555,63 @@ def test_whatever_is_known_nothing_raises(
     found = find_causes(Death(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, NOBODY, now)
     assert [cause.consequence for cause in found] == sorted(cause.consequence for cause in found)
     assert all(cause.what.isprintable() for cause in found)
+
+
+MISSING = (
+    "launcher: error: [horovod-missing] /usr/bin/python3 has no horovod\n"
+    "launcher:   from: Horovod's rendezvous server\n"
+    "launcher:   fix:  pip install horovod\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "stderr", "expected"),
+    [
+        (69, MISSING, [("horovod-missing", "/usr/bin/python3 has no horovod", "pip install horovod", None)]),
+        (75, MISSING, [("horovod-missing", "/usr/bin/python3 has no horovod", "pip install horovod", True)]),
+        (
+            64,
+            MISSING + MISSING.replace("horovod", "other"),
+            [("horovod-missing", "", "pip install horovod", False)],
+        ),
+        (
+            70,
+            "launcher: error: [bug] the launcher itself failed\n",
+            [("bug", "", "docs/errors.md has it", None)],
+        ),
+        (1, raised("ValueError: no") + MISSING, [("python-exception", "ValueError: no", "", False)]),
+        (0, MISSING, []),
+        (1, "launcher: error: [ half a line\n", []),
+    ],
+)
+def test_an_error_of_our_own_is_the_cause(
+    code: int, stderr: str, expected: list[tuple[str, str, str, bool | None]]
+) -> None:
+    """A process that is a launcher, or a program of it, has said what is wrong and what mends it."""
+    found = find_causes(death(code, stderr), QUIET, NOBODY, QUIET)
+    assert [(cause.code, cause.retryable) for cause in found] == [(e[0], e[3]) for e in expected]
+    for cause, (_, what, fix, _) in zip(found, expected, strict=True):
+        assert what in cause.what and fix in cause.fix
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (-signal.SIGSEGV, ["segmentation-fault"]),
+        (-signal.SIGTERM, ["ended-from-outside"]),
+        (1, ["file-missing"]),  # of a shell it is its last command's
+    ],
+)
+def test_the_exception_of_a_process_that_it_had_started(
+    code: int, expected: list[str], tmp_path: Path
+) -> None:
+    """A signal is no end by an exception: a helper that failed before, and was put up with, is not why."""
+    stack = raised("FileNotFoundError: [Errno 2] No such file or directory: 'x'")
+    told = {"py_callstack": stack, "writer": "launcher.hook", "pid": "2"}
+    text = json.dumps({"message": {"message": stack.splitlines()[-1], "extraInfo": told}})
+    (tmp_path / "error.json").write_text(text)
+    ended = death(code, stack + "main goes on\n", error_file=str(tmp_path / "error.json"))
+    assert codes(find_causes(ended, QUIET, NOBODY, QUIET)) == expected
+    own = text.replace('"pid": "2"', f'"pid": "{ended.pid}"')
+    (tmp_path / "error.json").write_text(own)  # torch's teardown after an exception may crash
+    assert codes(find_causes(ended, QUIET, NOBODY, QUIET))[0] == "file-missing"

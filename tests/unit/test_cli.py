@@ -42,6 +42,7 @@ KEYS = {
             "bind",
             "grace_s",
             "supervision",
+            "peers",
             "meeting",
             "ports",
             "companions",

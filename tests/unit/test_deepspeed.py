@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 
 from launcher.errors import LauncherError, NotReady
+from launcher.frameworks.deepspeed_checks import BATCH
 from launcher.host import Host
 from launcher.model import Plan
 from launcher.mpi import reach
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.settings import render_environ
-from launcher.snapshot import RecordedHost
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.golden.truth import TRUTH, Job
 from tests.process.starting import clean_environ
@@ -143,7 +144,9 @@ def test_a_hostfile_that_nobody_named_is_not_followed_to_other_nodes() -> None:
         ("one slots=4\n", "hostfile-mismatch"),
         ("# none\n", "hostfile-mismatch"),
         ("one slots=4\ntwo slots=8\n", "hostfile-mismatch"),
+        (f"one slots={'9' * 5000}\ntwo slots=4\n", "hostfile-mismatch"),
     ],
+    ids=range(5),
 )
 def test_a_hostfile_of_the_users_fits_the_job(text: str, code: str | None) -> None:
     """As many nodes as the job has, and no more processes than GPUs."""
@@ -196,6 +199,9 @@ def test_a_configuration_that_does_not_say_all_is_deepspeeds_to_complete() -> No
         "[]",
         "{",
         '{"train_batch_size": 7}',
+        "[" * 100_000,
+        json.dumps(dict.fromkeys(BATCH, 10**4000)),
+        json.dumps(dict.fromkeys(BATCH, True)),
     ):
         assert plan(*COMMAND, "--deepspeed_config=/ds.json", files={"/ds.json": text})
     assert plan(*COMMAND, "--deepspeed_config", "/ds.json")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import shlex
 import subprocess
 import sys
 import types
@@ -15,20 +16,23 @@ import pytest
 
 from launcher import __version__
 from launcher.__main__ import main
+from launcher.cli import COMMANDS
 from launcher.errors import EnvironmentUntrusted
 from launcher.flags import FLAGS
 from launcher.model import Claim
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
+from tools.render_docs import find_parser
 
 DOCS = Path(ROOT) / "docs"
 CODE = Path(ROOT) / "launcher"
 VARIABLE = re.compile(r"[A-Z]{2,}[A-Z0-9]*(_[A-Za-z0-9]+)*")
 WORDS = {"RANK"}  # of one part; every other word of one part in capitals is no variable
+COMMAND = re.compile(rf"^    (?:\w+=\S+ )*(launcher (?:{'|'.join(COMMANDS)})(?: .*)?)$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]*)(?:#([^)]*))?\)")
 
 
@@ -110,7 +114,7 @@ def test_the_tables_of_flags_are_as_the_program_has_them() -> None:
     done = subprocess.run(
         [sys.executable, str(Path(ROOT) / "tools" / "render_docs.py"), "--check"], check=False
     )
-    assert done.returncode == 0, "docs/flags.md is not up to date: run python tools/render_docs.py"
+    assert done.returncode == 0, "a generated page is not up to date: run python tools/render_docs.py"
 
 
 def test_every_error_code_is_documented_once() -> None:
@@ -127,6 +131,15 @@ def test_links_lead_somewhere(page: str) -> None:
         assert path.exists(), f"{page}: {target}"
         if heading:
             assert heading in anchors(path.read_text(encoding="utf-8")), f"{page}: {target}#{heading}"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_commands_are_ones_that_the_program_takes(page: str) -> None:
+    """Each line that begins with ``launcher COMMAND`` has flags that are there; nothing is started."""
+    for line in COMMAND.findall(read(page).replace("\\\n", "")):
+        words = shlex.split(line, comments=True)
+        end = next((index for index, word in enumerate(words) if word in ("|", "||", "&&", ">")), None)
+        find_parser(words[1]).parse_args(words[2:end])
 
 
 def anchors(page: str) -> set[str]:
@@ -227,3 +240,11 @@ def test_sources_claim_what_the_tables_say() -> None:
             seen.add((claim.source, name, fact, claim.trust.name))
     assert len(seen) > 60
     assert seen - table == set()
+
+
+def test_the_picture_is_what_is_planned() -> None:
+    """If this fails: ``python tools/render_picture.py``, and look at it in a browser."""
+    done = subprocess.run(
+        [sys.executable, str(Path(ROOT) / "tools" / "render_picture.py"), "--check"], check=False
+    )
+    assert done.returncode == 0, "docs/images/flow.svg is not up to date: run python tools/render_picture.py"

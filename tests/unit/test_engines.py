@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.engines.choice import STARTERS, may_be_launcher
-from launcher.engines.launchers import TABLE, find_launcher
+from launcher.command.launcher_table import TABLE
+from launcher.command.launchers import find_launcher
+from launcher.command.line import STARTERS, may_be_launcher
 from launcher.engines.torchrun import WORKER
 from launcher.errors import LauncherError, UsageError
 from launcher.flags import FLAGS, Flag
 from launcher.model import Mode, Plan, Scope
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.settings import apply_settings
-from launcher.snapshot import RecordedHost
-from launcher.views.plan import describe
+from launcher.views.plan_json import describe
 from tests.unit.test_options import SAMPLE
 
 PYTHON = "/opt/env/bin/python"
@@ -188,7 +189,8 @@ def test_a_static_job_is_told_its_place() -> None:
         "master_addr": "10.0.0.4",
         "master_port": "6105",
     }
-    assert (job.mode, job.topology.world_size) == (Mode.EXEC, 4)
+    assert (job.mode, job.topology.world_size) == (Mode.SUPERVISE, 4)
+    assert plan(*TRAIN, machine=TORCH, nproc_per_node="2", peers=False, **NODES).mode is Mode.EXEC
     assert [process.rank for process in job.processes] == [2, 3]
 
 
@@ -323,6 +325,23 @@ def test_logs_and_patience_are_torchruns_own() -> None:
     assert (found["max_restarts"], found["role"]) == ("2", "trainer")
     assert agent_environ(job, {})["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "8"
     assert (job.supervision.restarts, job.supervision.log_dir) == (0, None)
+
+
+def test_the_launcher_stays_where_it_asks_for_the_machine() -> None:
+    """As the parent of torchrun's agent, of somebody else's process, and of what is a launcher itself."""
+    cheap = {"AZ_BATCH_NODE_IS_DEDICATED": "false"}
+    torchrun: dict[str, Any] = {"environ": cheap, "machine": TORCH, "engine": "torchrun", "nnodes": "1"}
+    for job in (
+        plan(*TRAIN, **torchrun),
+        plan(*TRAIN, environ=PER_RANK, preemption="azure"),
+        plan("accelerate", "launch", "train.py", environ=cheap),
+    ):
+        assert job.mode is Mode.SUPERVISE and job.supervision.preemption is not None
+    for job in (
+        plan(*TRAIN, environ={**PER_RANK, **cheap}),
+        plan(*TRAIN, environ=PER_RANK),
+    ):
+        assert job.supervision.preemption is None
 
 
 def test_the_agent_does_not_inherit_what_was_for_us_or_for_mpi() -> None:
@@ -746,3 +765,27 @@ def test_every_mixture_is_a_plan_or_a_named_error(
     describe(job, environ)
     assert job.agent is not None or job.processes
     assert job.agent is None or job.engine == job.agent.engine
+
+
+def test_who_would_hear_nccl_starts_the_processes() -> None:
+    """--verify-fabric needs them as its own children; where another launcher starts them, that is said."""
+    job = plan(PYTHON, "train.py", machine=TORCH, verify_fabric=True, **NODES)
+    assert (job.engine, job.warnings) == ("process", ())
+    (warning,) = plan("torchrun", "train.py", verify_fabric=True, **NODES).warnings
+    assert warning.startswith("--verify-fabric: torchrun starts the processes, so nothing is verified")
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "fix"),
+    [
+        ((PYTHON, "train.py"), {"engine": "torchrun"}, "leave out --engine torchrun ("),
+        (("torchrun", "train.py"), {}, "leave out what calls for torchrun ("),
+    ],
+)
+def test_a_framework_that_an_engine_does_not_serve_names_both(
+    command: tuple[str, ...], flags: dict[str, str], fix: str
+) -> None:
+    """Either can be left out, and each is named."""
+    _, code, text = refuse(*command, machine=TORCH, framework="horovod", nproc_per_node="2", **flags)
+    assert code == "engine-conflict"
+    assert fix in text and text.endswith("or --framework horovod")

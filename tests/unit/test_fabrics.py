@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 from launcher.errors import HardwareMissing
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
-from launcher.fabrics.facts import Facts, choose_interface, parse_bus_ids, parse_conf, read_facts
+from launcher.fabrics.facts import Facts
 from launcher.fabrics.finding import Wish
 from launcher.fabrics.generated import WORD
+from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf, read_facts
 from launcher.host import Host
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
 from launcher.machine.infiniband import Port
@@ -22,7 +24,8 @@ from launcher.machine.network import Interface
 from launcher.model import Policy
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.machines import write, write_gpus
 
@@ -405,6 +408,10 @@ def test_files_are_read_as_nccl_reads_them() -> None:
     [
         ({"NCCL_IB_DISABLE": "1"}, "NCCL_IB_DISABLE=1 is set"),
         ({"NCCL_NET": "Socket"}, "NCCL_NET=Socket is set"),
+        ({"NCCL_NET": "socket"}, "NCCL_NET=socket is set"),  # NCCL does not look at case
+        ({"NCCL_NET": "AWS Libfabric"}, "NCCL_NET=AWS Libfabric is set"),
+        ({"NCCL_IB_HCA": "=nonexist:1"}, "NCCL_IB_HCA==?=nonexist:1 leaves none of mlx5_"),
+        ({"NCCL_IB_HCA": "^mlx5"}, "leaves none of mlx5_"),
     ],
 )
 def test_a_variable_that_rules_the_fabric_out_is_named(
@@ -412,7 +419,8 @@ def test_a_variable_that_rules_the_fabric_out_is_named(
 ) -> None:
     """The user wins, but not against himself in silence."""
     host = machine(tmp_path, "nd96isr_h200_v5")
-    assert choose(host, environ).name == "ib"
+    found = choose(host, environ)
+    assert found.name == "ib" and re.search(what + ".*: NCCL will not use InfiniBand", " ".join(found.notes))
     with pytest.raises(HardwareMissing, match=what):
         choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
 
@@ -434,6 +442,24 @@ def test_forcing_against_a_variable_is_refused(tmp_path: Path) -> None:
     """NCCL would follow the variable, not the flag."""
     with pytest.raises(HardwareMissing, match="--fabric tcp, but no TCP can be used: NCCL_NET=IB is set"):
         choose(Machine(str(tmp_path)), {"NCCL_NET": "IB"}, Wish("tcp", "--fabric tcp"))
+
+
+@pytest.mark.parametrize(
+    "environ", [{"NCCL_NET": "ib"}, {"NCCL_NET": "IBext_v8"}, {"NCCL_IB_HCA": "=mlx5_ib1:1"}]
+)
+def test_a_variable_that_leaves_the_fabric_is_none_against_it(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    """Networks of NVIDIA's plugin use the same ports, and one port is one."""
+    host = machine(tmp_path, "nd96isr_h200_v5")
+    fabric = choose(host, environ, Wish(required="ib", required_origin="--require-fabric ib"))
+    assert fabric.name == "ib" and not [note for note in fabric.notes if "will not use" in note]
+
+
+def test_tcp_is_what_a_variable_may_ask_for(tmp_path: Path) -> None:
+    """In any case of letters."""
+    wish = Wish("tcp", "--fabric tcp")
+    assert choose(Machine(str(tmp_path)), {"NCCL_NET": "socket"}, wish).name == "tcp"
 
 
 def test_forcing_infiniband_leaves_no_silent_way_back(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterator
 
 from launcher.machine.xids import XIDS
+from launcher.run.failure_record import render_json
+from launcher.run.last_screen import render_text
 from launcher.run.symptoms import SYMPTOMS
-from launcher.run.verdict import render_json, render_text
 from tests.unit.test_docs import CODE, read, sections
 from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
 
@@ -25,7 +26,9 @@ def rows(heading: str) -> list[list[str]]:
 
 def causes_in_code() -> Iterator[tuple[str, str]]:
     """Yield (code, retry) of every cause that is named in the code by a constant."""
-    for path in sorted((*(CODE / "run").glob("*.py"), *(CODE / "mpi").glob("*.py"))):
+    for path in sorted(
+        path for folder in ("run", "mpi", "peers", "preemption") for path in (CODE / folder).glob("*.py")
+    ):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
                 first = next(iter(node.args), None)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from launcher.host import Host
 from launcher.run.causes import Cause
 from launcher.run.failure_file import IN_PLACE_BYTES, default_failure_file, shorten_json, write_verdict
-from launcher.run.verdict import render_json
+from launcher.run.failure_record import render_json
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 from tests.unit.test_verdict import OOM, dead, judge

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from launcher.fabrics.facts import TOPOLOGYD
 from launcher.fabrics.generated import WORD
+from launcher.fabrics.reading import TOPOLOGYD
 from launcher.model import Policy
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.run.memory import name_files
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric
 from tests.unit.machines import write, write_gpus
 from tests.unit.test_fabrics import Machine, choose, devices, machine, values, vm

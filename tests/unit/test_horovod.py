@@ -9,20 +9,24 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import create_server, socket
 from typing import Any
 
 import pytest
 
 from launcher.errors import LauncherError, NotReady, UsageError
 from launcher.frameworks.horovod import SERVER, WAITER
-from launcher.frameworks.horovod_wait import wait
+from launcher.frameworks.script import list_pythons
 from launcher.host import Host
 from launcher.model import Mode, Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
+from launcher.servers import horovod_wait
+from launcher.servers.horovod_wait import wait
 from launcher.settings import render_environ
-from launcher.snapshot import RecordedHost
 from tests.process.starting import clean_environ
 
 IMPORTS = (
@@ -102,6 +106,38 @@ def test_a_script_that_only_speaks_of_it_does_not(tmp_path: Path, line: str) -> 
     assert horovod_of(plan("python", script(tmp_path, line), nproc_per_node="2")) == {}
 
 
+@pytest.mark.parametrize("line", [*IMPORTS, "import horovod.tensorflow.keras; x.DistributedOptimizer"])
+def test_a_script_that_imports_what_is_not_there_is_no_job_of_it(tmp_path: Path, line: str) -> None:
+    """It imports it where there is one (``except ImportError``), or only speaks of it: the job runs."""
+    job = plan("python", script(tmp_path, line), nproc_per_node="2", built_for=None)
+    assert horovod_of(job) == {} and job.companions == () and job.processes[0].argv[0] == "python"
+    assert any("imports horovod, and python has none" in note for note in job.notes)
+
+
+WRAPPED = (("bash", "run.sh"), ("env", "A=1", "/opt/bin/python3", "train.py"), ("./train",))
+
+
+@pytest.mark.parametrize("command", WRAPPED)
+def test_horovod_behind_a_wrapper_fails_and_is_told_why(command: tuple[str, ...]) -> None:
+    """What such a command starts is not known; a Python that it may be has Horovod."""
+    job = plan(*command, nproc_per_node="2", built_for="Open MPI")
+    assert horovod_of(job)["GLOO_RENDEZVOUS_PORT"] == "1" and job.companions == ()
+    assert any("--framework horovod" in note for note in job.notes)
+    assert horovod_of(plan(*command, nproc_per_node="2", built_for=None)) == {}
+
+
+def test_the_python_of_a_first_line_is_one_that_may_have_horovod(tmp_path: Path) -> None:
+    """A script that is executed names its Python itself."""
+    path = tmp_path / "hv"
+    path.write_text("#!/opt/own/bin/python3 -u\n")
+    path.chmod(0o755)
+    assert list_pythons((str(path),), {}) == ["/opt/own/bin/python3", sys.executable, "python3", "python"]
+    assert list_pythons(("env", "python3.11", "x.py"), {"PYTHON_EXEC": "/p/python"})[:2] == [
+        "python3.11",
+        "/p/python",
+    ]
+
+
 def test_what_every_process_of_two_nodes_gets() -> None:
     """On node 1, local rank 1: all that gloo reads; the node's name is its own; the port is derived."""
     job = plan("python", "-m", "train", framework="horovod", node_rank="1", **NODES)
@@ -174,6 +210,13 @@ def test_what_may_be_horovod_fails_and_is_told_why() -> None:
     }
     assert any("--framework horovod" in note for note in job.notes)
     assert job.companions == () and job.processes[0].argv == ("python", "-m", "train")
+
+
+def test_of_a_script_that_can_be_read_nothing_is_said(tmp_path: Path) -> None:
+    """It does not import Horovod: the same variables, and no word that would drown the others."""
+    job = plan("python", script(tmp_path, "import torch"), nproc_per_node="2", built_for="Open MPI")
+    assert horovod_of(job)["GLOO_RENDEZVOUS_PORT"] == "1"
+    assert not any("horovod" in note for note in job.notes)
 
 
 @pytest.mark.parametrize(
@@ -323,6 +366,77 @@ def test_a_server_that_never_comes_is_a_named_end() -> None:
     done = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 75 and "[horovod-rendezvous]" in done.stderr
     assert "Connection refused" in done.stderr and 1 <= time.monotonic() - began < 10
+
+
+@contextmanager
+def talking(text: bytes, *, byte_by_byte: bool = False) -> Iterator[str]:
+    """Return where somebody says a text to whoever comes, all of it or a byte now and then."""
+    done = threading.Event()
+
+    def serve(server: socket) -> None:
+        while not done.is_set():
+            with suppress(OSError):
+                guest, _ = server.accept()
+                with guest:
+                    guest.recv(1000)
+                    for part in (text[i : i + 1] for i in range(len(text))) if byte_by_byte else [text]:
+                        guest.sendall(part)
+                        if byte_by_byte and done.wait(0.2):
+                            break
+
+    with create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0.1)
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.getsockname()[1]}"
+        finally:
+            done.set()
+            thread.join()
+
+
+EVIL = "\x1b]0;PWNED\x07\x1b[2J\u202e"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"HTTP/1.0 200 OK\r\n\r\nit {EVIL} token=hunter2secret",
+        f"HTTP/1.0 404 it {EVIL}\r\n\r\n",
+        f"it {EVIL} token=hunter2secret",
+    ],
+)
+def test_what_a_stranger_answers_reaches_no_terminal(
+    text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown, and it is not taken for words of ours: not while it is waited for, nor at the end."""
+    monkeypatch.setattr(horovod_wait, "PATIENCE_S", 0.0)
+    with talking(text.encode()) as where, pytest.raises(NotReady) as ended:
+        wait(where, SLOTS, 0.3)
+    for said in (capsys.readouterr().err.rstrip("\n"), ended.value.problems[0].what):
+        assert "another program or job answers there: " in said
+        assert said.isprintable() and "hunter2" not in said
+
+
+def test_one_who_answers_byte_by_byte_is_not_waited_for() -> None:
+    """The time is over when it is over, whatever still comes."""
+    began = time.monotonic()
+    with talking(b"x" * 1000, byte_by_byte=True) as where, pytest.raises(NotReady, match="timed out"):
+        wait(where, SLOTS, 1.0)
+    assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize("port", ["9" * 5000, "99999", "0", "x", "-1"], ids=range(5))
+@pytest.mark.parametrize("flags", [{"framework": "horovod"}, {}])
+def test_a_port_that_is_none_is_named(tmp_path: Path, port: str, flags: dict[str, Any]) -> None:
+    """Before anything starts, and shortly; in a job that only the script shows to be of Horovod, too."""
+    environ = {"HOROVOD_GLOO_RENDEZVOUS_PORT": port}
+    with pytest.raises(LauncherError) as refused:
+        plan(
+            "python", script(tmp_path, IMPORTS[0]), environ=environ, built_for="", nproc_per_node="2", **flags
+        )
+    (problem,) = refused.value.problems
+    assert problem.code == "malformed-variable" and "1..65535" in problem.what and len(problem.what) < 300
 
 
 @pytest.mark.parametrize(

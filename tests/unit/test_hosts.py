@@ -50,7 +50,8 @@ def test_who_is_not_in_the_list_must_say_who_it_is() -> None:
     """Never node 0 by default; --node-rank settles it."""
     with pytest.raises(EnvironmentUntrusted) as caught:
         plan_job({}, Node("x", "10.0.0.9"), read_options({"hosts": "a,b"}, {}), ["true"])
-    assert "--node-rank" in str(caught.value.problems[0].fix)
+    fix = caught.value.problems[0].fix
+    assert "--node-rank" in fix and "none of this node's names and addresses (10.0.0.9, x) stand in it" in fix
     asked = read_options({"hosts": "a,b", "node_rank": "1"}, {})
     assert plan_job({}, Node("x", "10.0.0.9"), asked, ["true"]).allocation.node_rank == 1
 
@@ -103,3 +104,29 @@ def test_a_key_in_a_variable_is_never_quoted() -> None:
     options = read_options({}, {"LAUNCHER_SSH_KEY": "-----BEGIN OPENSSH PRIVATE KEY-----\nabc"})
     given = options.get("ssh_key")
     assert given is not None and "BEGIN" not in given.origin
+
+
+def test_a_hostfile_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    """20,000 nodes with long names are a list; what is too long for one is refused, not cut."""
+    path = tmp_path / "hosts"
+    names = [f"gpu-node-{number:05}.cluster.with-a-long-domain.example.internal" for number in range(20000)]
+    path.write_text("".join(f"{name}  slots=8\n" for name in names))
+    assert path.stat().st_size > 1 << 20
+    assert read_hostfile(str(path), "--hostfile hosts", Host()).hosts == tuple(names)
+    path.write_text("a\n" * (3 << 20))
+    with pytest.raises(UsageError, match="expected at most 4 MiB"):
+        read_hostfile(str(path), "--hostfile hosts", Host())
+    with pytest.raises(UsageError, match="No such file"):
+        read_hostfile(str(tmp_path / "none"), "--hostfile none", Host())
+
+
+def test_nothing_is_resolved_where_the_own_name_stands_in_the_list() -> None:
+    """A resolver that is down takes seconds for each name."""
+
+    class Unresolved(Node):
+        def resolve(self, name: str) -> frozenset[str]:
+            raise AssertionError(f"asked for {name}")
+
+    hosts = ",".join([*(f"x{number}" for number in range(500)), "me"])
+    plan = plan_job({}, Unresolved("me", "10.0.0.5"), read_options({"hosts": hosts}, {}), ["true"])
+    assert plan.allocation.node_rank == 500

@@ -23,7 +23,8 @@ from launcher.machine.infiniband import (
     parse_state,
     read_ports,
 )
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import describe, fabric_names, read_fabric, write_fabric
 from tests.unit.platforms_model import deterministic
 

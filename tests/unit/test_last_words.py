@@ -13,17 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.last_words import (
-    ERROR_FILE_BYTES,
-    LINE_CHARS,
-    LINES_MAX,
-    STDERR_BYTES,
-    LastWords,
-    clean_lines,
-    presentable,
-    read_last_words,
-    shorten_lines,
-)
+from launcher.run.error_file import ERROR_FILE_BYTES
+from launcher.run.last_words import STDERR_BYTES, LastWords, read_last_words
+from launcher.run.presentable import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
 from tests.unit.platforms_model import deterministic
 
 FRAME = '  File "<string>", line 1, in <module>'

@@ -6,7 +6,9 @@ What needs a living MPI (MPIEnvironment) is in tests/cluster/test_torch_family.p
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +28,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The `srun` command is available"),
 ]
 NO_NODE = {
+    "flux_uneven_2_1",
     "launcher_inside_launcher_node_unknown",
     "mpich_5.0.2_2x2_master_addr",
     "openmpi_5.0.11_hosts_reversed_master_addr",
@@ -283,3 +286,48 @@ def test_arguments_are_found_in_every_spelling() -> None:
         ("num_nodes", "++trainer.num_nodes=3", "3"),
     ]
     assert [found[1] for found in read_arguments(argv, bare=True)][-1] == "--devices=4"
+
+
+IMPORT = "from lightning.pytorch import Trainer\n"
+
+
+def refusals(script: Path, text: str, *words: str, **flags: str) -> list[str]:
+    """Return what is wrong with a job of this script on one node."""
+    script.write_text(text)
+    try:
+        plan_job({}, Host(), read_options(dict(flags), {}), (sys.executable, str(script), *words))
+    except UsageError as refused:
+        return [problem.what.partition(".py")[2] for problem in refused.problems]
+    return []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Trainer(devices=2)", [":2: Trainer(devices=2): the job has one process per node"]),
+        ("Trainer(devices=[0, 1])", [":2: Trainer(devices=[0, 1]): the job has one process per node"]),
+        ("L.Fabric(devices='2')", [":2: Fabric(devices='2'): the job has one process per node"]),
+        ("Trainer(devices=1, num_nodes=2)", [":2: Trainer(num_nodes=2): the job has one node"]),
+        ("Trainer(devices=1)", []),
+        ("Trainer(devices='auto')", []),
+        ("Trainer(devices=args.devices)", []),
+        ("Trainer(**vars(args))", []),
+        ("Trainer(devices=2, strategy='ddp_spawn')", []),  # it starts its processes itself
+        ("a = Trainer(devices=2); b = Trainer(devices=1)", []),  # one for the job, one for a test after it
+        ("# Trainer(devices=2)", []),
+        ("def broken(:", []),
+    ],
+)
+def test_a_trainer_of_more_processes_than_there_are_is_refused(
+    tmp_path: Path, text: str, expected: list[str]
+) -> None:
+    """It would wait for processes that nobody starts: LOCAL_RANK tells it that others do."""
+    script = tmp_path / "train.py"
+    assert refusals(script, f"{IMPORT}{text}\n", nproc_per_node="1") == expected
+    assert not refusals(script, f"import other\n{text}\n", nproc_per_node="1")
+    assert not refusals(script, f"{IMPORT}{text}\n", nproc_per_node="1", framework="torch")
+
+
+def test_a_trainer_with_as_many_as_there_are_is_started(tmp_path: Path) -> None:
+    """As the refusal says: --nproc-per-node 2."""
+    assert not refusals(tmp_path / "train.py", f"{IMPORT}Trainer(devices=2)\n", nproc_per_node="2")

@@ -176,6 +176,7 @@ def test_any_text_in_these_files_gives_a_positive_number_or_none(
         (None, "0,1,2,3", 4),  # a recording without GPUs: the list is all there is
         (8, "\u0663", 0),
         (8, "9" * 5000, 0),
+        (2, "GPU-a,GPU-b,GPU-c", 2),  # there cannot be a third
     ],
 )
 def test_visible_gpus_are_counted_as_cuda_counts_them(

@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from socket import SO_LINGER, SOL_SOCKET, create_connection, create_server, socket
+from pathlib import Path
+from socket import SO_LINGER, SOL_SOCKET, create_connection, create_server, getaddrinfo, socket
 from threading import Event, Thread
 
 import pytest
@@ -16,7 +17,8 @@ import pytest
 from launcher.errors import LauncherError
 from launcher.host import Host
 from launcher.model import Meeting
-from launcher.run.meeting import GUESTS, meet
+from launcher.run.meeting import meet
+from launcher.run.meeting_door import GUESTS
 
 WAIT_S = 3.0
 FIRST, SECOND = "127.0.0.2", "127.0.0.1"
@@ -171,3 +173,91 @@ def test_an_answer_of_somebody_else_is_none(text: bytes) -> None:
                 server.settimeout(0.3)
         what = str(told.result())
     assert "nobody has answered there" in what and "\x1b" not in what
+
+
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+def test_a_master_has_the_addresses_that_its_name_has(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    """Of IPv6 alone, too. The resolver is a fake: this machine has no such name, and may not be given one."""
+    resolve = getaddrinfo
+    monkeypatch.setattr(
+        "socket.getaddrinfo", lambda host, *more: resolve(address if host == "master" else host, *more)
+    )
+    port = Host().free_port()
+    meetings = [Meeting("master", port, member, 2, member, 2, 20.0) for member in (0, 1)]
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(meet, meetings)) == [("master", address)] * 2
+
+
+TOKEN = "0123456789abcdef" * 2
+
+
+def attend_with(token_file: Path, port: int, member: int, timeout_s: float = 20.0) -> tuple[str, ...] | str:
+    """Return what one of two launchers with a token is told, or what it says."""
+    try:
+        return meet(Meeting(FIRST, port, member, 2, member, 2, timeout_s, token_file=str(token_file)))
+    except LauncherError as error:
+        return error.problems[0].what
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """Return the file of a job's token."""
+    path = tmp_path / "token"
+    path.write_text(TOKEN)
+    return path
+
+
+def test_with_a_token_only_those_who_know_it_are_believed(token_file: Path) -> None:
+    """A stranger who says that it is node 1 is none of the job, whatever it sends."""
+    port = Host().free_port()
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(attend_with, token_file, port, 0)
+        for text in (word(1, 2), word(1, 2)[:-2] + b', "challenge": "a", "proof": "b"}\n'):
+            with say(port, text) as stranger:
+                assert b"challenge" in stranger.makefile("rb").readline()
+        with say(port, word(1, 2)):
+            assert attend_with(token_file, port, 1) == told.result() == (FIRST, SECOND)
+
+
+def test_an_environment_holds_a_token_too(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the same for all launchers of a job, whichever way each has it."""
+    monkeypatch.setenv("LAUNCHER_TOKEN", TOKEN)
+    with first(timeout_s=20.0) as (port, told):
+        assert attend_with(token_file, port, 1) == told.result() == (FIRST, SECOND)
+
+
+@pytest.mark.parametrize("other", ["another token of the job", None])
+def test_launchers_with_different_tokens_say_so(token_file: Path, tmp_path: Path, other: str | None) -> None:
+    """Both: the first names who came, the other what it looks for."""
+    different = tmp_path / "different"
+    different.write_text(other or "")
+    port = Host().free_port()
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(attend_with, token_file, port, 0, 1.5)
+        came = attend_with(different, port, 1, 1.0) if other else attend(port, 1, timeout_s=1.0)
+        assert "nobody has answered there" in came and ("with the job's token" in came) == bool(other)
+        assert f"{SECOND} came without the job's token" in str(told.result())
+
+
+def test_a_first_launcher_without_the_token_is_not_the_first(token_file: Path) -> None:
+    """It waits for a word, and the other for a challenge, as long as both have time."""
+    with first(timeout_s=1.5) as (port, told):
+        came = attend_with(token_file, port, 1, 1.0)
+        assert "nobody has answered there with the job's token" in came
+        assert "launchers 1 did not come" in str(told.result())
+
+
+def test_an_answer_without_the_token_is_none(token_file: Path) -> None:
+    """A stranger at the master's port sends a launcher nowhere."""
+    with create_server((FIRST, 0)) as server, ThreadPoolExecutor(1) as pool:
+        server.settimeout(5.0)
+        told = pool.submit(attend_with, token_file, server.getsockname()[1], 1, 0.6)
+        with suppress(TimeoutError):
+            while not told.done():
+                guest, _ = server.accept()
+                with guest, suppress(OSError):
+                    guest.sendall(b'{"challenge": "00"}\n')
+                    guest.recv(1000)
+                    guest.sendall(b'{"hosts": ["6.6.6.6", "6.6.6.7"], "proof": "00"}\n')
+                server.settimeout(0.3)
+        assert "nobody has answered there with the job's token" in str(told.result())

@@ -10,7 +10,8 @@ import pytest
 from launcher.errors import Unavailable
 from launcher.host import Host
 from launcher.machine.mpi import Mpi, find_mpi, parse_version
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import render_snapshot, take_snapshot
 
 HYDRA = "HYDRA build details:\n    Version:                                 {}\n    Release Date: Fri\n"
 MVAPICH_OPTIONS = "    Configure options: '--prefix=/opt/mvapich2-2.3.7' '--with-device=ch3:mrail'\n"

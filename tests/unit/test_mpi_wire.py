@@ -10,12 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from launcher.mpi import wire
-from launcher.mpi.crew import NAMED_MAX, Line, Node, describe_nodes, not_ready
-from launcher.mpi.head import Event, describe_places, explains
+from launcher.mpi import session_folder, wire
+from launcher.mpi.counting import describe_places
+from launcher.mpi.events import Event, explains
+from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
+from launcher.mpi.refusals import not_ready
+from launcher.mpi.session_folder import SOCKET, find_session, folder_name
 from launcher.mpi.verdicts import parse_record, render_record
 from launcher.run.causes import Cause
-from launcher.run.verdict import render_json, render_text
+from launcher.run.failure_record import render_json
+from launcher.run.last_screen import render_text
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines
@@ -102,38 +106,38 @@ def test_a_text_that_is_none_is_empty() -> None:
 def test_a_name_that_is_no_jobs_makes_no_path(job: str) -> None:
     """It stands on a command line, where anybody could have changed it."""
     with pytest.raises(wire.Garbled):
-        wire.folder_name(job)
+        folder_name(job)
 
 
 @pytest.fixture
 def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder in which sessions have theirs."""
-    monkeypatch.setattr(wire, "FOLDERS", (str(tmp_path / "missing"), str(tmp_path)))
+    monkeypatch.setattr(session_folder, "FOLDERS", (str(tmp_path / "missing"), str(tmp_path)))
     return tmp_path
 
 
 def test_a_session_is_found_in_a_folder_that_is_only_ours(base: Path) -> None:
     """Not in one that others can write or read, nor behind a link that somebody has put there."""
-    assert wire.find_session("ab12") is None
-    folder = base / wire.folder_name("ab12")
+    assert find_session("ab12") is None
+    folder = base / folder_name("ab12")
     folder.mkdir(mode=0o700)
-    assert wire.find_session("ab12") == f"{folder}/{wire.SOCKET}"
+    assert find_session("ab12") == f"{folder}/{SOCKET}"
     for mode in (0o750, 0o701, 0o777):
         folder.chmod(mode)
-        assert wire.find_session("ab12") is None, oct(mode)
+        assert find_session("ab12") is None, oct(mode)
     folder.chmod(0o700)
     folder.rename(base / "elsewhere")
     folder.symlink_to(base / "elsewhere")
-    assert wire.find_session("ab12") is None
+    assert find_session("ab12") is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_somebody_else_is_not_believed(base: Path) -> None:
     """In /tmp anybody can make one of that name before us."""
-    folder = base / wire.folder_name("ab12")
+    folder = base / folder_name("ab12")
     folder.mkdir(mode=0o700)
     os.chown(folder, 65534, 65534)
-    assert wire.find_session("ab12") is None
+    assert find_session("ab12") is None
 
 
 def test_who_is_at_the_other_end_is_the_kernels_word() -> None:

@@ -15,15 +15,16 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
-from launcher.cli import read_run
 from launcher.engines.mpirun import FOLDER, JOB, SHIM
 from launcher.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.frameworks.python import UNBUFFERED
 from launcher.model import Agent, Fleet, Plan
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost
-from launcher.views.plan import render_json, render_text
+from launcher.recorded import RecordedHost
+from launcher.running import read_run
+from launcher.views.plan import render_text
+from launcher.views.plan_json import render_json
 from tests.golden.jobs import read_case, snapshots
 
 FAMILIES = {
@@ -123,6 +124,15 @@ def test_node_0_runs_mpirun(family: str) -> None:
     assert f"-F {FOLDER}/ssh_config" in " ".join((*agent.argv, *told.values()))
 
 
+def test_a_machine_that_is_taken_back_is_no_word_for_mpirun() -> None:
+    """Typed it is refused; what a platform or an image says does nothing."""
+    code, what, _ = refusal(node(), hosts=",".join(HOSTS), preemption="azure")
+    assert code == "engine-conflict" and what.startswith("--preemption azure: mpirun starts")
+    for more in ({"LAUNCHER_PREEMPTION": "azure"}, {"AZ_BATCH_NODE_IS_DEDICATED": "false"}):
+        job = plan(node(environ={**ENVIRON, **more}), hosts=",".join(HOSTS), nproc_per_node="2")
+        assert job.supervision.preemption is None
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_node_1_serves(family: str) -> None:
     """Whatever its mpirun is, or if it has none: sshd at its own address, for the keys of the job."""
@@ -210,9 +220,8 @@ class OnDisk(RecordedHost):
     def __init__(self, host: RecordedHost) -> None:
         super().__init__(host._data)
 
-    def read_text(self, path: str) -> str | None:
-        recorded = path.startswith(("/sys", "/proc", "/etc", "~"))
-        return super().read_text(path) if recorded else Path(path).read_text()
+    def read_whole(self, path: str, limit_bytes: int) -> bytes:
+        return Path(path).read_bytes()
 
 
 @pytest.mark.parametrize(("index", "engine", "rank"), [(1, "mpirun", 0), (0, "serve", 1)])

@@ -22,9 +22,10 @@ from launcher.machine.network import (
     read_interfaces,
     read_routes,
 )
+from launcher.recorded import RecordedHost
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.unit.machines import write
 from tests.unit.platforms_model import deterministic
 

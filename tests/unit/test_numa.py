@@ -14,7 +14,8 @@ from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list
 from launcher.machine.numa import parse_pci_address, read_cores, read_gpus, render_pci_address
 from launcher.model import Core, Gpu
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
 

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.errors import EXIT_USAGE, HardwareMissing, UsageError
-from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, PROCESS_LIMIT, Flag
+from launcher.errors import EXIT_USAGE, HardwareMissing, LauncherError, UsageError
+from launcher.flag_values import PROCESS_LIMIT
+from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
 from launcher.model import Fact, Trust
 from launcher.notes import name_unknown
 from launcher.options import Options, read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from tests.process.starting import ROOT, clean_environ
 
 VALUED = [flag for flag in FLAGS if flag.parse is not None]
@@ -47,6 +48,7 @@ SAMPLE = {
     "tee": ("1", "0:3"),
     "local_ranks_filter": ("0", "0,1,2"),
     "stall_timeout": ("60", "0"),
+    "metrics_port": ("9400", "1"),
     "engine": ("process", "torchrun"),
     "hosts": ("node0,node1", "10.0.0.4,10.0.0.5"),
     "hostfile": ("hosts", "/etc/hosts.mpi"),
@@ -61,6 +63,9 @@ SAMPLE = {
     "mpi_args": ("--mca pml 'ob1'", "-iface eth0"),
     "forward": ("HF_TOKEN", "HF_*,DATA_DIR"),
     "roll_call_timeout": ("60", "900"),
+    "control_port": ("7000", "6106"),
+    "token_file": ("/run/secrets/token", "token"),
+    "lost_after": ("30", "10"),
     "max_restarts": ("3", "100000"),
     "rdzv_backend": ("c10d", "etcd-v2"),
     "rdzv_endpoint": ("node0:29400", "localhost:0"),
@@ -77,6 +82,7 @@ SAMPLE = {
     "duplicate_stdout_filters": ("loss", "loss,step"),
     "duplicate_stderr_filters": ("error", "error,,warn"),
     "on_stall": ("stop", "report"),
+    "preemption": ("azure", "off"),
 }
 MALFORMED = {
     "nnodes": ["0", "-1", "two", "4:1", "1:", ":4", "1:2:3", "", " ", "1.5", "\u0662", "9" * 30],
@@ -97,7 +103,9 @@ MALFORMED = {
     "tee": ["0:1:2", "x:1"],
     "local_ranks_filter": ["0,", "-1", "all"],
     "stall_timeout": ["-1", "soon"],
+    "metrics_port": ["0", "65536", "http"],
     "on_stall": ["kill"],
+    "preemption": ["Azure", "on", "http://169.254.169.254", ""],
     "engine": ["Process", "mpi"],
     "hosts": ["", "a,", "a,a", "a b", "-oProxyCommand=x", "a;b"],
     "framework": ["keras", "JAX"],
@@ -373,6 +381,10 @@ CONFLICTS = [
     ({"standalone": True, "node_rank": "1"}, ("--standalone", "--node-rank 1")),
     ({"standalone": True, "hosts": "a,b"}, ("--standalone", "--hosts a,b")),
     ({"restarts": "1", "max_restarts": "1"}, ("--restarts 1", "--max-restarts 1")),
+    ({"nproc_per_node": "3", "worker_count": "2"}, ("--nproc-per-node 3", "--worker-count 2")),
+    ({"nproc_per_node": "3", "roles": "worker=0"}, ("--nproc-per-node 3", "--roles worker=0")),
+    ({"fabric": "tcp", "require_fabric": "ib"}, ("--fabric tcp", "--require-fabric ib")),
+    ({"nproc_per_node": "3", "chief": False}, ("--nproc-per-node 3", "--no-chief")),
 ]
 
 
@@ -432,6 +444,7 @@ def test_the_pairs_are_flags() -> None:
         ("LAUNCHER_NPROC_PER_NOD", "LAUNCHER_NPROC_PER_NODE is the nearest"),
         ("LAUNCHER_STALL_TIMOUT", "LAUNCHER_STALL_TIMEOUT is the nearest"),
         ("LAUNCHER_XYZZY", "none is near it"),
+        ("LAUNCHER_FOO", "none is near it"),
     ],
 )
 def test_a_variable_that_nobody_knows_is_named_with_the_nearest(name: str, said: str) -> None:
@@ -448,3 +461,35 @@ def test_variables_of_others_and_of_processes_are_left_alone() -> None:
     page = (Path(ROOT) / "docs" / "flags.md").read_text().partition("## Variables that are no flags")[2]
     assert all(f"`{name}`" in page for name in OTHER_VARIABLES)
     assert all(f"`{prefix}*`" in page for prefix in OTHER_PREFIXES)
+
+
+@pytest.mark.parametrize(
+    ("typed", "environ", "said"),
+    [
+        (
+            {"nnodes": "2", "node_rank": "0", "master_addr": "localhost"},
+            {},
+            "fix:  --master-addr with the address of node 0",
+        ),
+        (
+            {"nnodes": "2", "node_rank": "0"},
+            {"MASTER_ADDR": "localhost"},
+            "fix:  set MASTER_ADDR to the address of node 0, or unset it",
+        ),
+        (
+            {},
+            {"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"},
+            "there may be several nodes .*\n.*\n.* are on this node, set LOCAL_WORLD_SIZE",
+        ),
+        ({"nnodes": "2", "node_rank": "0"}, {}, "there are several nodes"),
+        ({"nproc_per_node": "gpu"}, {}, "from: command line\n"),
+        ({}, {"LAUNCHER_NPROC_PER_NODE": "gpu"}, "from: environment, source manual\n"),
+        ({"roles": "chief=0 worker=1"}, {}, "fix:  say how many nodes there are: --nnodes N, or --hosts"),
+    ],
+)
+def test_a_refusal_speaks_of_what_was_given(
+    typed: dict[str, str | bool], environ: dict[str, str], said: str
+) -> None:
+    """Where a flag was wrong, the fix is about that flag; what is not known is not stated."""
+    with pytest.raises(LauncherError, match=said):
+        plan_job(environ, RecordedHost({"environ": environ}), read_options(typed, environ), ("./a",))

@@ -13,8 +13,8 @@ from launcher.errors import EnvironmentUntrusted
 from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.settings import render_environ
-from launcher.snapshot import RecordedHost
 from tests.unit.platforms_model import (
     ALWAYS,
     NODE,

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from launcher.host import Host
-from launcher.machine.pythons import UNNAMED, find_version
+from launcher.machine.pythons import UNNAMED, find_version, own_python
+from tests.process.starting import ROOT
 
 Make = Callable[..., Path]
 
@@ -145,3 +146,27 @@ def test_a_hosts_own_address_and_port_are_real() -> None:
     assert outside is None or outside in Host().own_addresses()
     with socket.create_server(("", Host().free_port())):
         pass
+
+
+def test_scripts_run_under_the_python_of_the_job(make: Make, tmp_path: Path) -> None:
+    """PYTHON_EXEC, else ours; in an image, where the launcher is apart from packages, the first on PATH."""
+    env, system, _ = make("env/python"), make("usr/python3"), make("usr/python")
+    path = {"PATH": f"{tmp_path / 'nowhere'}:{env.parent}:{system.parent}"}
+    assert own_python({**path, "PYTHON_EXEC": "python3.8"}, apart=True) == "python3.8"
+    assert own_python(path, apart=True) == "python"
+    assert own_python({"PATH": str(system.parent)}, apart=True) == "python3"
+    assert own_python({"PATH": "/nowhere"}, apart=True) == sys.executable
+    assert own_python(path, apart=False) == sys.executable
+
+
+def test_a_python_without_site_says_what_it_would_have_with_it() -> None:
+    """The launcher in an image runs with -I -S; the same Python runs jobs with all its packages."""
+    lines = (
+        "import sys",
+        f"sys.path.insert(0, {ROOT!r})",
+        "from launcher.machine.pythons import find_version",
+        "print(find_version(sys.executable, {}, 'torch'))",
+    )
+    words = [sys.executable, "-I", "-S", "-c", "\n".join(lines)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == Host().find_torch(sys.executable, {})

@@ -17,15 +17,10 @@ from launcher.errors import NotReady, UsageError
 from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost, read_snapshot
 from launcher.redact import is_public_name
 from launcher.settings import render_environ
-from launcher.snapshot import (
-    RecordedHost,
-    read_snapshot,
-    render_snapshot,
-    take_snapshot,
-    write_snapshot,
-)
+from launcher.snapshot import render_snapshot, take_snapshot, write_snapshot
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 from tests.unit.test_hostile import source_names
 

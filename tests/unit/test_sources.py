@@ -9,7 +9,7 @@ from launcher.host import Host
 from launcher.model import Evidence, Fact, Plan, Scope, Value
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from launcher.sources import gather
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from socket import create_connection
 from typing import Any
 
@@ -22,12 +24,12 @@ from launcher.host import Host
 from launcher.model import Companion, Meeting, Mode, Plan, Process
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
 from launcher.run.meeting import meet
 from launcher.run.ports import check_ports
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
 from launcher.settings import render_environ
-from launcher.snapshot import RecordedHost
 
 HOSTS = tuple(f"10.0.0.{index + 4}" for index in range(8))
 
@@ -263,6 +265,33 @@ def test_tasks_that_share_a_node_share_its_gpus() -> None:
     assert render_environ(job, job.processes[0], {})["CUDA_VISIBLE_DEVICES"] == "-1"
 
 
+@pytest.mark.parametrize(
+    ("visible", "gpus", "workers", "expected"),
+    [(None, 1, 2, ["0", "0"]), (None, 2, 3, ["0", "1", "0"]), ("5,7", 2, 3, ["5", "7", "5"])],
+)
+def test_more_tasks_than_gpus_have_one_each_and_a_word(
+    visible: str | None, gpus: int, workers: int, expected: list[str]
+) -> None:
+    """Several share a GPU, of which none then takes all memory; what the user says of that stays."""
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    options = read_options({"nnodes": "1", "worker_count": str(workers)}, {})
+    job = plan_job(environ, make_host(gpu_count=8 if visible else gpus), options, ("./train",))
+    seen = [render_environ(job, one, environ) for one in job.processes]
+    assert [one["CUDA_VISIBLE_DEVICES"] for one in seen] == expected
+    assert {one["TF_FORCE_GPU_ALLOW_GROWTH"] for one in seen} == {"true"}
+    assert any(f"{workers} tasks compute, and {gpus} GPU" in note for note in job.notes)
+    kept = render_environ(job, job.processes[0], {**environ, "TF_FORCE_GPU_ALLOW_GROWTH": "false"})
+    assert kept["TF_FORCE_GPU_ALLOW_GROWTH"] == "false"
+
+
+def test_tasks_that_have_a_gpu_each_are_worth_no_word() -> None:
+    """Nothing is shared."""
+    options = read_options({"nnodes": "1", "worker_count": "2"}, {})
+    job = plan_job({}, make_host(gpu_count=2), options, ("./train",))
+    assert "TF_FORCE_GPU_ALLOW_GROWTH" not in render_environ(job, job.processes[0], {})
+    assert not any("tasks compute" in note for note in job.notes)
+
+
 def test_nodes_that_nobody_has_listed_meet_at_the_master() -> None:
     """The first plan says where, the second has what they told."""
     flags: dict[str, str | bool] = {"nnodes": "2", "node_rank": "1", "master_addr": "10.0.0.4"}
@@ -344,6 +373,14 @@ def test_ports_end_without_roles_too() -> None:
     """Two processes on each node, and one port."""
     with pytest.raises(LauncherError, match="65536"):
         plan(0, 2, framework="tensorflow", nproc_per_node="2", tf_port="65535")
+
+
+def test_an_evaluator_needs_no_port() -> None:
+    """It is in no cluster: the last port is a worker's."""
+    job = plan(0, 1, worker_count="1", evaluator=True, tf_port="65535")
+    assert job.ports == ((65535, "worker 0"),)
+    with pytest.raises(LauncherError, match="2 tasks that listen, and the last would listen on port 65536"):
+        plan(0, 1, worker_count="2", evaluator=True, tf_port="65535")
 
 
 def test_a_server_of_tensorflow_1_is_not_waited_for() -> None:
@@ -432,6 +469,9 @@ def test_a_platforms_workers_can_run_the_standard_server() -> None:
         ("worker", 0, {"worker": ["a"]}, "malformed-variable"),
         ("worker", 0, {"worker": ["a:1", "b:1", "a:1"]}, "malformed-variable"),
         ("worker", 0, {"worker": ["a:1"], "ps": ["a:1"]}, "malformed-variable"),
+        ("worker", 0, {"worker": ["a:1", "a:01"]}, "malformed-variable"),
+        ("worker", 0, {"worker": ["a:1"], "ps": ["A:1"]}, "malformed-variable"),
+        ("worker", "0_1", CLUSTER, "malformed-variable"),
         ("worker", 0, {"worker": ["a:1"], "ps": ["\x1b[31m:1"]}, "malformed-variable"),
     ],
 )
@@ -536,3 +576,73 @@ def test_addresses_are_split() -> None:
     """Also those of IPv6."""
     assert split("10.0.0.4:2222") == ("10.0.0.4", 2222)
     assert split("[fd00::4]:2222") == ("fd00::4", 2222)
+
+
+# --- a script that shows what it is
+
+USES = "import tensorflow as tf\nstrategy = tf.distribute.MultiWorkerMirroredStrategy()\n"
+LONE = '{"cluster":{"worker":["a:1"]},"task":{"type":"worker","index":0}}'
+OWN_CONFIG = "import os\nos.environ['TF_CONFIG'] = make()\n"
+
+
+class FourGpus(Host):
+    """This machine, as if it had four GPUs."""
+
+    def gpu_count(self) -> int:
+        return 4
+
+
+def plan_script(
+    folder: Path, text: str, environ: Mapping[str, str] | None = None, **flags: str | bool
+) -> Plan:
+    """Return the plan of a script, run by this Python."""
+    (folder / "train.py").write_text(text)
+    options = read_options({"bind": "none", **flags}, environ or {})
+    return plan_job(environ or {}, FourGpus(), options, (sys.executable, str(folder / "train.py")))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_told"),
+    [
+        (USES, True),
+        ("from tensorflow.distribute import MultiWorkerMirroredStrategy\n", True),
+        ("import tensorflow as tf\ntf.distribute.MirroredStrategy()\n", False),
+        ("import torch\n# like MultiWorkerMirroredStrategy\n", False),
+        (USES + OWN_CONFIG, False),  # it says itself who is who
+        (USES + "resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()\n", False),
+        (USES + "resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()\n", True),
+        (USES + "if os.environ['TF_CONFIG'] == '':\n    pass\n", True),
+    ],
+)
+def test_a_script_that_uses_several_workers_is_told_of_them(tmp_path: Path, text: str, is_told: bool) -> None:
+    """Without TF_CONFIG each process would be a training of its own, and end well; the plan says why."""
+    job = plan_script(tmp_path, text, nproc_per_node="2")
+    assert (configs(job).keys() == {"worker 0", "worker 1"}) is is_told
+    assert any("train.py uses MultiWorkerMirroredStrategy" in note for note in job.notes) is is_told
+
+
+def test_a_script_of_several_workers_has_one_on_each_node(tmp_path: Path) -> None:
+    """As with --framework tensorflow: one process with all GPUs, and no other engine takes the job."""
+    job = plan_script(tmp_path, USES, nnodes="2", node_rank="1", master_addr="10.0.0.4")
+    assert (job.engine, len(job.processes), job.topology.world_size) == ("process", 1, 2)
+    assert job.meeting is not None
+
+
+def test_one_worker_needs_no_port(tmp_path: Path) -> None:
+    """Alone it trains on all GPUs of its node, beside others on the same machine."""
+    job = plan_script(tmp_path, USES)
+    assert (len(job.processes), configs(job), job.ports) == (1, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags"),
+    [
+        ({}, {"framework": "torch"}),
+        ({"TF_CONFIG": LONE}, {}),
+    ],
+)
+def test_who_says_otherwise_goes_first(
+    tmp_path: Path, environ: dict[str, str], flags: dict[str, str]
+) -> None:
+    """A framework that the user names, and a TF_CONFIG that is there."""
+    assert not configs(plan_script(tmp_path, USES, environ, **flags))

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from launcher.__main__ import main
 from launcher.host import Host
 from launcher.machine.hardware import read_hardware
-from launcher.snapshot import RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import render_snapshot, take_snapshot
 from launcher.views.drawing import ELLIPSIS, fit, measure
 from launcher.views.nccl_xml import render_mask
 from launcher.views.survey import render

@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.run.causes import Cause
-from launcher.run.verdict import (
-    SCREEN_LINES,
-    Death,
-    Verdict,
-    describe_end,
-    make_verdict,
-    name_ranks,
-    render_json,
-    render_text,
-)
+from launcher.run.failure_record import render_json
+from launcher.run.last_screen import SCREEN_LINES, name_ranks, render_text
+from launcher.run.verdict import Death, Verdict, describe_end, make_verdict
 from tests.unit.platforms_model import deterministic
 
 START = 1_790_000_000_000_000_000
@@ -195,6 +188,12 @@ def test_nothing_known_is_said_so() -> None:
     assert "cause: not known" in render_text(verdict)
     assert verdict.summary == "rank 0 on gpu-1 exited with status 3"
     assert verdict.retryable is None
+
+
+def test_a_node_that_was_lost_has_no_pid() -> None:
+    """Zero would send people to look for a process."""
+    lost = Death(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
+    assert "  where: host gpu-1, node 1, 1.000 s after the start\n" in render_text(judge(lost))
 
 
 def test_a_rank_that_took_longer_to_end_is_named() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from launcher import __version__
 from launcher.options import read_options
-from launcher.snapshot import RecordedHost
+from launcher.recorded import RecordedHost
 from launcher.views.survey import render, take_view
 from launcher.views.topology import View
 

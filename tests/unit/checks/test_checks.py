@@ -22,7 +22,8 @@ from launcher.host import Host
 from launcher.machine.packages import Package
 from launcher.options import read_options
 from launcher.plan import plan_job
-from launcher.snapshot import CHECKED_LINES, RecordedHost, render_snapshot, take_snapshot
+from launcher.recorded import RecordedHost
+from launcher.snapshot import CHECKED_LINES, render_snapshot, take_snapshot
 from launcher.views.check import render_text
 from tests.process.starting import ROOT, launch
 from tests.unit.checks.cases import DOCKER, Machine, case, limits

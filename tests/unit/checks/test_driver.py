@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.driver import FILE, LEAST, NEEDED, find_cuda, look
+from launcher.checks.driver import LEAST, NEEDED, find_cuda, look
 from launcher.checks.finding import OK, PROBLEM, WARNING
+from launcher.machine.driver import FILE
 from launcher.machine.packages import Package
 from tests.unit.checks.cases import Machine, case, only
 

@@ -9,7 +9,9 @@ import pytest
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.gpus import look
-from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm, find_kind
+from launcher.machine.azure_sizes import find_kind
+from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm
+from launcher.recorded import RecordedHost
 from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
 from tests.unit.machines import write, write_gpus
 
@@ -80,6 +82,22 @@ def test_cuda_visible_devices(tmp_path: Path, text: str, level: str, found: str)
     """CUDA stops at the first entry that is none, and says nothing."""
     seen = look(case(Machine(tmp_path, gpus=4), {"CUDA_VISIBLE_DEVICES": text}))[1]
     assert (seen.level, seen.found) == (level, found)
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [
+        ("GPU-aaaa,GPU-bbbb", OK),
+        ("GPU-a", OK),  # as much of it as is nobody else's
+        ("GPU-cccc", PROBLEM),
+        ("GPU-", PROBLEM),
+    ],
+)
+def test_uuids_are_compared_with_those_that_are_here(tmp_path: Path, text: str, level: str) -> None:
+    """A UUID of another machine is no GPU, and nothing says so before the job does."""
+    gpus = [{"uuid": "GPU-aaaa"}, {"uuid": "GPU-bbbb"}]
+    host = RecordedHost({"environ": {}, "gpus": gpus})
+    assert look(case(host, {"CUDA_VISIBLE_DEVICES": text}))[1].level == level
 
 
 @pytest.mark.parametrize(("processes", "expected"), [(1, [OK]), (2, [OK, OK]), (4, [OK]), (8, [OK, WARNING])])

@@ -27,6 +27,7 @@ GOOD = {"node0": {"10.0.0.4"}, "master": {"10.0.0.9"}}
         ({**GOOD, "node0": {"10.9.9.9"}}, {}, SEVERAL, [PROBLEM, OK]),
         ({"master": {"10.0.0.9"}}, {}, SEVERAL, [PROBLEM, OK]),
         ({"master": {"10.0.0.9"}}, {"GLOO_SOCKET_IFNAME": "eth0"}, SEVERAL, [WARNING, OK]),
+        ({"master": {"10.0.0.9"}}, {}, {**SEVERAL, "gloo_interface": "eth0"}, [OK, OK]),
         ({"node0": {"10.0.0.4"}}, {}, SEVERAL, [OK, PROBLEM]),
         ({**GOOD, "master": {"127.0.0.1"}}, {}, SEVERAL, [OK, PROBLEM]),
         ({**GOOD, "master": {"10.0.0.4"}}, {}, SEVERAL, [OK, PROBLEM]),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
+from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.checks.proxies import is_excepted, look
+from launcher.checks.proxies import look, read_exceptions
+from launcher.options import read_options
+from launcher.plan import plan_job
 from tests.unit.checks.cases import Machine, case, only
 
 JOB: dict[str, object] = {
@@ -69,4 +73,35 @@ def test_one_node_has_nobody_to_reach(tmp_path: Path) -> None:
 )
 def test_what_no_proxy_covers(host: str, entry: str, expected: bool) -> None:
     """Names, domains, addresses, networks."""
-    assert is_excepted(host, ["", entry]) == expected
+    assert read_exceptions(["", entry]).cover(host) == expected
+
+
+def test_a_thousand_nodes_are_compared_at_once(tmp_path: Path) -> None:
+    """With a thousand entries, and said in a line that can be read: each entry is looked at once."""
+    hosts = tuple(f"10.0.{index >> 8}.{index & 255}" for index in range(1000))
+    others = [f"10.{index & 1}.{index >> 8}.{index & 255}/{25 + index % 8}" for index in range(5000, 6000)]
+    environ = {**PROXY, "no_proxy": ",".join([*others, *hosts[1:3]])}
+    began = time.process_time()
+    found = only(look(case(Machine(tmp_path), environ, spans_nodes=True, hosts=hosts)))
+    assert time.process_time() - began < 1.0
+    assert f"without {hosts[0]}, {hosts[3]}, {hosts[4]}, {hosts[5]} and 994 more" in found.found
+    assert found.fix is not None and len(found.fix) < 300
+    assert "all 998 nodes" in found.fix and "env -u HTTPS_PROXY launcher" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        ({"framework": "tensorflow"}, PROBLEM),
+        ({"worker_count": "2", "parameter_server_count": "1"}, PROBLEM),
+        ({"framework": "jax"}, PROBLEM),
+        ({"framework": "torch"}, WARNING),
+        ({}, WARNING),
+    ],
+)
+def test_what_the_plan_makes_the_job_counts(tmp_path: Path, flags: dict[str, str], level: str) -> None:
+    """As what the platform had set: its tasks talk by gRPC."""
+    host = Machine(tmp_path)
+    given: dict[str, str | bool] = {**flags, "hosts": "10.0.0.4,10.0.0.5", "node_rank": "0"}
+    job = plan_job(PROXY, host, read_options(given, PROXY), ("./train",))
+    assert only(look(read_case(host, PROXY, job, ()))).level == level

@@ -1,0 +1,19 @@
+# What a job by mpirun needs besides its base: mpirun, ssh, an sshd that can be started, mpi4py in /opt/env.
+# No host key and no user's key is inside: the launcher makes an sshd for one job, with the job's key.
+ARG BASE_IMAGE=mcr.microsoft.com/azureml/openmpi5.0-cuda12.8-ubuntu24.04:latest
+FROM ${BASE_IMAGE}
+USER 0:0
+ARG PIP_CONFIG_FILE
+ARG MPI4PY="mpi4py>=4"
+ENV PATH=/opt/env/bin:$PATH
+RUN missing=; \
+    command -v mpirun >/dev/null || missing="$missing openmpi-bin"; \
+    command -v ssh >/dev/null || missing="$missing openssh-client"; \
+    PATH=$PATH:/usr/sbin:/sbin command -v sshd >/dev/null || missing="$missing openssh-server"; \
+    python3 -c "import ensurepip, venv" 2>/dev/null || missing="$missing python3-venv"; \
+    if [ -n "$missing" ]; then apt-get update && \
+      DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing && \
+      rm -rf /var/lib/apt/lists/*; fi && \
+    rm -f /etc/ssh/ssh_host_*
+RUN { [ -x /opt/env/bin/python ] || python3 -m venv --system-site-packages /opt/env; } && \
+    /opt/env/bin/python -m pip install --no-cache-dir ${MPI4PY}

@@ -1,0 +1,12 @@
+# What /usr/local/bin/launcher runs: the package beside this file, and the Python's own library. Nothing else.
+import sys
+
+sys.path.insert(0, "/opt/launcher/lib")
+
+from launcher import bundle
+
+bundle.use()
+
+from launcher.__main__ import run_and_exit  # noqa: E402 - from the bundle
+
+run_and_exit()

@@ -1,0 +1,17 @@
+#!/bin/sh
+# The launcher, run by a Python that is kept apart from everybody's: -I leaves PYTHON* variables, the working
+# directory and the user's packages alone, -S the site-packages, their .pth files and sitecustomize.
+main=/opt/launcher/launcher.py
+if [ -x "@PYTHON@" ]; then
+  exec "@PYTHON@" -IS "$main" "$@"
+fi
+# That Python has gone since the image was built: any other that is new enough will do.
+for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3; do
+  if "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    exec "$python" -IS "$main" "$@"
+  fi
+done
+echo "launcher: error: [no-python] @PYTHON@ is not in this image any more, and no other Python 3.10 or newer is on PATH" >&2
+echo "launcher:   from: $0, which was built to run with it" >&2
+echo "launcher:   fix:  put the launcher into the image last, after whatever has removed that Python" >&2
+exit 69

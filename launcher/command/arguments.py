@@ -1,0 +1,73 @@
+"""Arguments that differ from process to process: ``--expand-args`` and ``--local-rank-arg``.
+
+Loaded only where one of them is on.
+
+Source: torch/distributed/launch.py (2.13) and deepspeed/launcher/launch.py (0.19) put ``--local_rank=N``
+in front of a script's own arguments.
+"""
+
+from __future__ import annotations
+
+import re
+
+from launcher.command.line import find_script, is_python
+from launcher.errors import Problem, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.options import Options
+
+_NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})", flags=re.ASCII)
+
+
+def plan_words(
+    argv: Sequence[str], local_rank: int, variables: Mapping[str, str], options: Options
+) -> tuple[str, ...]:
+    """Return the command line of one process.
+
+    Args:
+        argv: The command line of all processes.
+        local_rank: Of this process.
+        variables: What the launcher sets for it.
+        options: Which of the flags are on.
+    """
+    words = list(argv)
+    if options.switch("expand_args"):
+        words[1:] = [expand(word, variables) for word in words[1:]]
+    if options.switch("local_rank_arg") and words:
+        words.insert(count_callers(words), f"--local_rank={local_rank}")
+    return tuple(words)
+
+
+def expand(word: str, variables: Mapping[str, str]) -> str:
+    """Return a word with ``$NAME`` and ``${NAME}`` replaced by what they stand for.
+
+    No shell: no quotes, no escapes, nothing is expanded twice, and a name that is not among ``variables``
+    stays as it is.
+    """
+    return _NAME.sub(lambda match: variables.get(match[1] or match[2], match[0]), word)
+
+
+def count_callers(argv: Sequence[str]) -> int:
+    """Return how many words of a command line come before the script's own arguments."""
+    if not is_python(argv[0]):
+        return 1
+    place = find_script(argv)
+    if place is None:
+        return len(argv) if "-c" not in argv else min(argv.index("-c") + 2, len(argv))
+    return min(place + (2 if argv[place] == "-m" else 1), len(argv))
+
+
+def refuse_words(options: Options, who: str) -> UsageError:
+    """Return why arguments cannot be made for processes that somebody else starts, and is not told how."""
+    flags = " and ".join(options.origins("expand_args", "local_rank_arg"))
+    return UsageError(
+        Problem(
+            "arguments-per-process",
+            f"{flags}: {who} starts the processes, with the same arguments for all of them",
+            "command line and environment",
+            "leave it out, or let the launcher start the processes: launcher run -- python train.py",
+        )
+    )

@@ -1,0 +1,124 @@
+"""What a task of TensorFlow is told: the cluster with its place in it, as TF_CONFIG, and its GPUs."""
+
+from __future__ import annotations
+
+import json
+
+from launcher.errors import EnvironmentUntrusted, Problem
+from launcher.flag_values import ROLES
+from launcher.flags import ROLE_FLAGS
+from launcher.frameworks.tensorflow_roles import (
+    CHIEF,
+    EVALUATOR,
+    FIRST_PORT,
+    WORKER,
+    Cast,
+    Task,
+    plan_cast,
+    plan_ranks,
+)
+from launcher.machine.gpus import share_gpus
+from launcher.model import Policy, Scope, Setting
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.frameworks.case import Case
+
+TF_CONFIG = "TF_CONFIG"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
+
+
+def asks_for_roles(options: Options) -> bool:
+    """Whether the user names roles, rather than that the framework is TensorFlow."""
+    return any(options.get(dest) is not None for dest in ROLE_FLAGS)
+
+
+def find_cast(case: Case) -> Cast:
+    """Return the tasks of the job, and where each of them is.
+
+    Raises:
+        UsageError: The roles that the user names make no job.
+        EnvironmentUntrusted: It is not known how many processes each node has.
+    """
+    job = case.topology
+    if asks_for_roles(case.options):
+        return plan_cast(case.options, job.node_count or 1)
+    if job.node_count is None or job.local_size is None or job.world_size != job.node_count * job.local_size:
+        raise EnvironmentUntrusted(_unknown(case, "how many processes each node has"))
+    return plan_ranks(job.node_count, job.local_size, int(case.options.number("tf_port", FIRST_PORT)))
+
+
+def find_hosts(case: Case) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first; a word in its place until the nodes have met."""
+    count = case.topology.node_count or 1
+    if count == 1:
+        return (case.topology.master_addr,)
+    return case.allocation.hosts or tuple(f"<node {node}>" for node in range(count))
+
+
+def require_node_rank(case: Case) -> int:
+    """Return the index of this node.
+
+    Raises:
+        EnvironmentUntrusted: It is not known.
+    """
+    if case.topology.node_rank is None:
+        raise EnvironmentUntrusted(_unknown(case, "which node this is"))
+    return case.topology.node_rank
+
+
+def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Setting:
+    """Return TF_CONFIG of one task."""
+    cluster = {role: cast.addresses(role, hosts) for role in ROLES if role != EVALUATOR}
+    config = {
+        "cluster": {role: addresses for role, addresses in cluster.items() if addresses},
+        "task": {"type": task.role, "index": task.index},
+        "environment": "cloud",
+    }
+    where = case.origin("hosts") if case.allocation.hosts else "addresses as the nodes tell them at the start"
+    where = "one node" if case.topology.node_count == 1 else where
+    text = json.dumps(config, separators=(",", ":"))
+    return Setting(
+        TF_CONFIG, text, f"{case.origin('world_size')}; {where}; ports from {cast.first_port} on each node"
+    )
+
+
+def list_computing(cast: Cast, node: int) -> list[Task]:
+    """Return the tasks of a node that compute: with a coordinator the workers, else the chief as well."""
+    roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
+    return [task for task in cast.on(node) if task.role in roles]
+
+
+def plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
+    """Return which GPUs a task of several on a node sees: TensorFlow takes all memory of all that it sees.
+
+    Those that compute share them evenly; where they are more than the GPUs, each sees one, and takes of its
+    memory what it needs. The others have none beside them.
+    """
+    gpus, computing = case.machine.gpu_count or 0, list_computing(cast, task.node)
+    alone = len(cast.on(task.node)) < 2
+    if not gpus or alone or not computing or case.options.get("gpus_per_process"):
+        return []
+    if task not in computing:
+        return [Setting(VISIBLE, "-1", f"the GPUs are for {computing[0].name} of this node")]
+    if len(computing) < 2:
+        return []
+    each = max(1, gpus // len(computing))
+    mine = share_gpus(case.environ.get(VISIBLE), gpus, computing.index(task) % gpus, each)
+    why = f"{gpus} GPUs for {len(computing)} tasks that compute"
+    grows = [Setting(GROWTH, "true", why, Policy.IF_UNSET)] if len(computing) > gpus else []
+    return [] if mine is None else [Setting(VISIBLE, mine, why), *grows]
+
+
+def _unknown(case: Case, what: str) -> Problem:
+    started = "process" if case.allocation.scope is Scope.PROCESS else "node"
+    return Problem(
+        "tf-config-unknown",
+        f"{TF_CONFIG} must say which node each task is on, and nothing here says {what}",
+        f"environment, started once per {started} by {case.allocation.source}",
+        "start as many processes on each node, and pass --node-rank R if the platform has none",
+    )

@@ -1,0 +1,109 @@
+"""The command line of ``launcher hook``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from launcher.arguments import make_parser
+from launcher.errors import Problem, UsageError
+from launcher.hook import install as files
+from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
+from launcher.hook.place import Place, find_place, find_target
+from launcher.hook.shell import PROFILE, render_shell
+
+NOT_AS_IT_SHOULD = 1
+
+
+def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """Run ``launcher hook ARGV``; return the exit status: of ``status`` 1 where something is missing."""
+    words = _parse(argv, description)
+    place = find_target(words.target) if words.target else find_place(words.prefix, user=words.user)
+    todo = [_describe_python(place)]
+    if words.shell:
+        path = os.path.abspath(words.shell)
+        todo.append((path, render_shell(path), f"for bash scripts: BASH_ENV={path}"))
+    if words.action == "install":
+        _refuse_managed(place, words.managed)
+        _warn_closed()
+    well = True
+    for path, text, what in todo:
+        if words.action == "status":
+            said, good = files.look(path, text)
+            well = well and good
+        else:
+            change = files.install if words.action == "install" else files.remove
+            said = change(path, text, force=words.force)
+        print(f"{said}: {path} ({what})")
+    if words.action == "remove" and not words.shell and os.path.exists(PROFILE):
+        print(f"still there: {PROFILE} (for shells; launcher hook remove --shell takes it away)")
+    return 0 if well else NOT_AS_IT_SHOULD
+
+
+def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
+    parser = make_parser("hook", "install|remove|status [options]", description)
+    parser.add_argument("action", choices=("install", "remove", "status"), help="what to do")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument(
+        "--prefix",
+        metavar="ENV",
+        default=sys.prefix,
+        help="the environment: its folder, or its Python (the launcher's own)",
+    )
+    where.add_argument(
+        "--target", metavar="DIR", help="a folder of packages on PYTHONPATH, as pip install --target makes it"
+    )
+    parser.add_argument("--user", action="store_true", help="for this user alone, in the user's own packages")
+    parser.add_argument(
+        "--shell",
+        nargs="?",
+        const=PROFILE,
+        metavar="FILE",
+        help=f"also for shells, in FILE ({PROFILE})",
+    )
+    parser.add_argument(
+        "--break-system-packages",
+        dest="managed",
+        action="store_true",
+        help="into an environment that the distribution manages, too",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="a file of the hook's to which somebody has added lines: replace or remove it with these",
+    )
+    words = parser.parse_args(argv)
+    if words.user and words.target:
+        parser.error("--user and --target: one of them would be ignored")
+    return words
+
+
+def _describe_python(place: Place) -> tuple[str, str, str]:
+    """Return the path of the hook's file, its text, and what it is for."""
+    if place.kind == "target":
+        return os.path.join(place.folder, CUSTOMIZE), render_customize(), "target"
+    return os.path.join(place.folder, PTH), render_pth(), f"{place.kind}, Python {place.version}"
+
+
+def _refuse_managed(place: Place, admitted: bool) -> None:
+    if place.managed and not admitted:
+        raise UsageError(
+            Problem(
+                "externally-managed",
+                f"{place.prefix} belongs to the distribution: {place.managed}",
+                "command line",
+                "a virtual environment, --user, or --break-system-packages if this is an image of your own",
+            )
+        )
+
+
+def _warn_closed() -> None:
+    """Say that a job of another user will not reach the launcher, and so go without."""
+    closed = files.find_closed_folder(enter_file())
+    if closed is not None:
+        sys.stderr.write(
+            f"launcher: warning: only the owner can enter {closed}, where the launcher is: "
+            "Pythons of other users will not find it, and go without the hook\n"
+        )

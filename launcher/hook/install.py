@@ -1,0 +1,149 @@
+"""Write the hook's file, take it away, look at it: one file, in one step, never somebody else's."""
+
+from __future__ import annotations
+
+import os
+
+from launcher.errors import NotReady, Problem, UsageError
+from launcher.hook.line import HEAD, enter_file
+from launcher.replace import replace_file
+
+MODE = 0o644
+"""Everybody reads it, whatever the umask of who installs: the job may run as another user."""
+
+
+def install(path: str, text: str, *, force: bool = False) -> str:
+    """Write the file; return what was done: ``"installed"``, ``"updated"`` or ``"as it was"``.
+
+    Args:
+        path: The file.
+        text: What is to stand there.
+        force: Whether to replace one of ours to which somebody has added.
+
+    Raises:
+        UsageError: There is a file of somebody else, or somebody has added to ours.
+        NotReady: The folder cannot be written to.
+    """
+    old = read_own(path)
+    if old == text:
+        return "as it was"
+    if not force:
+        _refuse_changed(path, old, text)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        replace_file(text, path, MODE)
+    except OSError as error:
+        raise NotReady(_cannot_write(path, error)) from error
+    return "updated" if old else "installed"
+
+
+def remove(path: str, text: str, *, force: bool = False) -> str:
+    """Take the file away; return what was done: ``"removed"`` or ``"not there"``.
+
+    Args:
+        path: The file.
+        text: What `install` would write there.
+        force: Whether to remove one of ours to which somebody has added, with all that it has.
+
+    Raises:
+        UsageError: It is somebody else's, or somebody has added to it.
+        NotReady: The folder cannot be written to.
+    """
+    old = read_own(path)
+    if old is None:
+        return "not there"
+    if not force:
+        _refuse_changed(path, old, text)
+    try:
+        os.unlink(path)
+    except OSError as error:
+        raise NotReady(_cannot_write(path, error)) from error
+    return "removed"
+
+
+def look(path: str, text: str) -> tuple[str, bool]:
+    """Return how the file is, and whether it is as this launcher would write it.
+
+    Raises:
+        UsageError: It is somebody else's.
+    """
+    found = read_own(path)
+    if found is None:
+        return "not installed", False
+    if found == text:
+        return "installed", True
+    target = found.splitlines()[1].removeprefix("# ") if found.count("\n") > 1 else ""
+    if not os.path.isfile(target):
+        return f"does nothing: {target or 'its launcher'} is gone", False
+    if target != enter_file():
+        return f"installed by another launcher: {target}", False
+    if not _is_alike(found, text):
+        return "installed, and changed since", text in found
+    return "installed by another version of this launcher, or by another Python", False
+
+
+def _refuse_changed(path: str, old: str | None, text: str) -> None:
+    """Raise UsageError if lines in a file that begins like ours are somebody else's."""
+    if old is not None and not _is_alike(old, text):
+        raise UsageError(
+            Problem(
+                "hook-conflict",
+                f"{path} begins as launcher hook has written it, but other lines were added or changed",
+                "command line",
+                "take these lines out, or give them up with --force, which replaces or removes the file",
+            )
+        )
+
+
+def _is_alike(old: str, text: str) -> bool:
+    """Whether two texts are the same but for versions and paths: as many lines, each with the same begin."""
+    return [_begin(line) for line in old.splitlines()] == [_begin(line) for line in text.splitlines()]
+
+
+def _begin(line: str) -> str:
+    """Return the indentation and the first word of a line."""
+    return line[: len(line) - len(line.lstrip())] + "".join(line.split(None, 1)[:1])
+
+
+def read_own(path: str) -> str | None:
+    """Return the text of a file of ours; None if there is no file.
+
+    Raises:
+        UsageError: It is somebody else's, or cannot be read.
+    """
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise NotReady(_cannot_write(path, error)) from error
+    if not text.startswith(HEAD):
+        raise UsageError(_not_ours(path))
+    return text
+
+
+def find_closed_folder(path: str) -> str | None:
+    """Return the nearest folder above a file that only its owner can enter; None if all can read the file."""
+    while path != "/":
+        path = os.path.dirname(path)
+        try:
+            if not os.stat(path).st_mode & 0o001:
+                return path
+        except OSError:
+            return path
+    return None
+
+
+def _cannot_write(path: str, error: OSError) -> Problem:
+    fix = "install as the environment's owner, when the image is built; or --user, for this user alone"
+    return Problem("cannot-write", f"{path}: {error.strerror}", "command line", fix)
+
+
+def _not_ours(path: str) -> Problem:
+    return Problem(
+        "hook-conflict",
+        f"{path} is there and was not written by launcher hook",
+        "command line",
+        "merge the two by hand: the line to add is in docs/hook.md; or move it away",
+    )

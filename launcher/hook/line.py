@@ -1,0 +1,93 @@
+"""The line that a Python runs when it starts: a look at the environment, and nothing else where no job is.
+
+A ``.pth`` file in a folder that `site` reads holds it; where only PYTHONPATH leads (``pip install --target``)
+it is a ``sitecustomize.py``, which `site` imports. Nothing is imported by the look itself: `posix` is what
+`os` is made of, and `posix.environ` a plain dictionary, which is quicker to ask than `os.environ`. One word
+holds all names, which is quicker to compile. A broken or vanished launcher is no error in somebody else's
+program.
+
+Source: docs.python.org, "site - Site-specific configuration hook".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher import __version__
+from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.sources import TABLE, other_platforms
+
+PTH = "launcher_hook.pth"
+CUSTOMIZE = "sitecustomize.py"
+HEAD = "# The environment hook of launcher"
+"""Begins each of our files; what does not begin so is not ours."""
+WEAK = (
+    "LAUNCHER_LAUNCHED",  # has all that there is
+    "TORCHELASTIC_RUN_ID",  # the same, from torchrun
+    "KUBERNETES_SERVICE_HOST",  # every pod
+    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS"),  # a batch script; a task has SLURM_STEP_ID
+    "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
+    *other_platforms.COUNTS,  # nothing is known of them
+)
+"""Variables that call for a source, but not for the hook: alone they are no sign of a process to be told."""
+OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")
+"""Flags, as variables, that make a job where no platform does."""
+MARKERS = tuple(
+    dict.fromkeys(
+        (
+            *(name for row in TABLE for name in row.markers if name not in WEAK),
+            *OWN,
+            *(STACKS_VARIABLE, ERROR_VARIABLE),
+        )
+    )
+)
+_ENTER = """\
+try:
+ import _frozen_importlib_external as e
+ g = {{"__name__": "launcher.hook.enter", "__file__": {file!r}}}
+ exec(e.SourceFileLoader(g["__name__"], g["__file__"]).get_code(g["__name__"]), g)
+ g["enter"]({python!r}, {tag!r})
+except (Exception, SystemExit): pass
+"""
+_NEXT = """
+def _run_the_next():
+    # The sitecustomize that this one stands in front of
+    import os, sys
+    from _frozen_importlib_external import PathFinder
+    here = os.path.dirname(os.path.abspath(__file__))
+    rest = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    spec = PathFinder.find_spec("sitecustomize", rest)
+    if spec is not None and spec.loader is not None:
+        exec(spec.loader.get_code("sitecustomize"), {"__name__": "sitecustomize", "__file__": spec.origin})
+
+
+_run_the_next()
+"""
+
+
+def enter_file() -> str:
+    """Return the path of what the line runs."""
+    return os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
+
+
+def render_line() -> str:
+    """Return the line, for this launcher and the Python that runs it."""
+    code = _ENTER.format(file=enter_file(), python=sys.executable, tag=sys.implementation.cache_tag)
+    names = " ".join(MARKERS).encode()
+    return f"import posix; any(map(posix.environ.get, {names!r}.split())) and exec({code!r}, {{}})"
+
+
+def render_head() -> str:
+    """Return the first lines of a file of ours: what it is, and whose."""
+    return f"{HEAD} {__version__}: docs/hook.md; launcher hook remove takes it away.\n# {enter_file()}\n"
+
+
+def render_pth() -> str:
+    """Return the whole ``.pth`` file."""
+    return f"{render_head()}{render_line()}\n"
+
+
+def render_customize() -> str:
+    """Return the whole ``sitecustomize.py``: the line, and then the one that would have been run without."""
+    return f"{render_head()}{render_line()}\n{_NEXT}"

@@ -1,0 +1,160 @@
+"""Where the hook goes: a Python environment, and the folder in it that this Python reads when it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from typing import Any
+
+from launcher.errors import Problem, UsageError
+from launcher.frozen import frozen
+
+Facts = dict[str, Any]
+"""What `PROBE` prints."""
+OLDEST = (3, 8)
+PROBE_TIMEOUT_S = 30.0
+PROBE = """
+import json, os, site, sys, sysconfig
+try:
+    user = site.getusersitepackages() if sys.prefix == sys.base_prefix else ""
+except Exception:
+    user = ""
+print(json.dumps({
+    "version": list(sys.version_info[:3]), "prefix": sys.prefix, "base": sys.base_prefix,
+    "folder": sysconfig.get_path("purelib"), "read": site.getsitepackages(), "user": user,
+    "managed": os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"),
+}))
+"""
+"""Asked of the environment's own Python, which alone knows its layout (Debian's differs from all others)."""
+
+
+@frozen
+class Place:
+    """A Python environment and the folder for the hook.
+
+    Attributes:
+        kind: In a word: venv, conda, pyenv, system, or target.
+        prefix: The environment.
+        python: Its Python; empty for a target, which any may use.
+        version: Of its Python, e.g. ``"3.11.2"``; empty for a target.
+        folder: Where the hook's file goes.
+        managed: The file by which a distribution says that packages here are its own; empty if none.
+    """
+
+    kind: str
+    prefix: str
+    python: str
+    version: str
+    folder: str
+    managed: str = ""
+
+
+def find_place(prefix: str, *, user: bool = False) -> Place:
+    """Return the place in an environment.
+
+    Args:
+        prefix: Its folder, or its Python.
+        user: Whether the folder of the user's own packages is meant, and not the environment's.
+
+    Raises:
+        UsageError: It is no Python environment, or none that the hook can be in.
+    """
+    python = _find_python(prefix)
+    facts = _ask(python)
+    version = ".".join(map(str, facts["version"]))
+    if tuple(facts["version"][:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UsageError(
+            Problem(
+                "python-too-old",
+                f"{python} is Python {version}: the hook needs {oldest} or newer",
+                "command line",
+                "use the entry point in this image: launcher run -- COMMAND",
+            )
+        )
+    folder = str(facts["user"]) if user else _choose_folder(facts)
+    if not folder:
+        what = f"{facts['prefix']} is a virtual environment, which does not read the user's packages"
+        raise UsageError(Problem("usage", what, "command line", "leave out --user"))
+    managed = str(facts["managed"]) if _is_managed(facts) and not user else ""
+    return Place(_name_kind(facts), str(facts["prefix"]), python, version, folder, managed)
+
+
+def find_target(folder: str) -> Place:
+    """Return the place in a folder of ``pip install --target``.
+
+    Raises:
+        UsageError: There is no such folder.
+    """
+    if not os.path.isdir(folder):
+        raise UsageError(_no_environment(folder, "there is no such folder", "make it, or correct --target"))
+    path = os.path.abspath(folder)
+    return Place("target", path, "", "", path)
+
+
+def _find_python(prefix: str) -> str:
+    path = os.path.abspath(prefix)
+    if os.path.isfile(path) and os.access(path, os.X_OK):
+        return path
+    for name in ("python3", "python"):
+        python = os.path.join(path, "bin", name)
+        if os.path.isfile(python) and os.access(python, os.X_OK):
+            return python
+    if not os.path.isdir(path):
+        raise UsageError(_no_environment(prefix, "there is no such folder", "correct --prefix"))
+    versions = os.path.join(path, "versions")
+    if os.path.isdir(versions):
+        inside = ", ".join(os.path.join(prefix, "versions", name) for name in sorted(os.listdir(versions)))
+        raise UsageError(
+            _no_environment(prefix, "it is pyenv's own folder", f"--prefix with one of {inside}")
+        )
+    fix = "--prefix with what has bin/python3, or with the Python itself; --target for a folder of packages"
+    raise UsageError(_no_environment(prefix, "it has no bin/python3", fix))
+
+
+def _no_environment(prefix: str, why: str, fix: str) -> Problem:
+    return Problem("no-environment", f"{prefix} is no Python environment: {why}", "command line", fix)
+
+
+def _ask(python: str) -> Facts:
+    try:
+        done = subprocess.run(
+            [python, "-I", "-c", PROBE],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PROBE_TIMEOUT_S,
+            check=False,
+        )
+        facts: Facts = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = f"its Python does not run ({error})"
+    except (ValueError, IndexError):
+        said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        why = f"its Python does not say what it is ({said})"
+    else:
+        return facts
+    raise UsageError(_no_environment(python, why, "look at what it says"))
+
+
+def _choose_folder(facts: Facts) -> str:
+    """Return where packages are installed, if `site` reads that; else the first folder that it reads."""
+    read = facts["read"]
+    return str(facts["folder"] if facts["folder"] in read or not read else read[0])
+
+
+def _is_managed(facts: Facts) -> bool:
+    """Whether a distribution manages this environment (PEP 668); a virtual one never is."""
+    return facts["prefix"] == facts["base"] and os.path.isfile(str(facts["managed"]))
+
+
+def _name_kind(facts: Facts) -> str:
+    prefix = str(facts["prefix"])
+    if prefix != facts["base"]:
+        return "venv"
+    if os.path.isdir(os.path.join(prefix, "conda-meta")):
+        return "conda"
+    if os.path.basename(os.path.dirname(prefix)) == "versions":
+        return "pyenv"
+    return "system"

@@ -1,0 +1,84 @@
+"""The hook for shells: a file for ``/etc/profile.d`` (login shells) and ``BASH_ENV`` (scripts of bash).
+
+It asks the launcher's own Python once, where a job has left its signs and no hook has acted yet. POSIX shell:
+a login shell need not be bash.
+
+Source: bash(1), INVOCATION, BASH_ENV; Debian's /etc/profile.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+
+from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.hook.line import MARKERS, render_head
+from launcher.hook.marker import (
+    AGENT,
+    HOOKED,
+    LAUNCHED,
+    NEARER,
+    OF_AGENT,
+    REFUSED,
+    SWITCH,
+    list_set,
+    render_marker,
+    undo,
+)
+from launcher.redact import printable
+from launcher.views.environment import render_environment
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+OF_PROCESSES = (STACKS_VARIABLE, ERROR_VARIABLE)
+"""Signs that something is to be armed, which a shell is not."""
+PROFILE = "/etc/profile.d/launcher_hook.sh"
+_TEXT = """\
+{head}# Login shells read it in /etc/profile.d, scripts of bash by BASH_ENV={path}
+if [ -n "{markers}" ] && [ -z "${{{agent}:+${{{of_agent}-}}}}" ] && [ -x {python} ]; then
+    case "${{{switch}-}}|${{{hooked}-}}|${{{launched}-}}" in
+        0\\|* | false\\|* | *\\|*"/{identity}/"*\\|* | *\\|\\|?*) ;;
+        *) eval "$({python} -I -S {child} --sh)" ;;
+    esac
+fi
+"""
+
+
+def render_shell(path: str) -> str:
+    """Return the file, which stands at a path."""
+    child = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
+    return _TEXT.format(
+        head=render_head(),
+        path=shlex.quote(printable(path)),
+        markers="".join(f"${{{name}-}}" for name in MARKERS if name not in OF_PROCESSES),
+        identity=",".join(".".join(f"${{{name}-}}" for name in pair) for pair in NEARER),
+        python=shlex.quote(sys.executable),
+        child=shlex.quote(child),
+        switch=SWITCH,
+        hooked=HOOKED,
+        launched=LAUNCHED,
+        agent=AGENT,
+        of_agent=OF_AGENT,
+    )
+
+
+def render_answer(answer: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return an answer (see `launcher.hook.answer`) for ``eval``, and what is to be said on standard error.
+
+    A file in memory lives only as long as its process: a shell goes without.
+    """
+    if answer.get("refused"):
+        marked = {HOOKED: render_marker(REFUSED, environ, undo(environ))}
+        text, _ = render_environment(marked, list_set(environ), "sh")
+        return text, (
+            f"launcher: hook: no variables set: {printable(answer['refused'])} "
+            f"(launcher plan tells more; {SWITCH}=0 switches the hook off)\n"
+        )
+    chosen = {name: value for name, value in answer["set"].items() if value not in answer["files"]}
+    after = {**{n: v for n, v in environ.items() if n not in answer["unset"]}, **chosen}
+    marked = {**chosen, HOOKED: render_marker(answer["scope"], environ, after)}
+    return render_environment(marked, answer["unset"], "sh")[0], ""

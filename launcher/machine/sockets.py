@@ -1,0 +1,45 @@
+"""TCP sockets of this machine, and who holds them.
+
+Listening sockets stand first in the kernel's lists, so that the part of a long list that is read has them
+all.
+
+Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
+"""
+
+from __future__ import annotations
+
+from launcher.host import Host
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+LISTEN, TIME_WAIT = "0A", "06"
+
+
+def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
+    """Return (state, inode) of the sockets on a local port; None if the kernel's lists cannot be read."""
+    texts = [text for text in map(host.read_text, TABLES) if text is not None]
+    if not texts:
+        return None
+    suffix = f":{port:04X}"
+    rows = [line.split() for text in texts for line in text.splitlines()]
+    return [
+        (row[3], row[9])
+        for row in rows
+        if len(row) > 9 and row[1].upper().endswith(suffix) and row[3] != TIME_WAIT
+    ]
+
+
+def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
+    """Return pid and name of a process that has one of some sockets; None if none is to be seen."""
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for pid in filter(str.isdecimal, host.list_folder("/proc")):
+        folder = f"/proc/{pid}/fd"
+        if any(host.read_link(f"{folder}/{fd}") in wanted for fd in host.list_folder(folder)):
+            return pid, (host.read_text(f"/proc/{pid}/comm") or "").strip() or "unknown"
+    return None
+
+
+def describe_holder(host: Host, port: int) -> str:
+    """Return who listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
+    listening = [inode for state, inode in find_sockets(host, port) or () if state == LISTEN]
+    holder = find_holder(host, frozenset(listening))
+    return f"process {holder[0]} ({holder[1]})" if holder else ""

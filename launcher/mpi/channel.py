@@ -1,0 +1,101 @@
+"""A rank's line to the session of its node."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+
+from launcher.errors import LauncherError, NotReady, Problem
+from launcher.mpi import wire
+from launcher.mpi.session_folder import find_session
+
+ANSWER_TIMEOUT_S = 30.0
+
+
+class Channel:
+    """The line to this node's session.
+
+    Attributes:
+        job: Name of the job.
+        released: The job has ended, or nobody is there to say so: this rank may end, too.
+        path: Of the session's socket.
+    """
+
+    def __init__(self, job: str) -> None:
+        """Connect.
+
+        Raises:
+            NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
+        """
+        self.job = job
+        self.released = False
+        self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        self.path = path = find_session(job) or ""
+        self.socket = socket.socket(socket.AF_UNIX)
+        try:
+            if not path:
+                raise FileNotFoundError
+            self.socket.connect(path)
+        except OSError as error:
+            raise NotReady(_no_session(job)) from error
+
+    def greet(self) -> dict[str, object]:
+        """Say hello and return the answer: which node this is, and what the job's variables are.
+
+        Raises:
+            NotReady: No answer.
+        """
+        self.socket.settimeout(ANSWER_TIMEOUT_S)
+        self.say({"is": "hello"})
+        try:
+            while data := self.socket.recv(wire.READ_BYTES):
+                for message in self._lines.feed(data):
+                    if message.get("do") == "welcome":
+                        return message
+        except (OSError, wire.Garbled):
+            pass
+        raise NotReady(_no_answer())
+
+    def say(self, message: Mapping[str, object]) -> None:
+        """Tell the session something; without one there is nobody to wait for."""
+        try:
+            self.socket.sendall(wire.pack(message))
+        except OSError:
+            self.released = True
+
+    def refuse(self, error: LauncherError, facts: Mapping[str, object]) -> None:
+        """Tell that there is no process to start, and wait: the head may know better why."""
+        status = error.exit_status
+        self.say({"is": "ended", **facts, "status": status, "code": status, "why": str(error)})
+        self.socket.settimeout(None)
+        while not self.released and self.hear():
+            pass
+
+    def hear(self) -> bool:
+        """Take in what the session says; False once it is gone."""
+        try:
+            data = self.socket.recv(wire.READ_BYTES)
+            for message in self._lines.feed(data):
+                self.released = self.released or message.get("do") == "release"
+        except (OSError, wire.Garbled):
+            data = b""
+        return bool(data)
+
+
+def _no_session(job: str) -> Problem:
+    return Problem(
+        "no-session",
+        f"mpirun has started a rank on {os.uname().nodename}, where job {job[:64]} has no session",
+        "this node",
+        "the hostfile was not followed, or the nodes do not have a /dev/shm or /tmp each of their own",
+    )
+
+
+def _no_answer() -> Problem:
+    return Problem(
+        "no-session",
+        f"the session of this job on {os.uname().nodename} does not answer",
+        "this node",
+        "see what the head says of this node",
+    )

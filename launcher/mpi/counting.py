@@ -1,0 +1,84 @@
+"""Whether mpirun starts the ranks that it was asked for, where it was asked to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from launcher.mpi import wire
+from launcher.mpi.events import Event
+from launcher.mpi.node import Node
+from launcher.run.causes import Cause
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.mpi.head import Head
+
+MISCOUNTED = 78
+"""Status of a job that mpirun has started in another shape than was asked for."""
+COUNT_S = 60.0
+"""Between the first rank that starts and the last."""
+LOOK_AROUND_S = 0.5
+"""After the first rank too many: how many more there are makes the message."""
+
+
+class Counting:
+    """Whether mpirun starts the ranks that it was asked for, where it was asked to.
+
+    An mpirun that does not follow the hostfile runs all of them on one node, and all is well as far as
+    it is concerned.
+    """
+
+    def __init__(self, head: Head) -> None:
+        self.due: float | None = None
+        self._head = head
+        self._sizes: set[int] = set()
+        self._is_wrong = self._has_said = False
+
+    def note(self, message: Mapping[str, object]) -> None:
+        """A rank has started."""
+        job, nodes = self._head.job, self._head.crew.nodes
+        self._sizes.add(wire.number(message, "size"))
+        count = self._head.ranks_started()
+        too_many = any(len(node.started) > job.per_node for node in nodes)
+        if (too_many or self._sizes != {job.world_size}) and not self._is_wrong:
+            self._is_wrong = True
+            self.due = time.monotonic() + LOOK_AROUND_S
+        elif count == 1 and self.due is None:
+            self.due = time.monotonic() + COUNT_S
+        elif count >= job.world_size and not self._is_wrong:
+            self.due = None
+
+    def fire(self, now: float) -> None:
+        """Ranks are wrong, or late."""
+        self.due = None
+        if self._is_wrong or not self._head.ending.begun:
+            late = "" if self._is_wrong else f" within {COUNT_S:g} s"
+            self._complain(late)
+
+    def check_all(self, *, succeeded: bool) -> None:
+        """The job has ended: ranks that were wrong are why, and an mpirun that says all is well may err."""
+        count = self._head.ranks_started()
+        if not self._has_said and (self._is_wrong or (succeeded and count != self._head.job.world_size)):
+            self._complain("")
+
+    def _complain(self, late: str) -> None:
+        job, nodes = self._head.job, self._head.crew.nodes
+        what = (
+            f"asked for {job.world_size} ranks on {len(nodes)} nodes, {job.per_node} on each; "
+            f"{describe_places(nodes)}{late}"
+        )
+        self._has_said = True
+        fix = "look at how mpirun is told its hosts (launcher plan), and at its own configuration files"
+        event = Event(None, time.time_ns(), MISCOUNTED, cause=Cause("rank-count", what, fix, retryable=False))
+        self._head.begin_end(event, what, is_why=True)
+
+
+def describe_places(nodes: Sequence[Node]) -> str:
+    """Return e.g. ``8 started, all on node0`` or ``3 started (2 on node0, 1 on node1)``."""
+    counts = {node.host: len(node.started) for node in nodes if node.started}
+    total = sum(counts.values())
+    if len(counts) == 1 and total > 1:
+        return f"{total} started, all on {next(iter(counts))}"
+    places = ", ".join(f"{count} on {host}" for host, count in list(counts.items())[:20])
+    return f"{total} started" + (f" ({places})" if places else "")

@@ -1,0 +1,60 @@
+"""What mpirun starts on a node to start the ranks there: daemons, watched as long as they live."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+
+from launcher.run.family import find_parent
+
+NAMES = ("orted", "prted", "hydra_pmi_proxy")
+"""Comm names (15 bytes)."""
+
+
+class Daemons:
+    """The daemons of one job on this node; usually one."""
+
+    def __init__(self, poll: select.poll) -> None:
+        self._pids: dict[int, int] = {}
+        self._poll = poll
+
+    def __contains__(self, fd: int) -> bool:
+        """Whether a descriptor that is ready means that one of them has ended."""
+        return fd in self._pids
+
+    def watch(self, pid: int | None) -> None:
+        """Hear of the end of one, if it is any and not known yet."""
+        if pid is None or pid in self._pids.values():
+            return
+        with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
+            fd = os.pidfd_open(pid)
+            self._pids[fd] = pid
+            self._poll.register(fd, select.POLLIN)
+
+    def forget(self, fd: int) -> int:
+        """Return the pid of one that has ended."""
+        self._poll.unregister(fd)
+        os.close(fd)
+        return self._pids.pop(fd)
+
+    def living(self) -> list[int]:
+        """Return the descriptors of those that have not ended."""
+        return [fd for fd in self._pids if not select.select([fd], [], [], 0)[0]]
+
+    def kill(self) -> None:
+        """SIGKILL to all that live."""
+        for fd in self.living():
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(fd, signal.SIGKILL)
+
+
+def find_daemon(pid: int) -> int | None:
+    """Return MPI's daemon above a process, if that is one."""
+    parent = find_parent(pid)
+    try:
+        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
+            return parent if file.read().strip() in NAMES else None
+    except OSError:
+        return None

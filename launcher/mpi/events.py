@@ -1,0 +1,83 @@
+"""What ends a job that mpirun has started, and whether it follows from the end of mpirun itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.frozen import frozen
+from launcher.mpi.node import Node
+from launcher.run.causes import Cause
+from launcher.run.sig import signal
+
+KILLED = (0, 9, 137, 205, 255)
+"""Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
+FOLLOWS_NS = 1_000_000_000
+"""The kernel closes what a killed mpirun had open before it tells us of the end: daemons can be quicker."""
+
+
+@frozen
+class Event:
+    """Something that ends a job: a rank that has failed, a node that is lost, or a wrong shape.
+
+    Attributes:
+        node: Where.
+        at_ns: When the head heard of it, nanoseconds since 1970: one clock for all nodes.
+        message: What the rank has reported; None if it is no rank's.
+        cause: Why, if it is no rank's.
+        status: What it makes the job's status.
+    """
+
+    node: Node | None
+    at_ns: int
+    status: int
+    message: Mapping[str, object] | None = None
+    cause: Cause | None = None
+
+    @property
+    def asked(self) -> bool:
+        """Whether the rank has ended by a signal that somebody sent to make it end."""
+        code, asked = (self.message or {}).get("code"), (self.message or {}).get("asked")
+        return asked is not None and (code == 0 or asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL))
+
+    @property
+    def code(self) -> str:
+        """Of its cause; empty for a rank."""
+        return self.cause.code if self.cause is not None else ""
+
+    @property
+    def may_follow(self) -> bool:
+        """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
+        return self.code == "daemon-lost" or (self.cause is None and self._is_silent)
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether a rank was killed together with its launcher, which could not say anything."""
+        message = self.message or {}
+        return message.get("code") == -signal.SIGKILL and "verdict" not in message and "why" not in message
+
+
+def find_first(events: Sequence[Event]) -> Event | None:
+    """Return what came first, and of its own accord: not because somebody had asked for it.
+
+    Args:
+        events: In the order in which they were heard of, but for what is why others came.
+    """
+    own = [event for event in events if not event.asked]
+    first = next(iter(own or events), None)
+    if first is not None and first.may_follow:
+        return next((event for event in own if event.code == "node-lost"), first)
+    return first
+
+
+def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
+    """Return whether an end of mpirun that nobody asked for explains an event, rather than following it.
+
+    Args:
+        code: How mpirun ended: 0 to 255, or -n by signal n.
+        status: The same as a shell has it.
+        ended_ns: When, nanoseconds since 1970.
+        event: What the head has heard of a rank or a node.
+    """
+    if code < 0:
+        return event.at_ns > ended_ns - (FOLLOWS_NS if event.may_follow else 0)
+    return event.may_follow and status not in KILLED  # MPI_Abort: its status is mpirun's

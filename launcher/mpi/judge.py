@@ -1,0 +1,113 @@
+"""From what a head has heard to the verdict on the whole job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from launcher.mpi import wire
+from launcher.mpi.events import Event
+from launcher.mpi.verdicts import parse_record
+from launcher.redact import printable, redact
+from launcher.run.causes import Cause
+from launcher.run.verdict import Death, End, Verdict, describe_end, make_verdict
+
+
+def judge(
+    event: Event,
+    ends: Mapping[int, tuple[Event, int]],
+    *,
+    world_size: int,
+    started_ns: int,
+    told: str | None,
+) -> Verdict:
+    """Return the verdict on the whole job.
+
+    Args:
+        event: What came first.
+        ends: By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it.
+        world_size: Ranks that were asked for.
+        started_ns: When mpirun was started, nanoseconds since 1970.
+        told: Name of the signal by which the head was told to end.
+    """
+    others = tuple(
+        _end(other, code, event.at_ns, told)
+        for _, (other, code) in sorted(ends.items())
+        if other is not event
+    )
+    verdict = read_reported(event) or make_own(event, world_size, started_ns)
+    return Verdict(**{**vars(verdict), "others": others, "started_ns": started_ns, "told": told})
+
+
+def read_reported(event: Event) -> Verdict | None:
+    """Return the verdict that a rank's own parent has given; None where it has given none."""
+    record = (event.message or {}).get("verdict")
+    if event.node is None or not isinstance(record, dict):
+        return None
+    try:
+        verdict = parse_record(record)
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Verdict(**{**vars(verdict), "ended_ns": event.at_ns, "node_rank": event.node.index})
+
+
+def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
+    """Return what the head knows itself, where nobody else could say it."""
+    message, node = event.message or {}, event.node
+    called = "" if event.message else (f"node {node.index}" if node else "mpirun")
+    code = message.get("code", event.status)
+    death = Death(
+        rank=_number(message, "rank"),
+        local_rank=0,
+        pid=_number(message, "pid"),
+        code=code if isinstance(code, int) else event.status,
+        ended_ns=event.at_ns,
+        called=called,
+    )
+    verdict = make_verdict(
+        death,
+        [],
+        host_name=node.host if node else os.uname().nodename,
+        node_rank=node.index if node else 0,
+        world_size=world_size,
+        attempt=0,
+        started_ns=started_ns,
+        told=None,
+        causes=[event.cause or _why(message)],
+    )
+    if not called:
+        return verdict
+    first = End(**{**vars(verdict.first), "status": _describe_loss(event)})
+    return Verdict(**{**vars(verdict), "first": first})
+
+
+def _describe_loss(event: Event) -> str:
+    """Return what has become of a node, or of mpirun, in words that a sentence about it goes on with."""
+    if event.node is None:
+        return "has started other processes than it was asked for"
+    return "is lost" if event.code == "node-lost" else "cannot go on"
+
+
+def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
+    message = event.message or {}
+    asked = message.get("asked")
+    words = describe_end(code, asked if isinstance(asked, int) else None, told, heard=False)
+    rank, local_rank, pid = (_number(message, key) for key in ("rank", "local_rank", "pid"))
+    return End(rank, local_rank, pid, code, printable(words), event.at_ns - zero_ns)
+
+
+def _number(message: Mapping[str, object], key: str) -> int:
+    """Return a number of a message, 0 where it is none."""
+    value = message.get(key)
+    return value if isinstance(value, int) else 0
+
+
+def _why(message: Mapping[str, object]) -> Cause:
+    refused = printable(redact(wire.text(message, "why")))
+    if refused:
+        return Cause("rank-refused", refused, "its own error message has the fix", retryable=False)
+    return Cause(
+        "rank-killed",
+        "its launcher ended without a word, as SIGKILL does it",
+        "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there",
+    )

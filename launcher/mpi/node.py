@@ -1,0 +1,85 @@
+"""A node of a job as the head knows it: how it is reached, what it has said, why it is not ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher.frozen import frozen
+from launcher.mpi import wire
+from launcher.mpi.link import Link
+from launcher.run.signals import send
+
+NO_ANSWER, BEFORE = "no answer yet", " (before: "
+NAMED_MAX = 20
+"""How many nodes are named in one message."""
+
+
+@frozen
+class Line:
+    """How one node is reached: its name, the command that runs the session there, the connection for it."""
+
+    host: str
+    argv: tuple[str, ...]
+    link: tuple[str, ...] = ()
+
+
+class Node:
+    """One node of the job.
+
+    Attributes:
+        index: Its node rank.
+        host: As the host list has it.
+        is_ready: Its session has said so, and is there.
+        is_gone: It was ready, and is no more.
+        reason: Why it is not ready, as far as known.
+        name: What it calls itself.
+        last_words: Why its session ends, in its own words.
+        started: Ranks that have said that they start, by the pid of their shim.
+        ended: Those of them that have ended.
+        unsent: What its session has not taken yet: one that hangs must not hang us.
+    """
+
+    def __init__(self, index: int, line: Line) -> None:
+        self.index, self.host, self.line = index, line.host, line
+        self.link: Link | None = None
+        self.is_ready = self.is_gone = False
+        self.reason = NO_ANSWER
+        self.started: dict[int, int] = {}
+        self.ended: set[int] = set()
+        self.pid: int | None = None
+        self.retry_at: float | None = 0.0
+        self.lines = wire.Lines()
+        self.errors = b""
+        self.last_words = self.name = ""
+        self.stdin = self.stdout = self.stderr = -1
+        self.unsent = bytearray()
+
+    @property
+    def running(self) -> int:
+        """How many of its ranks run."""
+        return len(self.started) - len(self.ended)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to what holds its session, if that is there."""
+        if self.pid is not None:
+            send(self.pid, number)
+
+
+def join_reasons(old: str, new: str) -> str:
+    """Return why a node does not answer, with what it was before: whoever refuses our key gives up, too."""
+    before = old.partition(BEFORE)[0]
+    if before in ("", NO_ANSWER):
+        return new
+    return old if new == before else f"{new}{BEFORE}{before})"
+
+
+def describe_nodes(nodes: Sequence[Node]) -> str:
+    """Return the nodes with the reason of each, the same reason once."""
+    groups: dict[str, list[str]] = {}
+    for node in nodes:
+        groups.setdefault(node.reason, []).append(node.host)
+    parts = []
+    for reason, hosts in groups.items():
+        more = f" and {len(hosts) - NAMED_MAX} more" if len(hosts) > NAMED_MAX else ""
+        parts.append(f"{', '.join(hosts[:NAMED_MAX])}{more}: {reason}")
+    return "; ".join(parts)

@@ -1,0 +1,51 @@
+"""Why a head cannot start a job with its nodes, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launcher import __version__
+from launcher.errors import NotReady, Problem
+from launcher.mpi.node import Node, describe_nodes
+from launcher.redact import printable
+
+
+def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
+    """Return who did not answer in time."""
+    return NotReady(
+        Problem(
+            "nodes-missing",
+            f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} did not answer within {waited_s:g} s: "
+            f"{describe_nodes(nodes)}",
+            "ssh from the head",
+            "start the same command on them with the same key, correct the host list, or wait longer: "
+            "--roll-call-timeout S",
+        )
+    )
+
+
+def other_version(node: Node, theirs: str) -> Problem:
+    return Problem(
+        "other-version",
+        f"{node.host} has launcher {printable(theirs)[:40]}, this node {__version__}",
+        "session",
+        "use the same image on all nodes",
+    )
+
+
+def same_node(one: Node, other: Node) -> Problem:
+    return Problem(
+        "same-node",
+        f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
+        "the hosts of the job",
+        "name each node once; or look at what the name resolves to on the head (getent hosts)",
+    )
+
+
+def no_program(name: str, error: OSError) -> Problem:
+    return Problem(
+        "no-ssh",
+        f"{name}: {error.strerror}",
+        "this node",
+        "install ssh's client (apt-get install openssh-client)",
+    )

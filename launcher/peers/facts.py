@@ -1,0 +1,141 @@
+"""What a node says of itself before the start: from files and metadata; nothing is started or imported."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import shlex
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from launcher import __version__
+from launcher.environ import is_loopback
+from launcher.host import Host
+from launcher.machine.driver import read_driver_version
+from launcher.machine.packages import NCCLS
+from launcher.model import Plan, Setting, Topology
+from launcher.redact import printable, redact, redact_argv
+
+GPU_FOLDER = "/proc/driver/nvidia/gpus"
+MPI_LIBRARIES = {"libmpi.so.40": "Open MPI", "libmpi.so.12": "MPICH or its kin"}
+FABRIC_NOTE = "fabric "
+COMMAND_LENGTH = 90
+DIGEST_LENGTH = 8
+ADDRESSES_MAX = 8
+SETTINGS_MAX = 64
+NODE_PREFIXES = ("NCCL_", "GLOO_", "UCX_", "OMPI_", "FI_", "HCOLL_", "SHARP_", "TP_", "TENSORPIPE_")
+"""Settings of the network name devices, which nodes may call differently; the fabric is compared instead."""
+_OF_NODE = re.compile("RANK|LOCAL|HOST|NAME|IFACE|THREADS|VISIBLE|DEVICE")
+"""In the names of settings that differ from node to node, or may."""
+_MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
+
+
+def read_facts(
+    plan: Plan, command: Sequence[str], host: Host, environ: Mapping[str, str]
+) -> dict[str, object]:
+    """Return what this node says of itself: texts and numbers, None for what is not known.
+
+    Args:
+        plan: Of this node.
+        command: What the user asked to run, before it became that of each process.
+        host: This node.
+        environ: The environment that the launcher was started with.
+    """
+    job = plan.topology
+    kinds = _find_gpu_kinds(host)
+    return {
+        "host": host.hostname(),
+        "addresses": _find_addresses(host),
+        "launcher": __version__,
+        "python": platform.python_version(),
+        "driver": read_driver_version(host),
+        **_find_libraries(plan, host, environ),
+        "mpi": _find_mpi(host, environ),
+        "gpu_count": plan.machine.gpu_count,
+        "gpu_kind": kinds or None,
+        "fabric": _find_fabric(plan),
+        "node_count": job.node_count,
+        "local_size": _find_local_size(job),
+        "world_size": job.world_size,
+        "engine": plan.engine,
+        "command": describe_command(command),
+        "settings": _find_settings(plan.settings),
+        "wall_ns": time.time_ns(),
+    }
+
+
+def _find_local_size(job: Topology) -> int | None:
+    """Return how many processes each node has; None where some may have more than others.
+
+    Roles of TensorFlow are dealt to the nodes, and torchrun counts for itself who has come.
+    """
+    if job.world_size is None or job.local_size is None or job.node_count is None:
+        return None
+    return job.local_size if job.local_size * job.node_count == job.world_size else None
+
+
+def describe_command(argv: Sequence[str]) -> str:
+    """Return a command line for people, without secrets, and a digest that tells two of them apart."""
+    digest = hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
+    line = printable(shlex.join(redact_argv(argv)))
+    return f"{line[:COMMAND_LENGTH]}{'...' if len(line) > COMMAND_LENGTH else ''} ({digest})"
+
+
+def _find_addresses(host: Host) -> list[str]:
+    found = [address for addresses in host.addresses().values() for address in addresses]
+    return [address for address in found if not address.startswith(("127.", "::1", "fe80"))][:ADDRESSES_MAX]
+
+
+def _find_libraries(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the versions of torch and NCCL that this job uses, as far as can be seen."""
+    argv = plan.processes[0].argv if plan.processes else ()
+    found = _find_packages(host, argv[0] if argv else None, environ)
+    if not plan.machine.gpu_count:
+        found["nccl"] = None  # nobody calls it
+    if any(item.name == "TF_CONFIG" for process in plan.processes for item in process.settings):
+        found["torch"] = None  # it may be there, and does not train
+    return found
+
+
+def _find_packages(host: Host, python: str | None, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the versions of torch and NCCL that the command's Python has."""
+    packages = {item.name: item.version for item in host.packages(python, environ) or ()}
+    nccl = next((packages[name] for name in NCCLS if name in packages), None)
+    if nccl is None and "torch" not in packages:
+        nccl = next((item.version for item in host.libraries("libnccl.so.2", environ)), None) or None
+    return {"torch": packages.get("torch"), "nccl": nccl}
+
+
+def _find_mpi(host: Host, environ: Mapping[str, str]) -> str | None:
+    for name, family in MPI_LIBRARIES.items():
+        for library in host.libraries(name, environ):
+            return f"{family}, {name} {library.version}".rstrip()
+    return None
+
+
+def _find_gpu_kinds(host: Host) -> str:
+    """Return e.g. ``8 x NVIDIA H100``, as the driver lists the machine's GPUs."""
+    texts = [
+        host.read_text(f"{GPU_FOLDER}/{name}/information") or "" for name in host.list_folder(GPU_FOLDER)
+    ]
+    kinds = Counter(match[1] for text in texts if (match := _MODEL.search(text)))
+    return ", ".join(f"{count} x {kind}" for kind, count in sorted(kinds.items()))
+
+
+def _find_fabric(plan: Plan) -> str | None:
+    note = next((note for note in plan.notes if note.startswith(FABRIC_NOTE)), "")
+    return note.removeprefix(FABRIC_NOTE).partition(":")[0] or None
+
+
+def _find_settings(settings: tuple[Setting, ...]) -> dict[str, str]:
+    """Return the variables that the processes of all nodes are to have alike."""
+    common = {
+        item.name: redact(item.value)
+        for item in settings
+        if not _OF_NODE.search(item.name)
+        and not item.name.startswith(NODE_PREFIXES)
+        and not is_loopback(item.value.rpartition(":")[0] or item.value)  # how node 0 may call itself
+    }
+    return dict(sorted(common.items())[:SETTINGS_MAX])

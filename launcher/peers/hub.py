@@ -1,0 +1,303 @@
+"""Node 0's end of the channel: who comes in, what each says, and who is silent.
+
+Whatever arrives has passed the handshake (`launcher.peers.doors`), and is still not believed to be right.
+Whether the job starts is decided by `launcher.peers.roll`, how it ends by `launcher.peers.ending`.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+
+from launcher.peers.connection import Connection
+from launcher.peers.doors import Doors
+from launcher.peers.ending import Ending, read_failure
+from launcher.peers.hello import compare_clocks, read_hello, read_identity
+from launcher.peers.roll import RollCall, Seen
+from launcher.peers.roster import Member, Roster
+from launcher.peers.settings import HUB_BEAT_S, Shape
+from launcher.peers.wire import Garbled, number, text, words
+from launcher.run.loop import Loop
+
+Message = dict[str, object]
+
+TICK_S = 0.5
+LATE_S = 1.0
+"""A look that comes later than this was kept from its time: by a machine that stood still, or had no CPU."""
+NAME_LENGTH = 16
+
+
+class Hub:
+    """The channel on node 0.
+
+    Attributes:
+        roster: The nodes.
+        roll: Whether they start.
+        ending: What has failed, and how the job ends.
+        doors: Who has come and not said who it is.
+        subscribers: By the kind of a note, who wants to hear of it: (node rank, body) -> None.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        key: bytes,
+        shape: Shape,
+        hello: Mapping[str, object],
+        loop: Loop,
+        say: Callable[[str], None],
+        deliver: Callable[[Message], None],
+        agree: Callable[[], Message],
+        find_reasons: Callable[[list[int]], dict[int, str]],
+    ) -> None:
+        """Begin to listen.
+
+        Args:
+            listener: A socket that listens.
+            key: Of the job.
+            shape: The job.
+            hello: What node 0 says of itself.
+            loop: Who waits for the sockets.
+            say: Says something in the log of this node.
+            deliver: Takes the messages for this node itself.
+            agree: Returns what all nodes are told at the start.
+            find_reasons: Returns what is known of nodes that are missing, by rank.
+        """
+        now = time.monotonic()
+        self.subscribers: dict[str, Callable[[int, object], None]] = {}
+        self.doors = doors = Doors(listener, key, loop, say, self._admit)
+        self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
+        self._texts: dict[str, str] = {}
+        own = {**read_hello({**hello, "is": "hello"}, self._texts), "clock_ahead_s": 0.0}
+        self.roster = Roster(shape.node_count, Member(own, shape.address, None, now))
+        seen = Seen(agree, find_reasons, doors.strangers.reasons, lambda: doors.has_heard)
+        self.roll = RollCall(shape, self.roster, seen, say, self._tell_all)
+        self.ending = Ending(shape, self.roster, self._tell_all, lambda: self.has_started)
+        self._tick_at: float | None = now + TICK_S
+        self._beat_at = now + HUB_BEAT_S
+
+    @property
+    def members(self) -> dict[int, Member]:
+        """The nodes that have come, by rank."""
+        return self.roster.members
+
+    @property
+    def has_started(self) -> bool:
+        """Whether the roll call is over, and the job runs."""
+        return self.roll.start is not None
+
+    # --- who comes
+
+    def _admit(self, connection: Connection, address: str, message: Message) -> None:
+        """Somebody with the key says who it is.
+
+        Raises:
+            Garbled: It is no hello.
+        """
+        now, heard_ns = time.monotonic(), time.monotonic_ns()
+        rank, session = read_identity(message)
+        asked_ns = number(message, "mono_ns")
+        known = self.members.get(rank)
+        is_back = known is not None and known.hello["session"] == session
+        if self.has_started and not is_back:
+            self._send_away(connection, address, rank)
+            return
+        hello = read_hello(message, self._texts)
+        hello["clock_ahead_s"] = compare_clocks(hello, time.time_ns())
+        if known is not None and is_back:
+            member = known
+            member.reconnect(connection, address, now)
+        else:
+            member = Member(hello, address, connection, now)
+        connection.redirect(
+            lambda message: self._on_message(member, message),
+            lambda why: self._on_closed(member, connection, why),
+        )
+        answered = {"is": "welcome", "asked_ns": asked_ns, "heard_ns": heard_ns}
+        connection.send({**answered, "answered_ns": time.monotonic_ns()})
+        if not connection.is_open:
+            return  # it has gone already, and calls again
+        if known is not None and known is not member:
+            self.roll.refuse_doubles(known, member)
+        else:
+            self.members[rank] = member
+            self.roll.note(member)
+        self._catch_up(connection)
+        self.roll.check()
+
+    def _send_away(self, connection: Connection, address: str, rank: int) -> None:
+        """Somebody is none of our nodes: a launcher that was started again, or is of another job."""
+        known = self.members.get(rank)
+        if known is not None:
+            why, with_whom = "calls as a node that takes part already", known.name
+        else:
+            why, with_whom = "calls when the job has begun", f"nodes 0 to {self._shape.node_count - 1}"
+        self.doors.strangers.note(address, f"{why}: as node {rank}")
+        connection.send({"is": "busy", "why": f"a job that runs already, with {with_whom}"})
+        connection.close()
+
+    def _catch_up(self, connection: Connection) -> None:
+        """Tell a node that has come, or come back, what it has missed."""
+        for message in (self.roll.refusal, self.roll.start, self.ending.stop, self.ending.over):
+            if message is not None:
+                connection.send(message)
+
+    # --- what nodes say
+
+    def hear_own(self, message: Message) -> None:
+        """Take a message of node 0 itself."""
+        self._hear(self.members[0], message)
+
+    def _on_message(self, member: Member, message: Message) -> None:
+        """Take a message of another node.
+
+        Raises:
+            Garbled: It is none.
+        """
+        member.heard = time.monotonic()
+        if message.get("is") != "beat":
+            self._hear(member, message)
+
+    def _hear(self, member: Member, message: Message) -> None:
+        rank = member.rank
+        match message.get("is"):
+            case "failed":
+                self.ending.take(*read_failure(member, message))
+            case "told":
+                what = f"{member.name} was told {words(message, 'name', NAME_LENGTH)}"
+                self.ending.begin_stop(what, {"told": number(message, "number"), "by": rank})
+            case "ended":
+                self.ending.end(rank, number(message, "status"), message.get("record"))
+            case "bye":
+                member.has_heard_end = True
+                member.hang_up()
+            case "note":
+                subscriber = self.subscribers.get(text(message, "kind"))
+                if subscriber is not None:
+                    self._loop.guard(lambda: subscriber(rank, message.get("body")))
+            case _:
+                raise Garbled("a message of an unknown kind")
+
+    def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
+        if member.connection is not connection:
+            return
+        member.connection = None
+        member.closed, member.why = time.monotonic(), why
+        if self.roll.is_open and self.members.get(member.rank) is member:
+            del self.members[member.rank]  # it comes again, or its successor does
+
+    # --- what nodes are told
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether nobody is left to be told how the job ended, or why it has not begun."""
+        until = self.ending.leave_by or self.roll.leave_by
+        if until is None or time.monotonic() >= until:
+            return until is not None
+        if self.roll.refusal is not None and self.roster.missing():
+            return False
+        others = [member for rank, member in self.members.items() if rank and not self._is_lost(rank)]
+        return all(member.has_heard_end for member in others)
+
+    def _is_lost(self, rank: int) -> bool:
+        return self.ending.court.is_lost(rank)
+
+    def _tell_all(self, message: Message) -> None:
+        self.roster.send_all(message)
+        self._deliver(message)
+
+    def broadcast(self, kind: str, body: object) -> None:
+        """Tell every node something that is no part of the channel's own work.
+
+        Raises:
+            ValueError: It is longer than a frame may be.
+        """
+        self._tell_all({"is": "note", "kind": kind, "body": body})
+
+    def tell(self, rank: int, kind: str, body: object) -> bool:
+        """Tell one node, which may be node 0, what `broadcast` tells all; False if it is not there.
+
+        Raises:
+            ValueError: It is longer than a frame may be.
+        """
+        message: Message = {"is": "note", "kind": kind, "body": body}
+        if rank == 0:
+            self._deliver(message)
+            return True
+        return self.roster.send(rank, message)
+
+    def is_there(self, rank: int) -> bool:
+        """Whether a node can be told something now."""
+        return self.roster.why_silent(rank) == ""
+
+    def is_behind(self, rank: int) -> bool:
+        """Whether a node has not yet taken what it was told."""
+        return self.roster.is_behind(rank)
+
+    def why_silent(self, rank: int) -> str:
+        """Return why a node cannot be asked anything now; empty if it can."""
+        why = self.roster.why_silent(rank)
+        return "it is lost" if why and self._is_lost(rank) else why
+
+    def count_nodes(self) -> dict[str, object]:
+        """Return how many nodes there are to be, how many are there, and which are lost."""
+        ranks = range(self._shape.node_count)
+        return {
+            "count": self._shape.node_count,
+            "heard": sum(self.is_there(rank) for rank in ranks),
+            "lost": sum(self._is_lost(rank) for rank in ranks),
+        }
+
+    # --- time
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to do."""
+        if self._tick_at is None or self.ending.settles_at is None:
+            return self._tick_at
+        return min(self._tick_at, self.ending.settles_at)
+
+    def fire(self, now: float) -> None:
+        """Look after the time: who is late, who is silent, who wants to hear from us."""
+        slept_s = now - (self.due or now)
+        if slept_s > LATE_S:
+            for member in self.members.values():
+                member.outwait(slept_s)
+        self.doors.look(now)
+        self._find_lost(now)
+        if now >= self._beat_at:
+            self._beat_at = now + HUB_BEAT_S
+            self.roster.send_all({"is": "beat"})
+        self.roll.fire(now)
+        self._tick_at = now + TICK_S
+        self.ending.consider()
+
+    def _find_lost(self, now: float) -> None:
+        """Give up who was silent, or away, for too long; after a refusal all hang up, and nobody is lost."""
+        if self.roll.refusal is not None:
+            return
+        after = self._shape.lost_after_s
+        for rank, member in list(self.members.items()):
+            if rank == 0 or now - member.heard <= after:
+                continue
+            since = member.heard if member.closed is None else member.closed
+            if now - since <= after or rank in self.ending.court.ended or self._is_lost(rank):
+                continue
+            how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
+            if self.has_started:
+                self.ending.lose(member, how, since)
+                continue
+            self._say(f"{member.name} has gone again: {how}")
+            member.hang_up()
+            del self.members[rank]
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        said = self.doors.strangers.summary()
+        if said:
+            self._say(said)
+        self.doors.close()
+        for member in self.members.values():
+            member.hang_up()
+        self._tick_at = None

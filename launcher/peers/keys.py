@@ -1,0 +1,81 @@
+"""The key by which the launchers of one job know each other: from a token, or from what the job is called.
+
+Source: RFC 2104 (HMAC); NIST SP 800-108 (keys derived from a key by a pseudorandom function).
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+
+from launcher.errors import Problem, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.model import Allocation
+
+TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - its name
+PURPOSE = b"launcher peers 1 "
+"""Keeps these keys apart from any other that is ever made of the same token; 1: version of the protocol."""
+TOKEN_LIMIT_BYTES = 4096
+TOKEN_LEAST_BYTES = 16
+JOB_VARIABLES = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
+"""What platforms call a job, the same on all of its nodes; the first that is set counts. Not what names a
+part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
+
+
+def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
+    """Return the job's token, None without one.
+
+    Args:
+        path: Of ``--token-file``; empty for LAUNCHER_TOKEN, if that is set.
+        environ: The environment of the launcher.
+
+    Raises:
+        UsageError: The file cannot be read, or what it holds is too short to be a secret.
+    """
+    if path:
+        token = _read(path)
+        where = "--token-file"
+    else:
+        token, where = os.fsencode(environ.get(TOKEN_VARIABLE, "")).strip(), TOKEN_VARIABLE
+        if not token:
+            return None
+    if len(token) < TOKEN_LEAST_BYTES:
+        raise UsageError(
+            _bad_token(f"{where} holds {len(token)} bytes, expected {TOKEN_LEAST_BYTES} or more")
+        )
+    return token
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(TOKEN_LIMIT_BYTES).strip()
+    except OSError as error:
+        raise UsageError(_bad_token(f"--token-file {path}: {error.strerror}")) from error
+
+
+def _bad_token(what: str) -> Problem:
+    fix = "the same random token on every node, e.g. of: openssl rand -hex 32"
+    return Problem("bad-token", what, "command line and environment", fix)
+
+
+def name_job(environ: Mapping[str, str], allocation: Allocation, rendezvous_id: str = "") -> str:
+    """Return what the job is called: the same on all of its nodes, another for another job.
+
+    It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
+    be named, and who has another key cannot even say hello.
+    """
+    platforms = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
+    return "/".join(filter(None, (rendezvous_id, platforms, str(allocation.master_port))))
+
+
+def make_key(token: bytes | None, job: str) -> bytes:
+    """Return the key of a job, 32 bytes. Without a token it keeps two jobs apart, and nobody out."""
+    if token is not None:
+        # Two jobs with one token are still two jobs.
+        return hmac.digest(token, PURPOSE + b"token " + os.fsencode(job), "sha256")
+    return hmac.digest(b"", PURPOSE + b"job " + os.fsencode(job), "sha256")

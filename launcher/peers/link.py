@@ -1,0 +1,322 @@
+"""A node's end of the channel: finds node 0, says hello, stays connected, notices when node 0 is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import time
+from collections.abc import Callable, Mapping
+from errno import ECONNREFUSED, EINPROGRESS
+from os import strerror
+
+from launcher.peers.connection import Connection
+from launcher.peers.obstacle import MUTE, NOT_YET, SILENT, Obstacle
+from launcher.peers.offset import Offset, better, measure
+from launcher.peers.reach import resolve
+from launcher.peers.settings import BEAT_S, SAY_EVERY_S, Shape
+from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder, number, text
+from launcher.redact import printable
+from launcher.run.loop import Loop
+
+Message = dict[str, object]
+
+CONNECT_S = 3.0
+ANSWER_S = 5.0
+NODES_PER_S = 500
+"""So many of those that call at once node 0 lets in within a second, on a busy CPU; others wait for it."""
+RETRY_S = 0.5
+RETRY_LATE_S = 2.0
+"""Between two attempts, once the first ten have failed."""
+ATTEMPTS_SOON = 10
+LOOK_ROUND = 4
+"""Every so many attempts, the further ports are tried as well."""
+LATE_S = 1.0
+REPEATED = ("failed", "told", "ended")
+KEPT_MAX = 16
+"""Messages that are kept: a job that ends has a handful."""
+SLACK_S = 5.0
+"""Node 0 gives up first, and tells who is missing."""
+
+
+class Link:
+    """The channel on a node that is not the first.
+
+    Attributes:
+        due: When `fire` has something to do.
+        offset: What to add to our monotonic clock for node 0's; None before the first welcome.
+        obstacle: Why we are not connected, or what node 0 waits for.
+        has_met: Node 0 has let us in at least once.
+        is_connected: It has, and the connection is there.
+        is_lost: Node 0 was not heard for too long after the start.
+        is_late: The roll call has taken too long.
+        has_started: The start signal was heard.
+    """
+
+    def __init__(
+        self,
+        key: bytes,
+        shape: Shape,
+        hello: Mapping[str, object],
+        loop: Loop,
+        say: Callable[[str], None],
+        deliver: Callable[[Message], None],
+    ) -> None:
+        """Begin to call; nothing is sent before the first `fire`."""
+        now = time.monotonic()
+        self.due: float | None = now
+        self.offset: Offset | None = None
+        self.obstacle = Obstacle(shape)
+        self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
+        self._key, self._shape, self._hello, self._loop = key, shape, hello, loop
+        self._say, self._deliver = say, deliver
+        self._answer_s = answer_s(shape.node_count)
+        self._addresses: tuple[str, ...] = ()
+        self._port = 0  # index in shape.ports
+        self._address = 0
+        self._attempts = 0
+        self._socket: socket.socket | None = None
+        self._calling: Calling | None = None
+        self._connection: Connection | None = None
+        self._until = self._called_at = 0.0
+        self._retry_at: float | None = now
+        self._beat_at = now
+        self._say_at = now + SAY_EVERY_S
+        self._give_up_at = now + shape.timeout_s + SLACK_S
+        self._heard = now
+        self._kept: list[Message] = []
+        self._is_closed = False
+
+    # --- calling
+
+    def _call(self) -> None:
+        """Begin a connection to the next place where the hub may be."""
+        self._retry_at, self._called_at = None, time.monotonic()
+        if not self._addresses:
+            self._addresses = resolve(self._shape.address)
+        if not self._addresses:
+            self._fail(f"{self._shape.address} cannot be resolved")
+            return
+        address = self._addresses[self._address % len(self._addresses)]
+        port = self._shape.ports[self._port % len(self._shape.ports)]
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._until = self._called_at + CONNECT_S
+        error = self._socket.connect_ex((address, port))
+        if error in (0, EINPROGRESS):
+            self._loop.add(self._socket.fileno(), self._on_connected, writable=True)
+        else:
+            self._on_refused(error)
+
+    def _on_connected(self) -> None:
+        assert self._socket is not None  # noqa: S101 - it has just become writable
+        self._loop.remove(self._socket.fileno())
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._on_refused(error)
+            return
+        self._calling = Calling(self._key)
+        self._until = time.monotonic() + self._answer_s
+        try:
+            self._socket.send(self._calling.call)
+        except OSError as problem:
+            self._fail(problem.strerror or "broken")
+            return
+        self._loop.add(self._socket.fileno(), self._on_answer)
+
+    def _on_refused(self, error: int) -> None:
+        if error == ECONNREFUSED:
+            # The hub takes the first port that is free, so behind a free one it is only if another job had
+            # that one and has ended since: worth a look now and then.
+            self._fail(NOT_YET, next_port=self._port > 0 or self._attempts % LOOK_ROUND == LOOK_ROUND - 1)
+        else:
+            self._fail(strerror(error), next_port=False)
+
+    def _on_answer(self) -> None:
+        connected, calling = self._socket, self._calling
+        assert connected is not None and calling is not None  # noqa: S101 - this is their handler
+        try:
+            data = connected.recv(ANSWER_BYTES)
+            if not data:
+                self._fail("it hung up at once: another program, or too busy")
+                return
+            reply = calling.feed(data)
+            if reply:
+                connected.send(reply)
+        except (BlockingIOError, InterruptedError):
+            return
+        except Intruder as intruder:
+            with contextlib.suppress(OSError):
+                connected.send(REFUSAL)
+            self._fail(f"{intruder} listens there")
+            return
+        except OSError as error:
+            self._fail(error.strerror or "broken")
+            return
+        if calling.sealed is not None:
+            self._open(connected, calling)
+
+    def _open(self, connected: socket.socket, calling: Calling) -> None:
+        """The hub has proved itself, and so have we."""
+        assert calling.sealed is not None  # noqa: S101 - see `_on_answer`
+        self._loop.remove(connected.fileno())
+        self._socket = self._calling = None
+        self._connection = Connection(
+            connected, calling.sealed, self._loop, self._on_message, self._on_closed
+        )
+        self._until = time.monotonic() + self._answer_s
+        now = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # the clocks are compared
+        self._connection.send({**self._hello, "is": "hello", **now})
+        self._connection.take(calling.rest)
+
+    def _fail(self, why: str, *, next_port: bool = True) -> None:
+        """There is no connection: try again, there or at the next place."""
+        if self._socket is not None:
+            self._loop.remove(self._socket.fileno())
+            self._socket.close()
+        self._socket = self._calling = None
+        self.obstacle.note(self._shape.ports[self._port % len(self._shape.ports)], why, self._called_at)
+        self._attempts += 1
+        now = time.monotonic()
+        if next_port and not self.has_met and (self._port + 1) % len(self._shape.ports):
+            self._port += 1
+            self._retry_at = now
+        else:
+            if not self.has_met:
+                self._port = 0
+                self._address += 1
+            wait_s = RETRY_S if self.has_met or self._attempts < ATTEMPTS_SOON else RETRY_LATE_S
+            self._retry_at = now + wait_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that not all call at once
+            if not self._address % max(1, len(self._addresses)) and not self.has_met:
+                self._addresses = ()  # a name may come to mean something else while containers start
+        self._wake(self._retry_at)
+
+    def _on_closed(self, why: str) -> None:
+        self._connection, self.is_connected = None, False
+        if not self._is_closed:
+            self._fail(why, next_port=False)
+
+    # --- talking
+
+    def send(self, message: Message) -> None:
+        """Tell node 0 something; what is about the end of the job is told again after each interruption."""
+        if message.get("is") in REPEATED and len(self._kept) < KEPT_MAX:
+            self._kept.append(message)
+        if self.is_connected and self._connection is not None:
+            self._connection.send(message)
+
+    def _on_message(self, message: Message) -> None:
+        """Node 0 has said something.
+
+        Raises:
+            Garbled: What it has said is no message.
+        """
+        self._heard = time.monotonic()
+        match message.get("is"):
+            case "beat":
+                return
+            case "welcome":
+                back_ns = time.monotonic_ns()
+                asked, heard, answered = (
+                    number(message, name) for name in ("asked_ns", "heard_ns", "answered_ns")
+                )
+                self.offset = better(self.offset, measure(asked, heard, answered, back_ns))
+                self.has_met = self.is_connected = True
+                self._attempts = 0
+                self.obstacle.reason = "it waits for other nodes"
+                for kept in self._kept:  # it may have got lost with the last connection; twice does no harm
+                    if self._connection is not None:
+                        self._connection.send(kept)
+            case "waiting":
+                self.obstacle.reason = f"it waits for other nodes: {printable(text(message, 'what'))}"
+                self._say(f"node 0 is {printable(text(message, 'what'))}")
+            case "busy":
+                self._is_refused(printable(text(message, "why"))[:200])
+            case "start":
+                self.has_started = True
+                self._deliver(message)
+            case _:
+                self._deliver(message)
+
+    def _is_refused(self, why: str) -> None:
+        """Another job's hub, with our key: ours may be at the next port."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection, self.is_connected, self.has_met = None, False, False
+        self._fail(why)
+
+    # --- time
+
+    def fire(self, now: float) -> None:
+        """Call again, say that we are there, notice that node 0 is not."""
+        late_s = now - (self.due or now)
+        if late_s > LATE_S:  # we have slept, not they: what they have sent is still to be read
+            self._heard += late_s
+            self._until += late_s
+        if self._retry_at is not None and now >= self._retry_at:
+            self._call()
+        elif self._socket is not None and now >= self._until:
+            has_connected = self._calling is not None
+            self._fail(MUTE if has_connected else SILENT, next_port=has_connected)
+        elif self._connection is not None and not self.is_connected and now >= self._until:
+            self._connection.close()
+            self._on_closed("no welcome")
+        if self.is_connected and now >= self._beat_at and self._connection is not None:
+            self._beat_at = now + BEAT_S
+            self._connection.send({"is": "beat"})
+        if (
+            self.is_connected
+            and now - self._heard > self._shape.lost_after_s
+            and self._connection is not None
+        ):
+            self._connection.close()
+            self._on_closed("it has become silent")
+        if self.has_started:
+            self.is_lost = self.is_lost or now - self._heard > self._shape.lost_after_s
+        else:
+            self.is_late = now >= self._give_up_at
+            if now >= self._say_at and not self.is_connected:
+                self._say_at = now + SAY_EVERY_S
+                self._say(f"waiting for node 0: {self.explain()}")
+        self._set_due(now)
+
+    @property
+    def reason(self) -> str:
+        """Why we are not connected, or what node 0 waits for."""
+        return self.obstacle.reason
+
+    def explain(self) -> str:
+        """Return the same, after a look at node 0's host."""
+        return self.reason if self.is_connected else self.obstacle.explain(time.monotonic())
+
+    def _set_due(self, now: float) -> None:
+        times = [now + BEAT_S / 2]
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        if self.is_connected:
+            times.append(self._beat_at)
+        elif self._socket is not None or self._connection is not None:
+            times.append(self._until)
+        if self.has_started and not self.is_lost:
+            times.append(self._heard + self._shape.lost_after_s + 0.001)
+        self.due = max(now, min(times))
+
+    def _wake(self, when: float) -> None:
+        self.due = when if self.due is None else min(self.due, when)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._is_closed = True
+        if self._socket is not None:
+            self._loop.remove(self._socket.fileno())
+            self._socket.close()
+        if self._connection is not None:
+            self._connection.close()
+        self._socket = self._connection = None
+        self.is_connected = False
+        self.due = None
+
+
+def answer_s(node_count: int) -> float:
+    """Return how long node 0 may take to answer: who gives up in its queue stands at the end of it again."""
+    return ANSWER_S + node_count / NODES_PER_S

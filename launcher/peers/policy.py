@@ -1,0 +1,208 @@
+"""What the nodes of a job must have in common, what they should, and who does not: pure.
+
+The rules are data, in `RULES`, and written out in docs/peers.md. A problem stops the job before it starts; a
+warning is said, with the same table, and the job goes on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from launcher.frozen import frozen
+from launcher.redact import printable, redact
+
+PROBLEM, WARNING = "problem", "warning"
+UNKNOWN = "unknown"
+CLOCK_S = 2.0
+"""Wall clocks that differ by more make logs and certificates lie; the launcher itself needs none of them."""
+VALUE_LENGTH = 120
+GROUPS_SHOWN = 8
+NODES_SHOWN = 12
+SETTING = "setting "
+
+
+@frozen
+class Rule:
+    """One fact that is compared.
+
+    Attributes:
+        key: Name of the fact in a hello.
+        title: What people call it.
+        level: What a difference is.
+        why: What it does to a job.
+        fix: What to do.
+    """
+
+    key: str
+    title: str
+    level: str
+    why: str
+    fix: str
+
+
+IMAGE = "the same image, and the same way to start it, on all nodes"
+COMMAND = "the same command line and variables on all nodes"
+RULES = (
+    Rule(
+        "launcher", "launcher", PROBLEM, "launchers of two versions may not mean the same by a message", IMAGE
+    ),
+    Rule("node_count", "number of nodes", PROBLEM, "some would wait for nodes that do not exist", COMMAND),
+    Rule(
+        "local_size",
+        "processes per node",
+        PROBLEM,
+        "ranks and the size of the world would differ from node to node",
+        "--nproc-per-node N on all nodes, or the same GPUs visible on each",
+    ),
+    Rule("world_size", "size of the world", PROBLEM, "no collective would ever complete", COMMAND),
+    Rule("engine", "engine", PROBLEM, "some would wait for an agent that does not exist", COMMAND),
+    Rule("torch", "torch", PROBLEM, "the messages of its process groups differ between versions", IMAGE),
+    Rule("nccl", "NCCL", PROBLEM, "NCCL refuses, or crashes with, a peer of another version", IMAGE),
+    Rule(
+        "command",
+        "command",
+        WARNING,
+        "no harm in a path or an argument of each node's own, but the programs must be of one job",
+        COMMAND,
+    ),
+    Rule(
+        "fabric",
+        "fabric",
+        WARNING,
+        "all wait for the slowest; NCCL may find no way from one network to the other",
+        "look at the notes of launcher plan on the odd nodes, or force one on all: --fabric NAME",
+    ),
+    Rule(
+        "gpu_count",
+        "GPUs",
+        WARNING,
+        "the world is the same on all nodes, but some have GPUs to spare, or too few",
+        "look at the odd nodes: launcher check",
+    ),
+    Rule("gpu_kind", "kind of GPU", WARNING, "all wait for the slowest", "nodes with the same GPUs"),
+    Rule(
+        "driver", "NVIDIA driver", WARNING, "what runs on one may fail on the other", "the same machine image"
+    ),
+    Rule("python", "Python", WARNING, "pickled objects may not be readable by the others", IMAGE),
+    Rule("mpi", "MPI", WARNING, "an MPI speaks only to its own version", IMAGE),
+)
+"""By what they do to a job, the worst first."""
+SETTINGS_RULE = Rule(
+    SETTING, SETTING, WARNING, "the launcher tells the processes of some nodes something else", COMMAND
+)
+
+
+@frozen
+class Disagreement:
+    """A fact on which nodes differ.
+
+    Attributes:
+        rule: Which, and what it means.
+        groups: Each value with the nodes that have it, that of the most nodes first.
+    """
+
+    rule: Rule
+    groups: tuple[tuple[str, tuple[str, ...]], ...]
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether the job must not start so."""
+        return self.rule.level == PROBLEM
+
+
+def compare(hellos: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
+    """Return what the nodes differ in, problems first; variables only where nothing stops the job.
+
+    Args:
+        hellos: By the name of the node, what it has said of itself. A fact that a node does not know
+            (None, or missing) is compared with nothing.
+    """
+    found = [
+        _compare(rule, {name: _show(hello.get(rule.key)) for name, hello in hellos.items()}) for rule in RULES
+    ]
+    found.append(_compare_clocks(hellos))
+    # Beside a problem they would hide it: most of them follow from it.
+    has_problem = any(item is not None and item.is_problem for item in found)
+    for name in () if has_problem else _setting_names(hellos):
+        rule = Rule(**{**vars(SETTINGS_RULE), "key": SETTING + name, "title": name})
+        found.append(_compare(rule, {node: _setting(hello, name) for node, hello in hellos.items()}))
+    there = [item for item in found if item is not None]
+    return sorted(there, key=lambda item: not item.is_problem)
+
+
+def _compare(rule: Rule, values: Mapping[str, str | None]) -> Disagreement | None:
+    counts = Counter(value for value in values.values() if value is not None)
+    if len(counts) < 2:
+        return None
+    groups = []
+    for value, _ in counts.most_common():
+        groups.append((value, tuple(name for name, mine in values.items() if mine == value)))
+    unknown = tuple(name for name, mine in values.items() if mine is None)
+    return Disagreement(rule, (*groups, *([(UNKNOWN, unknown)] if unknown else [])))
+
+
+def _show(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    return printable(redact(str(value)[: 4 * VALUE_LENGTH]))[:VALUE_LENGTH]
+
+
+def _setting_names(hellos: Mapping[str, Mapping[str, object]]) -> list[str]:
+    names: set[str] = set()
+    for hello in hellos.values():
+        settings = hello.get("settings")
+        if isinstance(settings, Mapping):
+            names.update(name for name in settings if isinstance(name, str))
+    return sorted(names)
+
+
+def _setting(hello: Mapping[str, object], name: str) -> str | None:
+    settings = hello.get("settings")
+    return _show(settings.get(name)) if isinstance(settings, Mapping) else None
+
+
+def _compare_clocks(hellos: Mapping[str, Mapping[str, object]]) -> Disagreement | None:
+    """Compare what nodes are ahead of node 0, where that was measured."""
+    ahead = {
+        name: float(value)
+        for name, hello in hellos.items()
+        if isinstance(value := hello.get("clock_ahead_s"), (int, float)) and not isinstance(value, bool)
+    }
+    if not ahead:
+        return None
+    middle = sorted(ahead.values())[len(ahead) // 2]
+    rule = Rule(
+        "clock_ahead_s",
+        "clock",
+        WARNING,
+        "times in logs cannot be compared, and certificates may not be valid",
+        "chrony or another keeper of the time on all nodes: launcher check",
+    )
+    values = {
+        name: "as most" if abs(seconds - middle) <= CLOCK_S else f"{seconds - middle:+.1f} s"
+        for name, seconds in ahead.items()
+    }
+    return _compare(rule, values)
+
+
+def render_table(found: Sequence[Disagreement]) -> list[str]:
+    """Return lines for people: what differs, who has what, the odd ones out marked with ``>``."""
+    lines = []
+    for item in found:
+        rule = item.rule
+        lines.append(f"{rule.level}: the nodes differ in {printable(rule.title)}: {rule.why}")
+        width = max(len(value) for value, _ in item.groups[:GROUPS_SHOWN])
+        for index, (value, names) in enumerate(item.groups[:GROUPS_SHOWN]):
+            mark = ">" if index else " "
+            lines.append(f"  {mark} {value:<{width}}  {name_nodes(names)}")
+        if len(item.groups) > GROUPS_SHOWN:
+            lines.append(f"  > and {len(item.groups) - GROUPS_SHOWN} values more")
+        lines.append(f"    fix: {rule.fix}")
+    return lines
+
+
+def name_nodes(names: Sequence[str]) -> str:
+    """Return e.g. ``node 0 (a), node 1 (b) and 30 more``."""
+    more = f" and {len(names) - NODES_SHOWN} more" if len(names) > NODES_SHOWN else ""
+    return ", ".join(names[:NODES_SHOWN]) + more

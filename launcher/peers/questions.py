@@ -1,0 +1,254 @@
+"""Questions to all nodes, over the channel: from any node to node 0, from there to all, and the answers back.
+
+Nothing is sent while nobody asks. A question goes to so many nodes at a time as their answers find room on
+node 0, which passes each on as soon as whoever has asked takes it, and keeps none. So however many nodes
+there are, and however much each says, neither node 0's memory nor the channel itself is at stake.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+from launcher.frozen import frozen
+from launcher.peers.hub import Hub
+from launcher.peers.link import Link
+from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.peers.together import Together
+
+    Message = dict[str, object]
+    Take = Callable[[Message], None]
+
+QUESTION, ANSWER = "question", "answer"
+"""Kinds of notes, in both directions."""
+ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
+"""Questions that are open at a time, in the job and of one node; more are refused."""
+STEP_S = 0.05
+"""Between two looks whether whoever has asked takes what there is."""
+TOO_LONG = "its answer is too long"
+MORE_S = 10.0
+"""What the answers of all may take longer than one: they come from some nodes after the others."""
+
+
+@frozen
+class Pace:
+    """How a question is asked.
+
+    Attributes:
+        at_a_time: Nodes that are asked and have not answered, or whose answer waits.
+        wait_s: How long a node may take.
+    """
+
+    at_a_time: int
+    wait_s: float
+
+
+PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0)}
+"""A rank is 200 bytes of a status; stacks are 10 to 50 kB for a node, and py-spy may take 10 s for them."""
+
+
+class Round:
+    """One question to all nodes, as node 0 sees it."""
+
+    def __init__(self, asker: int, number: int, what: str, threads: bool, todo: list[int]) -> None:
+        self.asker, self.number, self.what, self.threads = asker, number, what, threads
+        self.todo = todo
+        self.asked: dict[int, float] = {}
+        self.queue: list[Message] = []
+
+    @property
+    def pace(self) -> Pace:
+        """How it is asked."""
+        return PACES[self.what]
+
+
+class Rounds:
+    """Node 0: asks all, and passes on what they say.
+
+    Attributes:
+        due: When `fire` has something to do.
+    """
+
+    def __init__(self, hub: Hub, node_count: int) -> None:
+        self.due: float | None = None
+        self._hub, self._node_count = hub, node_count
+        self._rounds: dict[int, Round] = {}
+        self._last = 0
+        hub.subscribers[QUESTION] = self._on_question
+        hub.subscribers[ANSWER] = self._on_answer
+
+    def _on_question(self, asker: int, body: object) -> None:
+        """Somebody wants to know something of all nodes."""
+        message = body if isinstance(body, dict) else {}
+        what, number = message.get("what"), _number(message, "number")
+        if what not in PACES or number is None:
+            return
+        own = sum(one.asker == asker for one in self._rounds.values())
+        if own >= ROUNDS_OF_ONE or len(self._rounds) >= ROUNDS_MAX:
+            self._tell(asker, {"number": number, "note": "too many ask at the same time", "over": True})
+            return
+        self._last += 1
+        todo = list(range(self._node_count))
+        self._rounds[self._last] = Round(asker, number, what, message.get("threads") is True, todo)
+        self.due = time.monotonic()
+
+    def _on_answer(self, rank: int, body: object) -> None:
+        """A node has said what it knows; one that was not asked, or too late, is not heard."""
+        message = body if isinstance(body, dict) else {}
+        one = self._rounds.get(_number(message, "round") or 0)
+        if one is not None and one.asked.pop(rank, None) is not None:
+            one.queue.append({"node": rank, "answer": message.get("answer")})
+            self.due = time.monotonic()
+
+    def fire(self, now: float) -> None:
+        """Ask the next nodes, pass on what has come, give up who is silent."""
+        for number, one in list(self._rounds.items()):
+            for rank, until in list(one.asked.items()):
+                if now >= until:
+                    del one.asked[rank]
+                    one.queue.append({"node": rank, "why": f"no answer within {one.pace.wait_s:g} s"})
+            self._pass_on(one)
+            self._ask_more(number, one, now)
+            self._pass_on(one)
+            if not self._hub.is_there(one.asker):
+                del self._rounds[number]
+            elif not (one.todo or one.asked or one.queue):
+                self._tell(one.asker, {"number": one.number, "over": True})
+                del self._rounds[number]
+        self.due = now + STEP_S if self._rounds else None
+
+    def _pass_on(self, one: Round) -> None:
+        while one.queue and not self._hub.is_behind(one.asker):
+            if not self._tell(one.asker, {"number": one.number, **one.queue.pop(0)}):
+                break
+
+    def _ask_more(self, number: int, one: Round, now: float) -> None:
+        while one.todo and len(one.asked) + len(one.queue) < one.pace.at_a_time:
+            rank = one.todo.pop(0)
+            why = self._hub.why_silent(rank)
+            if why:
+                one.queue.append({"node": rank, "why": why})
+                continue
+            one.asked[rank] = now + one.pace.wait_s  # first: node 0 answers before `tell` is back
+            self._hub.tell(rank, QUESTION, {"round": number, "what": one.what, "threads": one.threads})
+
+    def _tell(self, rank: int, body: Message) -> bool:
+        try:
+            return self._hub.tell(rank, ANSWER, body)
+        except ValueError:  # with what is put around it, it is longer than a frame
+            return self._hub.tell(rank, ANSWER, {**body, "answer": None, "why": TOO_LONG})
+
+
+class Questions:
+    """Any node: asks for whoever asks here, and answers for this node.
+
+    Attributes:
+        due: When `fire` has something to do.
+    """
+
+    def __init__(self, together: Together) -> None:
+        """Listen."""
+        self._together = together
+        self._open: dict[int, tuple[Take, float]] = {}
+        self._last = 0
+        channel = together.channel
+        self._rounds = Rounds(channel, together.shape.node_count) if isinstance(channel, Hub) else None
+        together.subscribers[QUESTION] = self._on_question
+        together.subscribers[ANSWER] = self._on_answer
+
+    def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
+        """Ask all nodes.
+
+        Args:
+            what: One of `PACES`.
+            more: ``threads``: whether stacks are to be of all threads.
+            take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}``, and in the
+                end with ``{"over": True}``.
+
+        Returns:
+            The number of the question, for `drop`.
+        """
+        self._last += 1
+        channel = self._together.channel
+        if isinstance(channel, Link) and not channel.is_connected:
+            self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
+            return self._last
+        nodes = self._together.shape.node_count
+        rounds = -(-nodes // PACES[what].at_a_time)
+        self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
+        self._together.publish_note(
+            QUESTION, {"what": what, "number": self._last, "threads": more.get("threads") is True}
+        )
+        return self._last
+
+    def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
+        def give(answer: Message) -> None:
+            take({"node": self._together.shape.node_rank, "answer": answer})
+            take({"note": printable(note)})
+            take({"over": True})
+
+        self._together.answer(what, more, give)
+
+    def drop(self, question: int) -> None:
+        """Nobody waits for the answers any more; those that come are not heard."""
+        self._open.pop(question, None)
+
+    def _on_question(self, body: object) -> None:
+        """Node 0 asks."""
+        message = body if isinstance(body, dict) else {}
+        what, number = message.get("what"), _number(message, "round")
+        if what in PACES and number is not None:
+            self._together.answer(
+                what,
+                {"threads": message.get("threads") is True},
+                lambda answer: self._give(number, answer),
+            )
+
+    def _give(self, number: int, answer: Message) -> None:
+        """Tell node 0 what this node says."""
+        try:
+            self._together.publish_note(ANSWER, {"round": number, "answer": answer})
+        except ValueError:  # longer than a frame may be: nobody is to wait for it until time is up
+            self._together.publish_note(ANSWER, {"round": number, "answer": {"error": TOO_LONG}})
+
+    def _on_answer(self, body: object) -> None:
+        """Node 0 passes on what a node has said."""
+        message = body if isinstance(body, dict) else {}
+        number = _number(message, "number")
+        if number is None or number not in self._open:
+            return
+        take, _ = self._open[number]
+        is_over = message.get("over") is True
+        said = {name: message[name] for name in ("node", "answer", "why", "note") if name in message}
+        if said:
+            take(said)
+        if is_over:
+            self._open.pop(number, None)
+            take({"over": True})
+
+    @property
+    def due(self) -> float | None:
+        """When a node has taken too long, or node 0 itself."""
+        times = [until for _, until in self._open.values()]
+        if self._rounds is not None and self._rounds.due is not None:
+            times.append(self._rounds.due)
+        return min(times, default=None)
+
+    def fire(self, now: float) -> None:
+        """Go on."""
+        if self._rounds is not None and self._rounds.due is not None and now >= self._rounds.due:
+            self._rounds.fire(now)
+        for number, (take, until) in list(self._open.items()):
+            if now >= until:
+                del self._open[number]
+                take({"note": "node 0 has not passed on all answers in time"})
+                take({"over": True})
+
+
+def _number(message: Mapping[str, object], name: str) -> int | None:
+    """Return a number that somebody has sent, None for anything else."""
+    value = message.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

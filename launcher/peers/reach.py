@@ -1,0 +1,103 @@
+"""What is known of nodes that have not called: does their name resolve, does their host answer?"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Mapping
+from errno import ECONNREFUSED, EINPROGRESS
+from os import strerror
+
+from launcher.environ import is_loopback
+
+ANYWHERE = ("192.0.2.1", "2001:db8::1")
+"""Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
+WAIT_S = 0.5
+RESOLVE_S = 1.0
+"""After so long no more names are asked for: a resolver that is down takes its time with each."""
+UNKNOWN_NAME = "its name does not resolve: its container may not have been made yet"
+ANSWERS = (
+    "its name resolves, its host answers, its launcher has not called: its container may still be starting, "
+    "or it has --no-peers, or something keeps it from the control port here"
+)
+SILENT = (
+    "its name resolves, its host does not answer: it may still be starting, or a firewall drops what is sent"
+)
+
+
+def find_reasons(hosts: Mapping[int, str], port: int) -> dict[int, str]:
+    """Return what a look from here tells of some nodes.
+
+    Whether the port is open does not matter, as nothing listens there: a host that is up says so.
+
+    Args:
+        hosts: Names or addresses, by rank.
+        port: Where to knock.
+    """
+    deadline = time.monotonic() + RESOLVE_S
+    found: dict[int, str] = {}
+    waiting: dict[int, tuple[int, socket.socket]] = {}
+    poll = select.poll()
+    for rank, host in hosts.items():
+        if time.monotonic() > deadline:
+            break
+        addresses = resolve(host)
+        if not addresses:
+            found[rank] = UNKNOWN_NAME
+            continue
+        family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
+        probe = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        error = probe.connect_ex((addresses[0], port))
+        if error != EINPROGRESS:
+            found[rank] = _explain(error)
+            probe.close()
+            continue
+        waiting[probe.fileno()] = (rank, probe)
+        poll.register(probe, select.POLLOUT)
+    _collect(poll, waiting, found)
+    return found
+
+
+def _collect(poll: select.poll, waiting: dict[int, tuple[int, socket.socket]], found: dict[int, str]) -> None:
+    until = time.monotonic() + WAIT_S
+    while waiting and (left_s := until - time.monotonic()) > 0:
+        for fd, _ in poll.poll(left_s * 1000):
+            poll.unregister(fd)
+            rank, probe = waiting.pop(fd)
+            found[rank] = _explain(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            probe.close()
+    for rank, probe in waiting.values():
+        found[rank] = SILENT
+        probe.close()
+
+
+def _explain(error: int) -> str:
+    return ANSWERS if error in (0, ECONNREFUSED) else f"its name resolves, but: {strerror(error)}"
+
+
+def is_reachable(address: str) -> bool:
+    """Return whether an address of a node can mean it on other nodes: neither loopback nor of one link."""
+    return not is_loopback(address) and not address.startswith("fe80:")
+
+
+def resolve(name: str) -> tuple[str, ...]:
+    """Return the addresses of a name, in the order in which they are to be tried; none if it is not known."""
+    try:
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    return tuple(dict.fromkeys(str(item[4][0]) for item in found))
+
+
+def knock(name: str, port: int) -> bool | None:
+    """Return whether somebody listens at a port of a host; None where the host does not answer."""
+    for address in resolve(name)[:1]:
+        try:
+            socket.create_connection((address, port), WAIT_S).close()
+        except ConnectionRefusedError:
+            return False
+        except OSError:
+            return None
+        return True
+    return None

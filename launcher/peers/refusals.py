@@ -1,0 +1,133 @@
+"""Why a job of several nodes does not start, as problems for people: pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+from launcher.errors import Problem
+from launcher.peers.policy import Disagreement
+from launcher.peers.wire import OTHER_KEY
+
+ROLL_CALL = "roll call of the nodes"
+OR_ELSE = (
+    "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
+    "longer: --roll-call-timeout S. Without a roll call: --no-peers, on all nodes"
+)
+NOBODY = (
+    "nobody has called at the control port so far: where the other launchers run, a firewall or a security "
+    "group may drop what they send"
+)
+SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
+TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
+"""Of each text of a problem, and of the table, as JSON: four and one fit into a frame of 64 KiB."""
+
+
+def fit(text: str) -> str:
+    """Return a text, or as much of it as `TEXT_BYTES` hold."""
+    kept = text
+    while len(json.dumps(kept)) > TEXT_BYTES:
+        kept = kept[: len(kept) // 2]
+    return kept if kept == text else f"{kept}..."
+
+
+def fit_table(lines: Sequence[str]) -> list[str]:
+    """Return the first lines of a table, as many as `TABLE_BYTES` hold, and how many are left out."""
+    kept: list[str] = []
+    used = 0
+    for line in lines:
+        used += len(json.dumps(line)) + 1
+        if used > TABLE_BYTES:
+            return [*kept, f"  and {len(lines) - len(kept)} lines more"]
+        kept.append(line)
+    return kept
+
+
+def nodes_differ(found: Sequence[Disagreement]) -> Problem:
+    """Return that nodes cannot work together; ``found`` has at least one problem."""
+    rules = [item.rule for item in found if item.is_problem]
+    names = ", ".join(rule.title for rule in rules)
+    what = f"the nodes cannot work together, they differ in: {names} (the table above has who)"
+    fix = f"{rules[0].fix} (or --no-peers on all nodes: nothing is compared then)"
+    return Problem("nodes-differ", what, ROLL_CALL, fix)
+
+
+def two_nodes(rank: object, one: str, other: str) -> Problem:
+    """Return that two launchers claim to be the same node."""
+    return Problem(
+        "two-nodes-one-rank",
+        f"two nodes say that they are node {rank}: {one}, and {other}",
+        ROLL_CALL,
+        "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first",
+    )
+
+
+def no_such_node(names: str, count: int) -> Problem:
+    """Return that a node has a rank beyond the last."""
+    what = f"{names}: there are {count} nodes, counted from 0"
+    return Problem("no-such-node", what, ROLL_CALL, "--nnodes N, the same on all nodes")
+
+
+def nodes_missing(missing: int, count: int, waited_s: float, described: str) -> Problem:
+    """Return that nodes have not come in time."""
+    return Problem(
+        "nodes-missing",
+        f"{missing} of {count} nodes did not come within {waited_s:g} s: {described}",
+        ROLL_CALL,
+        f"{_key_fix(described)}start the same command on them, correct the list of nodes, {OR_ELSE}",
+    )
+
+
+def node_0_missing(waited_s: float, reason: str) -> Problem:
+    """Return that node 0 has not started the job in time."""
+    return Problem(
+        "nodes-missing",
+        f"node 0 did not start the job within {waited_s:g} s: {reason}",
+        ROLL_CALL,
+        f"{_key_fix(reason)}start the same command on all nodes, see what node 0 says, {OR_ELSE}",
+    )
+
+
+def _key_fix(reason: str) -> str:
+    """Return what to do first if the handshake has failed, to stand before the rest."""
+    return f"{SAME_KEY}; else " if OTHER_KEY in reason else ""
+
+
+def ended_by_signal(name: str) -> Problem:
+    """Return that node 0 was told to end before the start."""
+    what = f"node 0 was told {name} while the nodes came together"
+    return Problem("roll-call-ended", what, ROLL_CALL, "nothing, if that was wanted")
+
+
+def describe_missing(
+    missing: Sequence[int],
+    hosts: Sequence[str],
+    reasons: Mapping[int, str],
+    turned_away: Mapping[str, str],
+    *,
+    shown: int,
+    has_heard: bool = True,
+) -> str:
+    """Return who has not come, with what is known of each.
+
+    Args:
+        missing: Their ranks.
+        hosts: The nodes by rank, if they are listed.
+        reasons: What a look at their hosts has told, by rank.
+        turned_away: Why connections were, by address.
+        shown: How many are named.
+        has_heard: Whether anybody has called, of the job or not.
+    """
+    parts = []
+    for rank in missing[:shown]:
+        host = hosts[rank] if rank < len(hosts) else ""
+        name = f"node {rank} ({host})" if host else f"node {rank}"
+        why = turned_away.get(host) or reasons.get(rank, "")
+        parts.append(f"{name}: {why}" if why else name)
+    if len(missing) > shown:
+        parts.append(f"{len(missing) - shown} more")
+    others = [pair for pair in turned_away.items() if pair[0] not in hosts]
+    parts += [f"turned away was {address}: {why}" for address, why in others[:shown]]
+    if not has_heard:
+        parts.append(NOBODY)
+    return "; ".join(parts)

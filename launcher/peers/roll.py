@@ -1,0 +1,166 @@
+"""The roll call, on node 0: are all nodes here, and do they fit together?"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
+from launcher.peers import refusals
+from launcher.peers.policy import compare, name_nodes, render_table
+from launcher.peers.settings import SAY_EVERY_S
+from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.errors import Problem
+    from launcher.peers.policy import Disagreement
+    from launcher.peers.roster import Member, Roster
+    from launcher.peers.settings import Shape
+
+    Message = dict[str, object]
+
+FAREWELL_S = 5.0
+"""For nodes to hear that the job does not start, or how it ended, and hang up."""
+LATE_COMERS_S = 10.0
+"""For nodes that come after the roll call has failed: they hear why, instead of waiting for nobody."""
+NAMED_MAX = 20
+"""Nodes that are named in one message, and looked for."""
+LINES_MAX = 200
+WAITING_LENGTH = 1600
+
+
+class Seen:
+    """What the roll call asks of what is around it.
+
+    Attributes:
+        agree: Returns what all nodes are told at the start.
+        find_reasons: Returns what is known of nodes that are missing, by rank.
+        turned_away: Returns why connections were, by address.
+        has_heard: Returns whether anybody has called.
+    """
+
+    def __init__(
+        self,
+        agree: Callable[[], Message],
+        find_reasons: Callable[[list[int]], dict[int, str]],
+        turned_away: Callable[[], Mapping[str, str]],
+        has_heard: Callable[[], bool],
+    ) -> None:
+        self.agree, self.find_reasons = agree, find_reasons
+        self.turned_away, self.has_heard = turned_away, has_heard
+
+
+class RollCall:
+    """Waits for all nodes, compares them, and starts the job or refuses to.
+
+    Attributes:
+        start: The start signal, once it was given.
+        refusal: Why the job does not start, once that was told.
+        leave_by: Until when those who come are told of the refusal, monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        roster: Roster,
+        seen: Seen,
+        say: Callable[[str], None],
+        tell_all: Callable[[Message], None],
+    ) -> None:
+        now = time.monotonic()
+        self.start: Message | None = None
+        self.refusal: Message | None = None
+        self.leave_by: float | None = None
+        self._shape, self._roster, self._seen = shape, roster, seen
+        self._say, self._tell_all = say, tell_all
+        self._began, self._say_at = now, now + SAY_EVERY_S
+        self._is_miscounted = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the job has neither started nor been refused."""
+        return self.start is None and self.refusal is None
+
+    def note(self, member: Member) -> None:
+        """A node has come."""
+        count = self._shape.node_count
+        if member.rank >= count or member.hello["node_count"] != count:
+            self._is_miscounted = True
+
+    def check(self) -> None:
+        """Start the job if all are there; refuse to if they cannot work together."""
+        members, count = self._roster.members, self._shape.node_count
+        if not self.is_open or (len(members) < count and not self._is_miscounted):
+            return  # looked at for each of them: no list of all may be made before
+        beyond = [member.name for rank, member in members.items() if rank >= count]
+        found = self._compare()
+        if any(item.is_problem for item in found):
+            self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(found), render_table(found))
+        elif beyond:
+            self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(name_nodes(beyond), count), [])
+        elif not self._roster.missing():
+            self._begin(found)
+
+    def _compare(self) -> list[Disagreement]:
+        return compare({member.name: member.hello for _, member in sorted(self._roster.members.items())})
+
+    def _begin(self, found: list[Disagreement]) -> None:
+        for line in render_table(found):
+            self._say(line)
+        self.start = {"is": "start", "agreed": self._seen.agree()}
+        seconds = time.monotonic() - self._began
+        self._say(f"all {self._shape.node_count} nodes are here, after {seconds:.1f} s")
+        self._tell_all(self.start)
+
+    def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
+        """The job must not start: tell everybody why."""
+        if self.refusal is not None:
+            return
+        self.refusal = {
+            "is": "refuse",
+            "status": status,
+            "lines": refusals.fit_table(lines[:LINES_MAX]),
+            **{name: refusals.fit(printable(redact(value))) for name, value in vars(problem).items()},
+        }
+        self.leave_by = time.monotonic() + (LATE_COMERS_S if self._roster.missing() else FAREWELL_S)
+        self._tell_all(self.refusal)
+
+    def refuse_by_signal(self, name: str) -> None:
+        """This node was told to end before the job has started."""
+        if self.start is None:
+            self._refuse(EXIT_NOT_READY, refusals.ended_by_signal(name), [])
+
+    def refuse_doubles(self, one: Member, other: Member) -> None:
+        """Two launchers say that they are the same node."""
+        problem = refusals.two_nodes(one.rank, one.described, other.described)
+        self._refuse(EXIT_UNTRUSTED, problem, [])
+
+    def fire(self, now: float) -> None:
+        """Say who is missing, or that it has taken too long."""
+        if not self.is_open:
+            return
+        missing = self._roster.missing()
+        count, timeout_s = self._shape.node_count, self._shape.timeout_s
+        if now >= self._began + timeout_s:
+            problem = refusals.nodes_missing(len(missing), count, timeout_s, self.describe_missing())
+            self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
+        elif now >= self._say_at and missing:
+            self._say_at = now + SAY_EVERY_S
+            what = f"waiting for {len(missing)} of {count} nodes: {self.describe_missing()}"
+            self._say(what)
+            self._tell_all({"is": "waiting", "what": what[:WAITING_LENGTH]})
+
+    def describe_missing(self) -> str:
+        """Return who has not come, with what is known of each."""
+        missing = self._roster.missing()
+        described = refusals.describe_missing(
+            missing,
+            self._shape.hosts,
+            self._seen.find_reasons(missing[:NAMED_MAX]),
+            self._seen.turned_away(),
+            shown=NAMED_MAX,
+            has_heard=self._seen.has_heard(),
+        )
+        return printable(described)

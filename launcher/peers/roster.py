@@ -1,0 +1,120 @@
+"""The nodes of a job as node 0 knows them: what each has said of itself, and the way to it."""
+
+from __future__ import annotations
+
+from launcher.peers.wire import number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.peers.connection import Connection
+
+    Message = dict[str, object]
+
+
+class Member:
+    """A node of the job.
+
+    Attributes:
+        hello: What it has said of itself.
+        connection: None while it is not connected, and for node 0 itself.
+        heard: When anything was heard of it last, monotonic seconds.
+        closed: When its connection ended, None while there is one.
+        has_heard_end: It knows how the job ended.
+    """
+
+    __slots__ = ("address", "closed", "connection", "has_heard_end", "heard", "hello", "why")
+
+    def __init__(self, hello: Message, address: str, connection: Connection | None, now: float) -> None:
+        self.hello, self.address, self.connection, self.heard = hello, address, connection, now
+        self.closed: float | None = None
+        self.why = ""
+        self.has_heard_end = False
+
+    @property
+    def rank(self) -> int:
+        """Of the node."""
+        return number(self.hello, "rank")
+
+    @property
+    def host(self) -> str:
+        """What it calls itself, or where it is."""
+        return str(self.hello["host"] or self.address)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"node {self.rank} ({self.host})"
+
+    @property
+    def described(self) -> str:
+        """Its host and addresses."""
+        addresses = self.hello["addresses"]
+        shown = ", ".join(addresses) if isinstance(addresses, tuple) and addresses else self.address
+        return f"{self.hello['host']} ({shown})"
+
+    def reconnect(self, connection: Connection, address: str, now: float) -> None:
+        """It has begun a new connection: the old one is dead."""
+        if self.connection is not None:
+            self.connection.close()
+        self.connection, self.closed, self.heard, self.address = connection, None, now, address
+
+    def hang_up(self) -> None:
+        """End its connection, if there is one."""
+        if self.connection is not None:
+            self.connection.close()
+            self.connection = None
+
+    def outwait(self, slept_s: float) -> None:
+        """Give it the time that we have slept: what it has sent is still to be read."""
+        self.heard += slept_s
+        if self.closed is not None:
+            self.closed += slept_s
+
+
+class Roster:
+    """All nodes that have come.
+
+    Attributes:
+        members: By rank; node 0 itself is one.
+        node_count: How many there are to be.
+    """
+
+    def __init__(self, node_count: int, own: Member) -> None:
+        self.node_count = node_count
+        self.members: dict[int, Member] = {0: own}
+
+    def missing(self) -> list[int]:
+        """Return the ranks of the nodes that have not said hello."""
+        return [rank for rank in range(self.node_count) if rank not in self.members]
+
+    def send_all(self, message: Message) -> None:
+        """Tell all nodes but node 0 itself."""
+        for member in list(self.members.values()):
+            if member.connection is not None:
+                member.connection.send(message)
+
+    def send(self, rank: int, message: Message) -> bool:
+        """Tell one of them; False if it is not there.
+
+        Raises:
+            ValueError: It is longer than a frame may be.
+        """
+        member = self.members.get(rank)
+        if member is None or member.connection is None:
+            return False
+        member.connection.send(message)
+        return True
+
+    def is_behind(self, rank: int) -> bool:
+        """Whether a node has not yet taken what it was told."""
+        member = self.members.get(rank)
+        return member is not None and member.connection is not None and member.connection.has_unsent
+
+    def why_silent(self, rank: int) -> str:
+        """Return why a node cannot be told anything now; empty if it can."""
+        member = self.members.get(rank)
+        if member is None:
+            return "it has not come yet"
+        if rank == 0 or member.connection is not None:
+            return ""
+        return "its launcher has ended" if member.has_heard_end else f"it is not connected ({member.why})"

@@ -1,0 +1,266 @@
+"""From a plan to a supervisor that starts and ends with those of the other nodes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.environ import REHEARSED, is_loopback
+from launcher.errors import NotReady, Problem
+from launcher.host import Host
+from launcher.model import Peers, Plan
+from launcher.peers.doors import listen
+from launcher.peers.facts import read_facts
+from launcher.peers.hub import Hub
+from launcher.peers.keys import make_key, name_job, read_token
+from launcher.peers.link import Link
+from launcher.peers.reach import ANYWHERE, find_reasons, is_reachable
+from launcher.peers.settings import Shape
+from launcher.peers.together import Together
+from launcher.redact import printable
+from launcher.run.execute import CPU_LIMIT
+from launcher.run.ports import is_taken, port_taken
+from launcher.run.spawn import Child
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    MakeChildren = Callable[[Plan], Sequence[Child]]
+    Replan = Callable[[int], Plan]
+
+HOSTS_ASKED = 3
+"""Nodes that are tried for the way that leads to them; names of more would cost time."""
+FILES, FILES_PER_NODE = 256, 1
+PORTS_AHEAD = 200
+"""Ports above the master's that are tried when that one is taken."""
+
+
+def run_together(
+    plan: Plan,
+    peers: Peers,
+    command: Sequence[str],
+    make_children: MakeChildren,
+    replan: Replan,
+    environ: Mapping[str, str],
+    checks: Callable[[], Sequence[str]] | None = None,
+) -> int:
+    """Run this node's part of a job of several nodes; return the job's status.
+
+    Args:
+        plan: The plan of this node.
+        peers: How the launchers find each other.
+        command: What the user asked to run, before it became that of each process.
+        make_children: From a plan to the processes to start.
+        replan: From another port of the rendezvous to the plan with it.
+        environ: The environment that the launcher was started with.
+        checks: To be made beside the processes; see `launcher.run.supervise.supervise`.
+
+    Raises:
+        LauncherError: The nodes do not come together, or our processes cannot be started.
+    """
+    host = Host()
+    shape = plan_shape(plan, peers)
+    token = read_token(peers.token_file, environ)
+    key = make_key(token, name_job(environ, plan.allocation, _rendezvous_id(plan)))
+    session = os.urandom(8).hex()
+    hello = {**read_facts(plan, command, host, environ), "rank": shape.node_rank, "session": session}
+
+    def make_channel(together: Together) -> Hub | Link:
+        if shape.node_rank != 0:
+            return Link(key, shape, hello, together.loop, together.say, together.deliver)
+        return make_hub(plan, host, shape, hello, key, together, has_token=token is not None)
+
+    def make(agreed: Mapping[str, object]) -> Sequence[Child]:
+        port = agreed.get("master_port")
+        if not isinstance(port, int) or port == plan.topology.master_port:
+            return make_children(plan)
+        return make_children(check_port(replan(port), port))
+
+    if plan.widen_cpus:
+        os.sched_setaffinity(0, range(CPU_LIMIT))
+    together = Together(shape, make_channel, make, plan.supervision, environ)
+    together.checks, together.command = checks, command
+    return together.run()
+
+
+def make_hub(
+    plan: Plan,
+    host: Host,
+    shape: Shape,
+    hello: Mapping[str, object],
+    key: bytes,
+    together: Together,
+    *,
+    has_token: bool,
+) -> Hub:
+    """Return node 0's end of the channel, and say where it listens.
+
+    Args:
+        plan: The plan of node 0.
+        host: Node 0.
+        shape: The job.
+        hello: What node 0 says of itself.
+        key: Of the job.
+        together: The supervisor whose channel it is.
+        has_token: Whether the key is that of a token.
+
+    Raises:
+        NotReady: There is no address or no free port to listen at.
+    """
+    raise_limit(shape.node_count)
+    listener, port = open_listener(host, shape)
+    together.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
+
+    def look_for(ranks: Sequence[int]) -> dict[int, str]:
+        return find_reasons({rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}, port)
+
+    return Hub(
+        listener,
+        key,
+        shape,
+        {**hello, "mono_ns": 0},
+        together.loop,
+        together.say,
+        together.deliver,
+        lambda: agree(plan, together.say),
+        look_for,
+    )
+
+
+def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
+    """Return where node 0 listens, and what is to be known of that."""
+    place = f"control channel: {address} port {port}"
+    if is_loopback(address):
+        place += (
+            f", which only launchers on this machine reach: {printable(shape.address)} means that here, "
+            "and there is no other address"
+        )
+    if not has_token:
+        place += (
+            "; no token (LAUNCHER_TOKEN, --token-file): who reaches it and knows what the job is called "
+            "can take part"
+        )
+    return place
+
+
+def plan_shape(plan: Plan, peers: Peers) -> Shape:
+    """Return the job as its channel sees it."""
+    allocation = plan.allocation
+    assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101 - see plan_peers
+    return Shape(
+        node_rank=allocation.node_rank,
+        node_count=allocation.node_count,
+        world_size=plan.topology.world_size,
+        address=allocation.master_addr,
+        ports=peers.ports,
+        hosts=allocation.hosts,
+        timeout_s=peers.timeout_s,
+        lost_after_s=peers.lost_after_s,
+        grace_s=plan.supervision.grace_s,
+        keep_going=peers.keep_going,
+        master_port=plan.topology.master_port,
+    )
+
+
+def _rendezvous_id(plan: Plan) -> str:
+    words = plan.agent.argv if plan.agent is not None else ()
+    return next((word.partition("=")[2] for word in words if word.startswith("--rdzv_id=")), "")
+
+
+def open_listener(host: Host, shape: Shape) -> tuple[socket.socket, int]:
+    """Return a socket that listens at the cluster's address, and its port.
+
+    Raises:
+        NotReady: No port is free there.
+    """
+    address = find_address(shape.address, shape.hosts, host)
+    try:
+        return listen(address, shape.ports)
+    except OSError as error:
+        ports = f"{shape.ports[0]}" if len(shape.ports) == 1 else f"{shape.ports[0]} to {shape.ports[-1]}"
+        raise NotReady(
+            Problem(
+                "no-control-port",
+                f"cannot listen at {address} port {ports}: {error.strerror}",
+                "control channel of node 0",
+                "--control-port N with a port that is free, the same on all nodes (or --no-peers)",
+            )
+        ) from error
+
+
+def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
+    """Return the address of ours at which the other nodes find us; never that of all interfaces.
+
+    It is our loopback only where that is what the job's name for this node means here, and there is no
+    other address: launchers on this machine find us there.
+
+    Args:
+        master: What the job calls this node: a name or an address.
+        hosts: The nodes by rank, if they are listed.
+        host: This node.
+
+    Raises:
+        NotReady: This node has no address at which another one could find it.
+    """
+    if master.startswith(REHEARSED):
+        return master  # nodes that are addresses of one machine, which no interface lists
+    own = host.own_addresses() - {host.hostname()}
+    address = host.address_of(master)
+    if address in own and not is_loopback(address):
+        return address
+    # A name that stands for 127.0.1.1 here (Debian), or for a service in front of us (Kubernetes)
+    for other in (*[name for name in hosts[1:] if name][:HOSTS_ASKED], *ANYWHERE):
+        towards = host.address_towards(other)  # None for a name that does not resolve yet
+        if towards in own and is_reachable(towards):
+            return towards
+    outside = sorted(filter(is_reachable, own), key=lambda item: (":" in item, item))
+    if outside:
+        return outside[0]
+    if address in own:
+        return address
+    raise NotReady(
+        Problem(
+            "no-control-address",
+            f"this node has no address at which the other nodes could find it: {', '.join(sorted(own))}",
+            f"control channel of node 0, which the job calls {printable(master)}",
+            "a network interface with an address that the other nodes reach; --master-addr with that address",
+        )
+    )
+
+
+def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
+    """Return what all nodes are told at the start: a port of the rendezvous that is free here."""
+    asked = plan.topology.master_port
+    serves_above = any(str(asked + 1) in beside.argv for beside in plan.companions)
+    taken = is_taken(asked) or (serves_above and is_taken(asked + 1))
+    if plan.allocation.ranks_at_start or not taken:
+        return {"master_port": asked}
+    ahead = range(asked + 1, min(asked + PORTS_AHEAD, (1 << 16) - 1))
+    # And the one above, where Horovod's processes meet
+    port = next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
+    if port is None:
+        port = Host().free_port()
+    say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead")
+    return {"master_port": port}
+
+
+def check_port(plan: Plan, port: int) -> Plan:
+    """Return the plan if it has that port.
+
+    Raises:
+        NotReady: Something that the user has set insists on another one.
+    """
+    if plan.topology.master_port == port:
+        return plan
+    user = "MASTER_PORT, on which this node insists"
+    raise NotReady(port_taken(plan.topology.master_port, "node 0", user, "", "--master-port"))
+
+
+def raise_limit(node_count: int) -> None:
+    """Raise how many files node 0 may have open, where it needs more; its processes inherit that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES + 256 + FILES_PER_NODE * node_count
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))

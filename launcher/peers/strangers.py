@@ -1,0 +1,52 @@
+"""Connections that turned out to be none of the job's: counted and named, in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from launcher.redact import printable
+
+NAMED_MAX = 20
+"""Pairs of address and reason that are remembered; more of them are only counted."""
+
+
+class Strangers:
+    """Who has come and was turned away, and why."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.total = 0
+        self._say = say
+
+    def note(self, address: str, why: str) -> None:
+        """Somebody was turned away; said the first time, counted from then on.
+
+        Args:
+            address: Where it came from.
+            why: The kind of reason; behind a colon what is special of this one, which makes no other kind.
+        """
+        self.total += 1
+        kind, colon, detail = why.partition(": ")
+        pair = (printable(address)[:64], printable(kind)[:160])
+        if pair in self.counts or len(self.counts) < NAMED_MAX:
+            self.counts[pair] += 1
+            if self.counts[pair] == 1:
+                shown = printable(colon + detail)[:160]
+                self._say(f"control channel: turned away {pair[0]}: {pair[1]}{shown}")
+
+    def summary(self) -> str:
+        """Return how often that happened; empty if it did not, or was said already."""
+        if self.total <= len(self.counts):
+            return ""
+        named = ", ".join(
+            f"{address} {count} x ({why})" for (address, why), count in self.counts.most_common(5)
+        )
+        return f"control channel: turned away {self.total} connections: {named}"
+
+    def reasons(self) -> dict[str, str]:
+        """Return why it was, by address; of several reasons the last new one."""
+        found = {}
+        for address, why in self.counts:
+            found[address] = why
+        return found

@@ -1,0 +1,203 @@
+"""What launchers say to each other: a handshake of fixed size, then sealed frames of JSON.
+
+Handshake: the caller sends ``HELLO`` and a nonce; the hub answers with its own nonce and a proof that it has
+the key of the job; the caller sends its proof. Nothing that either side says before is parsed, and none of
+it is longer than 64 bytes. From then on a frame is ``length | seal | JSON``, where the seal is an HMAC by a
+key of this connection and this direction over a counter and the JSON: a frame that was made by somebody
+else, changed, repeated, left out or sent back ends the connection.
+
+Nothing is encrypted: facts, heartbeats and the last lines of a failed process are in the clear.
+
+Source: RFC 2104 (HMAC; truncation to half of its length, section 5); NIST SP 800-108.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import struct
+from collections.abc import Iterator, Mapping
+
+from launcher.mpi.wire import Garbled, number, parse, text
+from launcher.redact import printable, redact
+
+__all__ = [
+    "CALL_BYTES",
+    "FRAME_LIMIT_BYTES",
+    "OTHER_KEY",
+    "Answering",
+    "Calling",
+    "Garbled",
+    "Intruder",
+    "Sealed",
+    "number",
+    "text",
+    "words",
+]
+
+FRAME_LIMIT_BYTES = 1 << 16
+"""Of the JSON of one frame; a verdict is shortened until it fits."""
+SEAL_BYTES = 16
+NONCE_BYTES = PROOF_BYTES = 32
+HELLO = b"launcher/peers/1"
+CALL_BYTES = len(HELLO) + NONCE_BYTES
+ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
+REFUSAL = bytes(PROOF_BYTES)
+"""In place of a proof: the other side has none, so it gets none."""
+OTHER_KEY = "another token"
+"""In the reason of a handshake that failed, by which the fix is found."""
+_HEADER = struct.Struct(">I")
+_COUNTER = struct.Struct(">Q")
+
+
+def words(message: Mapping[str, object], name: str, length: int) -> str:
+    """Return a text of a message as it may be shown: printable, without secrets, not longer than that.
+
+    What is far longer is cut first: the look for secrets takes its time with each character.
+    """
+    return printable(redact(text(message, name)[: 4 * length]))[:length]
+
+
+class Intruder(Garbled):
+    """Who is at the other end does not have the key of this job."""
+
+
+class Sealed:
+    """One connection after the handshake: messages to bytes, and bytes to messages."""
+
+    def __init__(self, key_out: bytes, key_in: bytes) -> None:
+        self._key_out, self._key_in = key_out, key_in
+        self._sent = self._received = 0
+        self._buffer = b""
+
+    def seal(self, message: Mapping[str, object]) -> bytes:
+        """Return a message as a frame.
+
+        Raises:
+            ValueError: It is longer than a frame may be.
+        """
+        data = json.dumps(message, separators=(",", ":")).encode()
+        if len(data) > FRAME_LIMIT_BYTES:
+            raise ValueError(f"a message of {len(data)} bytes")
+        seal = hmac.digest(self._key_out, _COUNTER.pack(self._sent) + data, "sha256")[:SEAL_BYTES]
+        self._sent += 1
+        return _HEADER.pack(len(data)) + seal + data
+
+    def feed(self, data: bytes) -> Iterator[dict[str, object]]:
+        """Yield the messages that are complete now; what is kept is less than one frame and ``data``.
+
+        Raises:
+            Garbled: A frame that is too long, not sealed by the other side, out of order, or no JSON object.
+        """
+        self._buffer = buffer = self._buffer + data if self._buffer else data
+        start = 0
+        try:
+            while len(buffer) - start >= _HEADER.size:
+                (length,) = _HEADER.unpack_from(buffer, start)
+                if length > FRAME_LIMIT_BYTES:
+                    raise Garbled(f"a frame of {length} bytes, expected {FRAME_LIMIT_BYTES} at most")
+                end = start + _HEADER.size + SEAL_BYTES + length
+                if len(buffer) < end:
+                    break
+                frame = buffer[start + _HEADER.size : end]
+                start = end
+                yield self._open(frame)
+        finally:
+            self._buffer = buffer[start:]
+
+    def _open(self, frame: bytes) -> dict[str, object]:
+        seal, data = frame[:SEAL_BYTES], frame[SEAL_BYTES:]
+        expected = hmac.digest(self._key_in, _COUNTER.pack(self._received) + data, "sha256")[:SEAL_BYTES]
+        if not hmac.compare_digest(seal, expected):
+            raise Garbled("a frame with a wrong seal")
+        self._received += 1
+        return parse(data)
+
+
+class Answering:
+    """The hub's side of a handshake: bytes in, bytes out, and in the end a `Sealed`.
+
+    Attributes:
+        sealed: What to go on with, once the caller has proved itself.
+        rest: What the caller has sent after the handshake.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.sealed: Sealed | None = None
+        self.rest = b""
+        self._key, self._buffer = key, b""
+        self._nonces: bytes | None = None
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what has arrived, and return what to send.
+
+        Raises:
+            Intruder: The caller does not speak this protocol, or does not have the key.
+        """
+        self._buffer += data
+        reply = b""
+        if self._nonces is None:
+            begins = self._buffer[: len(HELLO)]
+            if begins != HELLO[: len(begins)]:
+                raise Intruder("does not speak the launchers' protocol")
+            if len(self._buffer) < CALL_BYTES:
+                return b""
+            theirs, self._buffer = self._buffer[len(HELLO) : CALL_BYTES], self._buffer[CALL_BYTES:]
+            ours = os.urandom(NONCE_BYTES)
+            self._nonces = theirs + ours
+            reply = ours + _prove(self._key, b"hub", self._nonces)
+        if len(self._buffer) >= PROOF_BYTES:
+            proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
+            self._buffer = b""
+            if not hmac.compare_digest(proof, _prove(self._key, b"caller", self._nonces)):
+                raise Intruder(f"has {OTHER_KEY}, or is of another job")
+            to_hub, to_caller = _make_keys(self._key, self._nonces)
+            self.sealed = Sealed(to_caller, to_hub)
+        return reply
+
+
+class Calling:
+    """A caller's side of a handshake.
+
+    Attributes:
+        call: What to send first.
+        sealed: What to go on with, once the hub has proved itself.
+        rest: What the hub has sent after the handshake.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self.sealed: Sealed | None = None
+        self.rest = b""
+        self._key, self._nonce, self._buffer = key, os.urandom(NONCE_BYTES), b""
+        self.call = HELLO + self._nonce
+
+    def feed(self, data: bytes) -> bytes:
+        """Take what has arrived, and return what to send.
+
+        Raises:
+            Intruder: The hub does not have the key; it is to be told `REFUSAL`.
+        """
+        self._buffer += data
+        if len(self._buffer) < ANSWER_BYTES:
+            return b""
+        answer, self.rest = self._buffer[:ANSWER_BYTES], self._buffer[ANSWER_BYTES:]
+        self._buffer = b""
+        nonces = self._nonce + answer[:NONCE_BYTES]
+        if not hmac.compare_digest(answer[NONCE_BYTES:], _prove(self._key, b"hub", nonces)):
+            raise Intruder(f"a launcher with {OTHER_KEY}, or of another job, or something else")
+        to_hub, to_caller = _make_keys(self._key, nonces)
+        self.sealed = Sealed(to_hub, to_caller)
+        return _prove(self._key, b"caller", nonces)
+
+
+def _prove(key: bytes, who: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(key, b"proof of the " + who + b" " + nonces, "sha256")
+
+
+def _make_keys(key: bytes, nonces: bytes) -> tuple[bytes, bytes]:
+    """Return the keys of a connection: for frames to the hub, and for frames to the caller."""
+    return (
+        hmac.digest(key, b"frames to the hub " + nonces, "sha256"),
+        hmac.digest(key, b"frames to the caller " + nonces, "sha256"),
+    )

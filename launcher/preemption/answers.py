@@ -1,0 +1,100 @@
+"""An answer of a metadata service, from the bytes that have come: bounded, and nothing is guessed."""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+
+LIMIT_BYTES = 1 << 16
+"""Head and body. Azure's answer for a scale set of 100 machines is a tenth of it."""
+END_OF_HEAD = b"\r\n\r\n"
+DIGITS_MAX = 8
+
+
+class Unclear(Exception):
+    """What has come is no answer to what was asked; the message says why, safe to show."""
+
+
+@frozen
+class Answer:
+    """What the service has said.
+
+    Attributes:
+        status: Of HTTP.
+        body: Whole.
+    """
+
+    status: int
+    body: bytes
+
+
+def parse_answer(data: bytes, *, has_ended: bool) -> Answer | None:
+    """Return the answer that bytes hold; None if there is more to come.
+
+    Args:
+        data: All that has come.
+        has_ended: Nothing more will.
+
+    Raises:
+        Unclear: It is none.
+    """
+    if len(data) > LIMIT_BYTES:
+        raise Unclear(f"an answer of more than {LIMIT_BYTES >> 10} KiB")
+    head, end, rest = data.partition(END_OF_HEAD)
+    if not end:
+        if has_ended:
+            raise Unclear("no answer of HTTP" if data else "closed without an answer")
+        return None
+    lines = head.decode("latin-1").split("\r\n")
+    status = _parse_status(lines[0])
+    body = _find_body(rest, dict(map(_parse_header, lines[1:])), has_ended)
+    if body is None and has_ended:
+        raise Unclear("an answer that ends in its middle")
+    return None if body is None else Answer(status, body)
+
+
+def _parse_status(line: str) -> int:
+    words = line.split(" ", 2)
+    is_http = words[0].startswith("HTTP/1.") and len(words) > 1
+    if not (is_http and len(words[1]) == 3 and words[1].isascii() and words[1].isdecimal()):
+        raise Unclear("no answer of HTTP")
+    return int(words[1])
+
+
+def _parse_header(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(":")
+    return name.strip().lower(), value.strip()
+
+
+def _find_body(rest: bytes, headers: dict[str, str], has_ended: bool) -> bytes | None:
+    """Return the body; None while it is not whole."""
+    if "chunked" in headers.get("transfer-encoding", "").lower():
+        return _join_chunks(rest)
+    digits = headers.get("content-length")
+    if digits is None:
+        return rest if has_ended else None
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS_MAX):
+        raise Unclear("an answer that does not say how long it is")
+    length = int(digits)
+    if length > LIMIT_BYTES:
+        raise Unclear(f"an answer of more than {LIMIT_BYTES >> 10} KiB")
+    return rest[:length] if len(rest) >= length else None
+
+
+def _join_chunks(rest: bytes) -> bytes | None:
+    """Return a body that comes in chunks (RFC 9112, section 7.1); None while the last is missing."""
+    body = b""
+    while True:
+        line, end, rest = rest.partition(b"\r\n")
+        if not end:
+            return None
+        try:
+            size = int(line.partition(b";")[0][: DIGITS_MAX + 1], 16)
+        except ValueError:
+            raise Unclear("chunks without a size") from None
+        if size < 0 or size > LIMIT_BYTES:
+            raise Unclear("chunks of no possible size")
+        if size == 0:
+            return body
+        if len(rest) < size + 2:
+            return None
+        body, rest = body + rest[:size], rest[size + 2 :]

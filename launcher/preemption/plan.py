@@ -1,0 +1,68 @@
+"""Whether a metadata service is asked if this machine is to be taken back, and which: pure."""
+
+from __future__ import annotations
+
+from launcher.environ import shorten
+from launcher.errors import Problem, UsageError
+from launcher.machine.azure_vm import CONTEXT
+from launcher.model import Preemption
+from launcher.options import Options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+AUTO, OFF = "auto", "off"
+AZURE, AWS, GCP = "azure", "aws", "gcp"
+BATCH_DEDICATED = "AZ_BATCH_NODE_IS_DEDICATED"  # true, false: a spot or low-priority node
+CHEAP = ("lowpriority", "spot")
+"""What Azure calls a machine that it may take back, in lower case and without what stands between."""
+
+
+def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption | None:
+    """Return which service is asked, and why; None for none.
+
+    Args:
+        options: What the user asked for.
+        environ: The environment of the launcher.
+    """
+    asked = options.text("preemption", AUTO)
+    if asked == AUTO:
+        return find_evidence(environ)
+    return None if asked == OFF else Preemption(asked, options.origins("preemption")[0], is_asked=True)
+
+
+def refuse_fleet(origin: str) -> UsageError:
+    """Return that mpirun's nodes cannot be told; a variable may be an image's, for jobs of other kinds."""
+    what = f"{origin}: mpirun starts the processes, and nobody tells its nodes of this"
+    fix = "leave it out, or let the launcher start the processes: --engine process"
+    return UsageError(Problem("engine-conflict", what, "command line", fix))
+
+
+def find_evidence(environ: Mapping[str, str]) -> Preemption | None:
+    """Return what the platform says of this machine, if that is that it may be taken back.
+
+    Azure Batch and Azure ML do. SageMaker's managed spot training, SkyPilot, Slurm and Kubernetes say it in
+    no variable: there it is for the user to ask.
+    """
+    dedicated = environ.get(BATCH_DEDICATED, "")
+    if dedicated.strip().lower() == "false":
+        return Preemption(AZURE, f"{BATCH_DEDICATED}={shorten(dedicated)!r}")
+    priority = _read_priority(environ.get(CONTEXT, ""))
+    if priority.lower().replace("_", "").replace("-", "").replace(" ", "") in CHEAP:
+        return Preemption(AZURE, f"{CONTEXT}: vm_priority {shorten(priority)!r}")
+    return None
+
+
+def _read_priority(text: str) -> str:
+    """Return ``vm_priority`` of Azure ML's common runtime; empty where it is null or missing."""
+    if "vm_priority" not in text:
+        return ""
+    import json
+
+    try:
+        context = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    value = context.get("vm_priority") if isinstance(context, dict) else None
+    return value if isinstance(value, str) else ""

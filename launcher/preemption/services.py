@@ -1,0 +1,227 @@
+"""What three clouds are asked, and what their answers mean: pure but for what each has learned before.
+
+Source: Azure, "Scheduled Events for Linux VMs" (version 2020-07-01) and "Azure Instance Metadata Service";
+AWS, "Spot Instance interruption notices" and "Use the Instance Metadata Service" (version 2); Google
+Cloud, "Create and use preemptible VMs" (detecting preemption from inside).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from launcher.frozen import frozen
+from launcher.preemption.answers import Answer, Unclear
+from launcher.preemption.plan import AWS, AZURE, GCP
+from launcher.redact import printable, redact
+
+OK, UNAUTHORIZED, NOT_FOUND = 200, 401, 404
+WORDS_LENGTH = 200
+NAME_LENGTH = 128
+TOKEN_LENGTH = 1024
+EVENTS_MAX = 1000
+SCHEDULED = {
+    "Preempt": "takes this spot machine back",
+    "Terminate": "deletes this machine",
+    "Redeploy": "moves this machine to other hardware",
+    "Reboot": "restarts this machine",
+}
+"""Azure's kinds of events that end what runs. Not Freeze, a pause of a few seconds."""
+
+
+@frozen
+class Notice:
+    """The cloud says that it takes this machine back.
+
+    Attributes:
+        key: Tells it apart from others of the same machine.
+        what: In words: who does what to whom; safe to show.
+        at: When, seconds since 1970; None for at any moment.
+    """
+
+    key: str
+    what: str
+    at: float | None
+
+
+class Azure:
+    """Scheduled Events, of which those of other machines of the scale set are none of ours."""
+
+    title = "Azure"
+    every_s = 2.0
+    NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+    EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+
+    def __init__(self) -> None:
+        self._name = ""
+
+    def request(self) -> bytes:
+        """Return what is asked next: what we are called, then what is scheduled."""
+        return _get(self.EVENTS if self._name else self.NAME, "169.254.169.254", {"Metadata": "true"})
+
+    def read(self, answer: Answer) -> list[Notice] | None:
+        """Return what is scheduled for this machine; None where there is more to ask.
+
+        Raises:
+            Unclear: The answer says nothing that we understand.
+        """
+        _expect_ok(answer)
+        if not self._name:
+            name = answer.body.decode("ascii", "replace").strip()
+            if not name or len(name) > NAME_LENGTH or not name.isascii() or not name.isprintable():
+                raise Unclear("it does not say what this machine is called")
+            self._name = name
+            return None
+        document = _parse_json(answer.body)
+        events = document.get("Events")
+        if not isinstance(events, list):
+            raise Unclear("an answer without Events")
+        found = (self._read_event(event) for event in events[:EVENTS_MAX] if isinstance(event, dict))
+        return [notice for notice in found if notice is not None]
+
+    def _read_event(self, event: Mapping[str, object]) -> Notice | None:
+        kind, resources = event.get("EventType"), event.get("Resources")
+        means = SCHEDULED.get(kind) if isinstance(kind, str) else None
+        names = [name.lower() for name in _texts(resources)]
+        if means is None or self._name.lower() not in names:
+            return None
+        why = _words(event.get("Description"))
+        what = f"{self.title} {means} (scheduled event {kind}, {self._name}{f': {why}' if why else ''})"
+        at = None if event.get("EventStatus") == "Started" else parse_time(event.get("NotBefore"))
+        return Notice(str(event.get("EventId"))[:NAME_LENGTH], what, at)
+
+
+class Aws:
+    """The interruption notice of a spot instance, behind a token that we fetch first."""
+
+    title = "AWS"
+    every_s = 5.0
+    TOKEN = "/latest/api/token"  # noqa: S105 - a path
+    ACTION = "/latest/meta-data/spot/instance-action"
+    LASTS_S = 21600
+    ACTIONS = ("hibernate", "stop", "terminate")
+
+    def __init__(self) -> None:
+        self._token = ""
+
+    def request(self) -> bytes:
+        """Return what is asked next: a token, then the notice."""
+        host = "169.254.169.254"
+        if not self._token:
+            wanted = {"X-aws-ec2-metadata-token-ttl-seconds": str(self.LASTS_S), "Content-Length": "0"}
+            return _get(self.TOKEN, host, wanted, "PUT")
+        return _get(self.ACTION, host, {"X-aws-ec2-metadata-token": self._token})
+
+    def read(self, answer: Answer) -> list[Notice] | None:
+        """Return the notice, if there is one; None where there is more to ask.
+
+        Raises:
+            Unclear: The answer says nothing that we understand.
+        """
+        if not self._token:
+            _expect_ok(answer)
+            token = answer.body.decode("latin-1").strip()
+            if not token or len(token) > TOKEN_LENGTH or not token.isascii() or not token.isprintable():
+                raise Unclear("it gives no token")  # nor anything else that would be a header of ours
+            self._token = token
+            return None
+        if answer.status == UNAUTHORIZED:
+            self._token = ""
+            raise Unclear("it does not take its own token any more")
+        if answer.status == NOT_FOUND:
+            return []
+        _expect_ok(answer)
+        document = _parse_json(answer.body)
+        action = document.get("action")
+        if action not in self.ACTIONS:
+            raise Unclear("an answer without a known action")
+        # Hibernation begins at once, whatever time it names
+        at = None if action == "hibernate" else parse_time(document.get("time"))
+        what = f"AWS takes this spot instance back (interruption notice: {action})"
+        return [Notice(f"{action} {document.get('time')}"[:NAME_LENGTH], what, at)]
+
+
+class Gcp:
+    """Whether a spot machine has been preempted: true for the 30 seconds that it has left."""
+
+    title = "Google Cloud"
+    every_s = 2.0
+    PREEMPTED = "/computeMetadata/v1/instance/preempted"
+    """Without wait_for_change: a connection that is kept open for days is one that may be dead."""
+
+    def request(self) -> bytes:
+        """Return what is asked."""
+        return _get(self.PREEMPTED, "metadata.google.internal", {"Metadata-Flavor": "Google"})
+
+    def read(self, answer: Answer) -> list[Notice] | None:
+        """Return the notice, if there is one.
+
+        Raises:
+            Unclear: The answer says nothing that we understand.
+        """
+        _expect_ok(answer)
+        word = answer.body.strip().upper()
+        if word not in (b"TRUE", b"FALSE"):
+            raise Unclear("an answer that is neither TRUE nor FALSE")
+        what = "Google Cloud takes this spot machine back (instance/preempted is TRUE)"
+        return [Notice("preempted", what, None)] if word == b"TRUE" else []
+
+
+Service = Azure | Aws | Gcp
+
+
+def make_service(name: str) -> Service:
+    """Return a service by its name in ``--preemption``."""
+    kinds: dict[str, type[Azure] | type[Aws] | type[Gcp]] = {AZURE: Azure, AWS: Aws, GCP: Gcp}
+    return kinds[name]()
+
+
+def parse_time(value: object) -> float | None:
+    """Return a time as Azure (RFC 1123) or AWS (RFC 3339) writes it, in seconds since 1970; else None."""
+    from email.utils import parsedate_to_datetime
+
+    if not isinstance(value, str) or len(value) > NAME_LENGTH:
+        return None
+    for parse in (parsedate_to_datetime, _parse_iso):
+        try:
+            moment = parse(value)
+            aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=timezone.utc)
+            return aware.timestamp()
+        except (ValueError, TypeError, IndexError, OverflowError):
+            continue
+    return None
+
+
+def _parse_iso(text: str) -> datetime:
+    return datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
+
+
+def _get(path: str, host: str, headers: Mapping[str, str], verb: str = "GET") -> bytes:
+    lines = [f"{verb} {path} HTTP/1.1", f"Host: {host}", "Connection: close", "User-Agent: launcher"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+def _expect_ok(answer: Answer) -> None:
+    if answer.status != OK:
+        raise Unclear(f"status {answer.status}")
+
+
+def _parse_json(body: bytes) -> Mapping[str, object]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        raise Unclear("an answer that is no JSON") from None
+    if not isinstance(document, dict):
+        raise Unclear("an answer that is no JSON object")
+    return document
+
+
+def _texts(value: object) -> list[str]:
+    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
+
+def _words(value: object) -> str:
+    """Return words of the service, safe to show on one line."""
+    return " ".join(printable(redact(value)).split())[:WORDS_LENGTH] if isinstance(value, str) else ""

@@ -1,0 +1,152 @@
+"""Asks a metadata service every few seconds, and tells what it announces, withdraws, and when it is time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from launcher.model import Preemption
+from launcher.preemption.answers import Answer, Unclear
+from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
+from launcher.preemption.exchange import Exchange
+from launcher.preemption.services import Notice, make_service
+from launcher.run.loop import Loop
+
+NOTICE_S = 30.0
+"""What is left where nobody says how much: Azure gives a spot machine so much at least, Google so much."""
+RARELY_AFTER, RARELY_S = 10, 30.0
+"""After so many failures in a row it is asked so seldom: a machine without such a service has none later."""
+STEPS_MAX = 3
+"""Questions that may follow each other at once: for a name, or a token, and for what is announced."""
+
+
+class Watch:
+    """What the cloud says of this machine, as a timer of the supervisor's loop.
+
+    Attributes:
+        due: When `fire` has something to do; None once it is over.
+    """
+
+    def __init__(
+        self,
+        planned: Preemption,
+        grace_s: float,
+        loop: Loop,
+        say: Callable[[str], None],
+        tell: Callable[[str, str, float], object],
+    ) -> None:
+        """Begin to ask at the next `fire`.
+
+        Args:
+            planned: Whom, and why.
+            grace_s: What the processes have between the signal and SIGKILL.
+            loop: Waits for the answers.
+            say: Says something in the log.
+            tell: Hears (`ANNOUNCED`, `WITHDRAWN` or `DUE`, in words, seconds that are left).
+        """
+        self.due: float | None = time.monotonic()
+        self._service = make_service(planned.service)
+        self._lead_s, self._loop, self._say, self._tell = grace_s + MARGIN_S, loop, say, tell
+        self._ask_at = self.due
+        self._exchange: Exchange | None = None
+        self._steps = self._failures = 0
+        self._complaint = ""
+        self._notice: Notice | None = None
+        self._deadline = 0.0  # seconds since 1970, of the notice
+        say(f"preemption: {self._service.title} is asked every {self._service.every_s:g} s ({planned.why})")
+
+    def fire(self, now: float) -> None:
+        """Ask, give an answer up that does not come, or tell that it is time."""
+        if self._notice is not None and time.time() >= self._deadline - self._lead_s:
+            self._end(self._notice)
+            return
+        if self._exchange is not None:
+            if now >= self._exchange.until:
+                self._exchange.give_up()
+        elif now >= self._ask_at:
+            self._steps = 0
+            self._ask()
+        self._set_due()
+
+    def close(self) -> None:
+        """Ask no more."""
+        self.due = None
+        if self._exchange is not None:
+            self._exchange.close()
+            self._exchange = None
+
+    def _ask(self) -> None:
+        self._steps += 1
+        self._exchange = Exchange(self._service.request(), self._loop, self._on_outcome)
+        self._exchange.begin()
+
+    def _on_outcome(self, outcome: Answer | str) -> None:
+        """The service has answered, or has not."""
+        self._exchange = None
+        self._ask_at = time.monotonic() + self._service.every_s
+        try:
+            if isinstance(outcome, str):
+                raise Unclear(outcome)
+            found = self._service.read(outcome)
+        except Unclear as unclear:
+            self._complain(str(unclear))
+        else:
+            if found is None and self._steps < STEPS_MAX:
+                self._ask()
+            elif found is not None:
+                self._praise()
+                self._take(found)
+        self._set_due()
+
+    def _complain(self, why: str) -> None:
+        """Say once that there is no usable answer: it is the platform's affair, and none of the job."""
+        self._failures += 1
+        if self._failures >= RARELY_AFTER:
+            self._ask_at = time.monotonic() + RARELY_S
+        if not self._complaint:
+            self._complaint = why
+            self._say(
+                f"preemption: {self._service.title}'s metadata service gives no usable answer ({why}); "
+                "the job goes on, and it is asked again"
+            )
+
+    def _praise(self) -> None:
+        if self._complaint:
+            self._complaint = ""
+            self._say(f"preemption: {self._service.title}'s metadata service answers now")
+        self._failures = 0
+
+    def _take(self, found: list[Notice]) -> None:
+        """Compare what is announced now with what was."""
+        if not found:
+            if self._notice is not None:
+                gone, self._notice = self._notice, None
+                self._tell(WITHDRAWN, gone.what, 0.0)
+            return
+        notice = min(found, key=self._find_deadline)
+        if notice == self._notice:
+            return
+        deadline = self._find_deadline(notice)
+        is_known = self._notice is not None and self._notice.key == notice.key
+        self._notice, self._deadline = notice, deadline
+        left_s = deadline - time.time()
+        if notice.at is None or left_s <= self._lead_s:
+            self._end(notice)
+        else:
+            self._tell(ANNOUNCED, f"{notice.what}{', at another time' if is_known else ''}", left_s)
+
+    def _find_deadline(self, notice: Notice) -> float:
+        return time.time() + NOTICE_S if notice.at is None else notice.at
+
+    def _end(self, notice: Notice) -> None:
+        """It is time; nothing that is said later changes that."""
+        self.close()
+        self._tell(DUE, notice.what, max(0.0, self._deadline - time.time()))
+
+    def _set_due(self) -> None:
+        if self.due is None:
+            return
+        times = [self._ask_at if self._exchange is None else self._exchange.until]
+        if self._notice is not None:
+            times.append(time.monotonic() + self._deadline - self._lead_s - time.time())
+        self.due = min(times)

@@ -1,0 +1,139 @@
+"""The parent of processes that knows when they have to end.
+
+One that fails ends the others, the last rank ends their companions; and the observers of stalls and of
+NCCL's network end a job that goes nowhere, or over the wrong network.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.run.folder import NCCL_FILE
+from launcher.run.loop import Later
+from launcher.run.parent import Parent
+from launcher.run.sig import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.run.process import Process
+    from launcher.run.spawn import Child
+    from launcher.run.watching import Watching
+
+
+class Keeper(Parent):
+    """A parent that ends its processes where they cannot go on.
+
+    Attributes:
+        watching: The observers of this attempt.
+        told_before: The signal by which we were told to end before anything had failed.
+        stalled: Why the job was ended that hung.
+        mismatch: Which network NCCL uses that it must not use, and what mends that.
+        nccl_path: Where rank 0's NCCL writes, if it is to be heard.
+    """
+
+    watching: Watching | None = None
+    told_before: int | None = None
+    stalled: str | None = None
+    mismatch: tuple[str, str] | None = None
+    nccl_path: str | None = None
+
+    def begin_attempt(self) -> None:
+        """Be ready to start everybody: nothing of an attempt before counts any more."""
+        super().begin_attempt()
+        self.told_before = None
+
+    def spared(self) -> tuple[int, ...]:
+        """Our own children that are none of the job."""
+        return (*super().spared(), *(() if self.watching is None else self.watching.helpers()))
+
+    # --- who has failed, who is left
+
+    def act_on_end(self, process: Process) -> None:
+        """A process has ended: with the first failure the others end, with the last rank their companions."""
+        if process.status and self.first is None and not (process.child.companion and self.ranks_have_ended):
+            self.first = process
+            self.relay.note_end()
+            self.told_before = self.relay.told
+            if self.watching is not None:
+                self.loop.guard(self.watching.note_failure)
+            if not self.stopper.begun and self.refused is None:
+                self.stop_others(process)
+        if self.ranks_have_ended and not self.stopper.begun:
+            self.end_companions(asked=not process.child.companion)
+
+    def stop_others(self, process: Process) -> None:
+        """One has failed: the others would wait for it forever."""
+        others = len(self.running)
+        if others:
+            self.say(f"{process.name} {process.end}; stopping the other {others}")
+            self.stopper.begin(signal.SIGTERM)
+
+    @property
+    def ranks_have_ended(self) -> bool:
+        """Whether all ranks of this node have ended; what becomes of their companions does not count then."""
+        return self.has_ranks and all(process.child.companion for process in self.running.values())
+
+    def end_companions(self, *, asked: bool = False) -> None:
+        """The ranks have ended: tell their companions to, but leave those time that end by themselves.
+
+        Args:
+            asked: The last rank has just ended, and the time begins.
+        """
+        if any(process.child.finishes for process in self.running.values()):
+            if asked:
+                due = time.monotonic() + self.watch.grace_s
+                self.loop.timers.append(Later(due, self.stop_companions))
+        elif self.running:
+            self.stopper.begin(signal.SIGTERM)
+
+    def stop_companions(self) -> None:
+        """The time is over of companions that end by themselves."""
+        if self.running and not self.stopper.begun:
+            names = ", ".join(process.name for process in self.running.values())
+            self.say(f"{names}: still there {self.watch.grace_s:g} s after the last rank; SIGTERM")
+            self.stopper.begin(signal.SIGTERM)
+
+    # --- stalls, and NCCL's network
+
+    def watch_progress(self) -> None:
+        """Watch for progress, and for a stand."""
+        from launcher.run.watching import Watching
+
+        before = None if self.watching is None else self.watching.before
+        self.watching = Watching(self.watch, self.loop, self.output, self.environ, self.running, before)
+        self.watching.begin(
+            self.stop_stalled, lambda: self.stopper.begun, self.folder.path, self.node.world_size
+        )
+
+    def listen_to_nccl(self) -> None:
+        """Hear which network NCCL uses, if that is to be proven."""
+        if self.watching is not None:
+            self.watching.listen(self.nccl_path, self.stop_unproven, keeps=self.folder.keeps)
+
+    def watch_no_more(self) -> None:
+        """The processes of an attempt have ended."""
+        if self.watching is not None:
+            self.loop.guard(self.watching.end)
+            self.folder.keeps = self.folder.keeps or bool(self.watching.stall_reports)
+
+    def plan_witness(self, child: Child) -> dict[str, str]:
+        """Return what makes rank 0's NCCL write where we read, if it is to be heard."""
+        proof = self.watch.proof
+        if proof is None or child.rank:
+            return {}
+        self.nccl_path = self.folder.make_file(self.attempt, child.folder, "nccl.log")
+        if self.nccl_path is None:
+            self.say("the fabric is not verified: there is no folder for what NCCL writes")
+            return {}
+        return {**dict(proof.settings), NCCL_FILE: self.nccl_path}
+
+    def stop_stalled(self, reason: str) -> None:
+        """The job hangs, and is to end as a failure."""
+        self.stalled = self.stalled or reason
+        self.stopper.begin(signal.SIGTERM)
+
+    def stop_unproven(self, reason: str, fix: str) -> None:
+        """NCCL uses another network than the one that must be used: the job is to end as a failure."""
+        self.mismatch = self.mismatch or (reason, fix)
+        self.say(f"not the fabric that is required, the job ends: {reason}; fix: {fix}")
+        self.stopper.begin(signal.SIGTERM)

@@ -1,0 +1,147 @@
+"""The last screen of the log: a verdict as text, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from launcher.run.presentable import shorten_lines
+from launcher.run.verdict import End, Verdict
+
+SCREEN_LINES = 40
+WIDTH = 200
+"""Characters of a quoted line on the screen; the record has more."""
+CAUSES_SHOWN = 3
+GROUPS_SHOWN = 4
+LEFT_SHOWN = 3
+STDERR_SHOWN = 8
+"""Lines of stderr on the screen at least, beside a long traceback."""
+ENDED_BY_US = ("stalled", "other-fabric", "preempted")
+
+
+def render_text(verdict: Verdict, color: bool = False) -> str:
+    """Return the last screen of the log: at most about `SCREEN_LINES` lines, with a newline at the end."""
+    head = list(_head(verdict))
+    tail = list(_tail(verdict))
+    room = max(10, SCREEN_LINES - len(head) - len(tail) - 2)
+    wanted = (
+        STDERR_SHOWN if traceback_is_enough(verdict) else max(STDERR_SHOWN, room - len(verdict.traceback))
+    )
+    stderr_room = min(len(verdict.stderr), wanted)
+    traceback = _quoted(verdict.traceback, room - stderr_room)
+    stderr = [_cut(line) for line in verdict.stderr[len(verdict.stderr) - stderr_room :]]
+    lines = list(head)
+    if traceback:
+        lines += [f"  traceback, from its {verdict.traceback_from}:", *(f"  | {line}" for line in traceback)]
+    if stderr:
+        lines += ["  its stderr ended with:", *(f"  | {line}" for line in stderr)]
+    lines += tail
+    if color:
+        lines = _colored(lines)
+    return "".join(f"launcher: {line}\n" for line in lines)
+
+
+def traceback_is_enough(verdict: Verdict) -> bool:
+    """Whether the reason is known without many lines of what was written before."""
+    return bool(verdict.traceback) or verdict.told is not None
+
+
+def _head(verdict: Verdict) -> Iterator[str]:
+    first = verdict.first
+    of_all = "" if verdict.world_size is None else f" of {verdict.world_size}"
+    was_stopped = verdict.told is not None or any(cause.code in ENDED_BY_US for cause in verdict.causes)
+    what = "ended first" if was_stopped else "failed first"
+    who = first.called or f"rank {first.rank}{of_all}"
+    yield f"{who} {what}: it {first.status}"
+    node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
+    restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
+    seconds = _seconds(verdict.ended_ns - verdict.started_ns)
+    local = "" if first.called else f"local rank {first.local_rank}, "
+    pid = f"pid {first.pid}, " if first.pid else ""  # a node that was lost has none
+    place = f"{local}{pid}host {verdict.host_name}{node}{restart}"
+    yield f"  where: {place}, {seconds} s after the start"
+    for cause in verdict.causes[:CAUSES_SHOWN]:
+        yield f"  {'consequence' if cause.consequence else 'cause'}: [{cause.code}] {cause.what}"
+        yield f"  fix:   {cause.fix}"
+    if len(verdict.causes) > CAUSES_SHOWN:
+        yield f"  and:   {', '.join(cause.code for cause in verdict.causes[CAUSES_SHOWN:])}"
+    if not verdict.causes:
+        yield "  cause: not known"
+    yield {
+        True: "  retry: can help",
+        False: "  retry: does not help",
+        None: "  retry: nobody knows whether it helps",
+    }[verdict.retryable]
+    if verdict.note:
+        yield f"  note:  {verdict.note}"
+
+
+def _tail(verdict: Verdict) -> Iterator[str]:
+    groups: dict[str, list[End]] = {}
+    for end in verdict.others:
+        groups.setdefault(end.status, []).append(end)
+    for status, ends in list(groups.items())[:GROUPS_SHOWN]:
+        ranks = name_ends(ends)
+        status = status.removeprefix("was ") if len(ends) > 1 else status
+        verb = "were " if len(ends) > 1 and not status.startswith("exited") else ""
+        comma = "," if "," in status else ""
+        yield f"  then:  {ranks} {verb}{status}{comma} {_when(ends)}"
+    if len(groups) > GROUPS_SHOWN:
+        more = [end for ends in list(groups.values())[GROUPS_SHOWN:] for end in ends]
+        yield f"  then:  {name_ends(more)} in {len(groups) - GROUPS_SHOWN} other ways"
+    for text in verdict.leftovers[:LEFT_SHOWN]:
+        yield f"  left:  {_cut(text)}"
+    if len(verdict.leftovers) > LEFT_SHOWN:
+        yield f"  left:  {len(verdict.leftovers) - LEFT_SHOWN} more"
+
+
+def name_ends(ends: Sequence[End]) -> str:
+    """Return e.g. ``ranks 0-3, ps 0, evaluator 0``."""
+    ranks = [end.rank for end in ends if not end.called]
+    called = [end.called for end in ends if end.called]
+    return ", ".join([*([name_ranks(ranks)] if ranks else []), *called])
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """Return e.g. ``rank 3`` or ``ranks 0, 2-7, 9``."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    names = ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+    return f"rank {names}" if len(set(ranks)) == 1 else f"ranks {names}"
+
+
+def _when(ends: Sequence[End]) -> str:
+    earliest, latest = min(end.after_ns for end in ends), max(end.after_ns for end in ends)
+    if latest < 0:
+        earliest, latest, word = -latest, -earliest, "earlier"
+    else:
+        word = "later"
+    if _seconds(earliest) == _seconds(latest):
+        return f"{_seconds(latest)} s {word}"
+    return f"{_seconds(earliest)} to {_seconds(latest)} s {word}"
+
+
+def _seconds(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e9:.3f}"
+
+
+def _quoted(lines: Sequence[str], limit: int) -> list[str]:
+    return [_cut(line) for line in shorten_lines(lines, max(3, limit))]
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else f"{line[:WIDTH]}..."
+
+
+def _colored(lines: Sequence[str]) -> list[str]:
+    """Return the lines with the first in red and what stands before a colon in bold."""
+    rest = [
+        line
+        if line.startswith("  |")
+        else f"\x1b[1m{line[: line.find(':') + 1]}\x1b[0m{line[line.find(':') + 1 :]}"
+        for line in lines[1:]
+    ]
+    return [f"\x1b[1;31m{lines[0]}\x1b[0m", *rest]

@@ -1,0 +1,84 @@
+"""What processes have written, as lines: as a terminal would show it, fit to be shown, not too much."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from launcher.redact import printable, redact
+from launcher.run.tracebacks import HEADER, RANK
+
+LINES_MAX = 120
+LINE_CHARS = 1000
+# What moves the cursor or changes colours: CSI, OSC, other strings, single ones. Each part is bounded.
+ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
+    r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
+    r"|\x1b[PX^_][^\x1b]{0,4096}\x1b\\"
+    r"|\x1b[ -/]*[0-~]"
+)
+
+
+def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]:
+    """Return lines that may be shown anywhere: no secrets, nothing that a terminal obeys, not too much.
+
+    Args:
+        lines: Anything.
+        limit: More lines than this lose some of their middle, and a line says how many.
+    """
+    kept = shorten_lines([_cap(line) for line in shorten_lines(lines, LINES_MAX)], limit)
+    text = redact("\n".join(line.expandtabs(4) for line in kept))
+    return tuple(printable(line) for line in text.split("\n")) if kept else ()
+
+
+def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
+    """Return at most ``limit`` lines: the first third, a line that counts what is left out, the last ones."""
+    if len(lines) <= limit:
+        return list(lines)
+    if limit < 3:
+        return list(lines[len(lines) - limit :])
+    head = limit // 3
+    tail = limit - head - 1
+    left_out = f"... {len(lines) - head - tail} lines left out ..."
+    return [*lines[:head], left_out, *lines[len(lines) - tail :]]
+
+
+def clean_lines(text: str, *, cut: bool = False) -> list[str]:
+    """Return lines as a terminal would show them: of a progress bar only its last state.
+
+    Args:
+        text: What a process wrote.
+        cut: Whether the beginning is lost. Then the first line is left out: half a secret is no
+            pattern that anybody knows.
+    """
+    text = ESCAPES.sub("", text)
+    if cut:
+        edge = next((mark for mark in "\n\r " if mark in text), None)
+        text = text.partition(edge)[2] if edge else ""
+    lines: list[str] = []
+    for line in text.split("\n"):
+        shown = [part for part in line.split("\r") if part.strip()]
+        lines.extend(_before_and_after_header(shown[-1].rstrip()) if shown else [""])
+    while lines and not lines[-1]:
+        lines.pop()
+    return lines
+
+
+def _before_and_after_header(line: str) -> list[str]:
+    """A progress bar does not end its line, so that a traceback may begin in the middle of one."""
+    match = HEADER.search(line)
+    if match is None:
+        return [line]
+    start = match.start()
+    before = line[:start]
+    prefix = re.search(RANK.pattern + r"\Z", before)
+    if prefix is not None:
+        start, before = prefix.start(), before[: prefix.start()]
+    return [before.rstrip(), line[start:]] if before.strip(" |+-") else [line]
+
+
+def _cap(line: str) -> str:
+    """Return a line that is not too long, cut between words: half a secret would not be recognized."""
+    if len(line) <= LINE_CHARS:
+        return line
+    return f"{line[:LINE_CHARS].rpartition(' ')[0]} ... ({len(line)} characters)"

@@ -1,0 +1,136 @@
+"""What memory that other processes or devices share, and GPUs, are said to lack."""
+
+from __future__ import annotations
+
+from launcher.run.symptoms.symptom import Symptom
+
+SHM_FIX = (
+    "more shared memory: docker run --shm-size 16g; Kubernetes: an emptyDir with medium Memory, mounted "
+    "at /dev/shm; Azure ML: shm_size: 16g in the job's resources; or fewer DataLoader workers"
+)
+GPU_FIX = "start the job on another node; have this one's GPU reset and tested (nvidia-smi -q, dcgmi diag)"
+
+SYMPTOMS = (
+    Symptom(
+        "shm-full",
+        (
+            "unable to allocate shared memory(shm)",
+            "insufficient shared memory (shm)",
+            "workers are out of shared memory",
+            "creating shared memory segment*nccl",
+            "failed to extend /dev/shm/",
+            "dev/shm*No space left on device",
+            "No space left on device*/dev/shm",
+            "posix_fallocate failed*No space left",
+        ),
+        "shared memory (/dev/shm) is too small",
+        SHM_FIX,
+        False,
+        loud=True,
+    ),
+    Symptom(
+        "locked-memory",
+        (
+            "Call to ibv_reg_mr*Cannot allocate memory",
+            "Call to ibv_create_*Cannot allocate memory",
+            "NET/OFI Unable to register memory*Cannot allocate memory",
+            "ibv_reg_mr*failed: Cannot allocate memory",
+        ),
+        "RDMA may not lock as much memory as it needs",
+        "no limit of locked memory: docker run --ulimit memlock=-1 (or --cap-add IPC_LOCK); on a machine, "
+        "memlock unlimited in /etc/security/limits.conf; ulimit -l shows it",
+        False,
+        loud=True,
+    ),
+    Symptom(
+        "gpu-memory-error",
+        ("uncorrectable ECC error", "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable NVLink error"),
+        "a GPU has a memory or link error that it could not correct",
+        GPU_FIX,
+        True,
+        loud=True,
+    ),
+    Symptom(
+        "gpu-lost",
+        ("GPU is lost", "fallen off the bus", "Unable to determine the device handle for GPU"),
+        "a GPU does not answer any more",
+        GPU_FIX,
+        True,
+        loud=True,
+    ),
+    Symptom(
+        "cuda-out-of-memory",
+        (
+            "CUDA out of memory",
+            "CUDA error: out of memory",
+            "CUDA_ERROR_OUT_OF_MEMORY",
+            "CUBLAS_STATUS_ALLOC_FAILED",
+            "HIP out of memory",
+            "OOM when allocating tensor",
+            "RESOURCE_EXHAUSTED: Out of memory",
+        ),
+        "the GPU's memory is full",
+        "a smaller batch, activation checkpointing or sharding; PYTORCH_ALLOC_CONF=expandable_segments:True "
+        "where much is reserved but unallocated; nvidia-smi shows who else uses the GPU",
+        False,
+    ),
+    Symptom(
+        "gpu-program-fault",
+        (
+            "CUDA error: device-side assert",
+            "CUDA error: an illegal memory access",
+            "CUDA error: an illegal instruction",
+            "CUDA error: misaligned address",
+            "CUDA error: unspecified launch failure",
+            "CUDA_ERROR_ILLEGAL_ADDRESS",
+        ),
+        "a kernel of the program failed on the GPU",
+        "CUDA_LAUNCH_BLOCKING=1 shows the call that failed; often an index outside of its range",
+        False,
+    ),
+    Symptom(
+        "gpu-not-supported",
+        (
+            "no kernel image is available for execution",
+            "CUDA driver version is insufficient",
+            "NVIDIA driver on your system is too old",
+            "is not compatible with the current PyTorch installation",
+            "unsupported display driver / cuda driver combination",
+            "forward compatibility was attempted on non supported HW",
+        ),
+        "the framework was built for another GPU or a newer driver",
+        "a build of the framework for this GPU and driver, or a newer driver",
+        False,
+    ),
+    Symptom(
+        "gpu-missing",
+        (
+            "Found no NVIDIA driver",
+            "No CUDA GPUs are available",
+            "no CUDA-capable device is detected",
+            "invalid device ordinal",
+            "Torch not compiled with CUDA enabled",
+            "only supported with GPUs, no GPUs found",
+            "libcuda.so.1: cannot open shared object file",
+        ),
+        "the process does not see the GPU that it wants",
+        "give the container its GPUs (docker run --gpus all), and compare --nproc-per-node, "
+        "CUDA_VISIBLE_DEVICES and the device that the script picks (LOCAL_RANK)",
+        False,
+    ),
+    Symptom(
+        "gpu-busy",
+        ("CUDA-capable device(s) is/are busy or unavailable", "CUDA-capable devices are busy or unavailable"),
+        "another process has the GPU for itself",
+        "end it (nvidia-smi shows it), or start the job on another node",
+        None,
+    ),
+    Symptom(
+        "gpu-shared-by-ranks",
+        ("Duplicate GPU detected",),
+        "two ranks use the same GPU",
+        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])) before the first collective",
+        False,
+        loud=True,
+    ),
+)

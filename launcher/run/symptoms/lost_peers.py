@@ -1,0 +1,87 @@
+"""Consequences: what a process says that has only lost another one."""
+
+from __future__ import annotations
+
+from launcher.run.symptoms.symptom import Symptom
+
+LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
+NETWORK_FIX = "look at the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"
+
+SYMPTOMS = (
+    Symptom(
+        "nccl-peer-lost",
+        (
+            "ncclRemoteError",
+            "remote process exited or there was a network error",
+            "NCCL*Connection closed by remote peer",
+            "NET/IB*Got completion from peer*with",
+        ),
+        LOST_PEER,
+        NETWORK_FIX,
+        True,
+        consequence=True,
+        loud=True,
+    ),
+    Symptom(
+        "horovod-peer-lost",
+        (
+            "Horovod has been shut down. This was caused by an exception on one of the ranks",
+            "HorovodInternalError",
+        ),
+        LOST_PEER,
+        "look at the other ranks' logs for what happened before",
+        True,
+        consequence=True,
+    ),
+    Symptom(
+        "gloo-peer-lost",
+        (
+            "gloo*Connection closed by peer",
+            "gloo*Connection reset by peer",
+            "gloo*Read error",
+            "gloo*Write error",
+            "gloo*Broken pipe",
+            "Gloo connectFullMesh failed",
+        ),
+        LOST_PEER,
+        "look at the other ranks' logs for what happened before",
+        True,
+        consequence=True,
+    ),
+    Symptom(
+        "store-lost",
+        (
+            "Did the remote server shutdown or crash?",
+            "recvValue failed on",
+            "recvValueWithTimeout failed on",
+            "sendBytes failed on",
+        ),
+        "this rank lost the store on rank 0: look for the first failure elsewhere",
+        "look at rank 0's log for what happened before",
+        True,
+        consequence=True,
+    ),
+    Symptom(
+        "connection-lost",
+        (
+            "Connection reset by peer",
+            "Connection closed by peer",
+            "ConnectionResetError",
+            "BrokenPipeError",
+            "Broken pipe",
+            "RemoteDisconnected",
+        ),
+        "the other side closed a connection: look for the first failure there",
+        "the line says which connection, if it is known",
+        True,
+        consequence=True,
+    ),
+    Symptom(
+        "connection-refused",
+        ("Connection refused", "failed to connect to all addresses"),
+        "nobody listened at an address: look for the first failure there",
+        "is the other side running, is its address right, does a firewall close the port?",
+        None,
+        consequence=True,
+    ),
+)

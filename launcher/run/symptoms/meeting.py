@@ -1,0 +1,165 @@
+"""What ranks say that do not find each other, or cannot go on together."""
+
+from __future__ import annotations
+
+from launcher.run.symptoms.symptom import Symptom
+
+NOT_ALL_TOOK_PART = "a collective did not end in time: some rank did not take part, hung, slow or gone"
+
+SYMPTOMS = (
+    Symptom(
+        "keras-3-strategy",
+        ("Attempt to convert a value (PerReplica",),
+        "model.fit of Keras 3 cannot take what a strategy of several workers gives it",
+        "Keras 2: install tf_keras and set TF_USE_LEGACY_KERAS=1; or a loop of your own with strategy.run",
+        False,
+    ),
+    Symptom(
+        "nccl-timeout",
+        (
+            "Watchdog caught collective operation timeout",
+            "watchdog got stuck for",
+            "timed out in blocking wait (",
+        ),
+        NOT_ALL_TOOK_PART,
+        "find the rank that does something else: py-spy dump, TORCH_NCCL_TRACE_BUFFER_SIZE=2000 with "
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1; a longer timeout in init_process_group if it was only slow",
+        None,
+        loud=True,
+    ),
+    Symptom(
+        "gloo-timeout",
+        (
+            "Timed out waiting*operation to complete",
+            "Application timeout caused pair closure",
+            "monitoredBarrier",
+        ),
+        NOT_ALL_TOOK_PART,
+        "find the rank that does something else (py-spy dump); a longer timeout in init_process_group if it "
+        "was only slow",
+        None,
+    ),
+    Symptom(
+        "horovod-rendezvous",
+        ("http_store.cc*request failed too many times", "what():*HTTP request failed."),
+        "hvd.init() found no rendezvous server",
+        "a job of Horovod that no mpirun starts: launcher run --framework horovod; else node 0's log "
+        "says why its server has ended",
+        None,
+        loud=True,
+    ),
+    Symptom(
+        "horovod-peer-missing",
+        ("http_store.cc*Wait timeout after*key(s)", "memory_store.cc*Wait timeout after*key(s)"),
+        "a rank did not come to Horovod's rendezvous in time (the key is its rank)",
+        "look at that rank's log, and whether its node is there; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
+        None,
+        loud=True,
+    ),
+    Symptom(
+        "local-ranks-differ",
+        ("LOCAL_RANK (*) != OMPI_COMM_WORLD_LOCAL_RANK (",),
+        "LOCAL_RANK is not what mpirun says",
+        "let the launcher set both (launcher run in front of the script), and LOCAL_RANK nowhere else: "
+        "launcher plan shows who does",
+        False,
+    ),
+    Symptom(
+        "variables-missing",
+        ("rendezvous: environment variable*expected, but not set",),
+        "nobody has told this process which one it is",
+        "launcher run -- python train.py; inside of a script that starts processes by itself, pass "
+        "the environment on",
+        False,
+    ),
+    Symptom(
+        "mpi-slots",
+        ("There are not enough slots available in the system",),
+        "mpirun was asked for more ranks than its hosts have slots",
+        "launcher run --engine mpirun counts by itself; else slots=N in the hostfile, or --oversubscribe",
+        False,
+        loud=True,
+    ),
+    Symptom(
+        "mpi-as-root",
+        ("mpirun has detected an attempt to run as root",),
+        "mpirun does not run as root unasked",
+        "launcher run --engine mpirun asks for it; else mpirun --allow-run-as-root, or another user",
+        False,
+        loud=True,
+    ),
+    Symptom(
+        "mpi-daemons",
+        ("was unable to reliably start one or more daemons",),
+        "mpirun could not start its daemons on the other nodes",
+        "launcher run --engine mpirun brings its own ssh; else: does ssh HOST hostname work from here "
+        "without a question, and is the same MPI installed there?",
+        None,
+        loud=True,
+    ),
+    Symptom(
+        "ssh-refused",
+        (
+            "Permission denied (publickey",
+            "Host key verification failed",
+            "Permission denied, please try again",
+        ),
+        "ssh was not let in, or does not know the other host",
+        "keys of the job: launcher keygen, --ssh-key; launcher run --engine mpirun needs no other",
+        False,
+    ),
+    Symptom(
+        "ranks-missing",
+        ("waiting for clients*clients joined", "wait timeout after*keys:"),
+        "not all ranks came to the rendezvous",
+        "look at those that did not come: did every node start, with the same WORLD_SIZE and MASTER_PORT?",
+        None,
+    ),
+    Symptom(
+        "master-unreachable",
+        (
+            "client socket has timed out*while trying to connect",
+            "client socket has failed to connect",
+            "The client socket*has failed*to connect",
+        ),
+        "rank 0 did not answer at its address",
+        "is rank 0 running, is MASTER_ADDR its address, does a firewall close MASTER_PORT?",
+        None,
+    ),
+    Symptom(
+        "port-in-use",
+        ("EADDRINUSE", "Address already in use", "address already in use"),
+        "another process listens on this port",
+        "another --master-port (one node: --standalone), or end what an earlier job has left (ss -ltnp)",
+        None,
+    ),
+    Symptom(
+        "nccl-system-error",
+        ("ncclSystemError", "NCCL*unhandled system error"),
+        "a system call of NCCL failed",
+        "NCCL_DEBUG=WARN names the call; network interfaces (NCCL_SOCKET_IFNAME), /dev/shm and ulimit -l "
+        "are the usual reasons",
+        None,
+    ),
+    Symptom(
+        "nccl-cuda-error",
+        ("ncclUnhandledCudaError", "NCCL*unhandled cuda error"),
+        "a CUDA call of NCCL failed",
+        "NCCL_DEBUG=WARN names the call; compare the versions of the driver, CUDA and NCCL",
+        None,
+    ),
+    Symptom(
+        "nccl-misused",
+        ("ncclInvalidUsage", "ncclInvalidArgument"),
+        "NCCL was called in a way that it does not allow",
+        "NCCL_DEBUG=WARN says why; usually ranks disagree about sizes, devices or the order of calls",
+        False,
+    ),
+    Symptom(
+        "nccl-internal-error",
+        ("ncclInternalError",),
+        "NCCL failed inside",
+        "NCCL_DEBUG=WARN says where; another NCCL version may help",
+        None,
+    ),
+)

@@ -1,0 +1,136 @@
+"""What can befall any program: memory, files, limits, its own mistakes."""
+
+from __future__ import annotations
+
+from launcher.run.symptoms.symptom import Symptom
+
+MEMORY_FIX = (
+    "a higher limit (docker run --memory, Kubernetes resources.limits.memory) or a larger machine; or "
+    "fewer DataLoader workers, smaller batches, no second copy of the data in each process"
+)
+
+SYMPTOMS = (
+    Symptom(
+        "host-memory-refused",
+        (
+            "DefaultCPUAllocator: can't allocate memory",
+            "DefaultCPUAllocator: not enough memory",
+            "std::bad_alloc",
+            "Cannot allocate memory",
+            "_ArrayMemoryError",
+            "^MemoryError",
+        ),
+        "the process was refused the memory it asked for",
+        MEMORY_FIX,
+        False,
+    ),
+    Symptom(
+        "worker-killed",
+        (
+            "DataLoader worker (pid*is killed by signal",
+            "DataLoader worker (pid(s)*exited unexpectedly",
+            "process in the process pool was terminated abruptly",
+        ),
+        "a worker process of this rank was killed or crashed",
+        "if it was killed: memory (free, docker stats); num_workers=0 shows an exception that it hides",
+        None,
+    ),
+    Symptom(
+        "disk-full",
+        ("No space left on device", "Disk quota exceeded"),
+        "a file system is full",
+        "free space, or write elsewhere: checkpoints, TMPDIR, caches (HF_HOME, TORCH_HOME)",
+        False,
+    ),
+    Symptom(
+        "storage-lost",
+        ("Stale file handle", "Transport endpoint is not connected", "Input/output error"),
+        "a mounted storage does not answer any more",
+        "start again: the platform mounts it anew; dmesg and the mount's own log tell why",
+        True,
+    ),
+    Symptom(
+        "read-only",
+        ("Read-only file system",),
+        "the process writes where it may only read",
+        "write to another folder, or mount this one writable",
+        False,
+    ),
+    Symptom(
+        "too-many-files",
+        ("Too many open files",),
+        "the limit of open files is reached",
+        "ulimit -n (docker run --ulimit nofile=1048576), or "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
+        False,
+    ),
+    Symptom(
+        "too-many-threads",
+        ("can't start new thread", "Thread creation failed", "pthread_create failed"),
+        "no more processes or threads are allowed",
+        "a higher pids limit (docker run --pids-limit, ulimit -u), or fewer workers and OMP_NUM_THREADS",
+        False,
+    ),
+    Symptom(
+        "host-unknown",
+        ("Name or service not known", "name resolution", "getaddrinfo failed"),
+        "a host name has no address here",
+        "use an address, or correct DNS and /etc/hosts of this container",
+        None,
+    ),
+    Symptom(
+        "import-error",
+        (
+            "ModuleNotFoundError:",
+            "ImportError:",
+            "python*: No module named",
+            "cannot open shared object file",
+            "undefined symbol:",
+        ),
+        "something that the program needs is not installed, or does not fit",
+        "install it in the image; which python does the command start?",
+        False,
+    ),
+    Symptom(
+        "syntax-error",
+        ("SyntaxError:", "IndentationError:", "TabError:"),
+        "the program is not valid Python, at least not for this version",
+        "correct it; python -m py_compile FILE shows it without a job",
+        False,
+    ),
+    Symptom(
+        "usage",
+        ("error: unrecognized arguments", "error: the following arguments are required", "error: argument "),
+        "the program does not understand its arguments",
+        "correct the command line after --",
+        False,
+    ),
+    Symptom(
+        "file-missing",
+        ("FileNotFoundError:", "can't open file", "No such file or directory"),
+        "a file is not there",
+        "is the data mounted on this node, is the working directory the right one?",
+        False,
+    ),
+    Symptom(
+        "permission-denied",
+        ("PermissionError:", "Permission denied"),
+        "the process may not do what it wants",
+        "check the owner of the file and the user of the container",
+        False,
+    ),
+    Symptom(
+        "checkpoint-mismatch",
+        ("Error(s) in loading state_dict", "size mismatch for "),
+        "the checkpoint is not of this model",
+        "the model and the checkpoint of the same configuration; resuming from the right folder?",
+        False,
+    ),
+    Symptom(
+        "interrupted",
+        ("^KeyboardInterrupt",),
+        "somebody pressed Ctrl-C, or sent SIGINT",
+        "none is needed",
+        None,
+    ),
+)

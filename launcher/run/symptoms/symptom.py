@@ -1,0 +1,29 @@
+"""One row of the tables: what some words mean."""
+
+from __future__ import annotations
+
+from launcher.frozen import frozen
+
+
+@frozen
+class Symptom:
+    """What some words mean.
+
+    Attributes:
+        code: Stable name, see docs/failures.md.
+        patterns: What a line must hold.
+        meaning: In words; the line itself is quoted after it.
+        fix: What to do.
+        retryable: Whether the same command can succeed when started again; None if nobody knows.
+        consequence: The process says only that another one has failed.
+        loud: Nobody writes this unless the process is about to end because of it: it also counts
+            outside of the last traceback.
+    """
+
+    code: str
+    patterns: tuple[str, ...]
+    meaning: str
+    fix: str
+    retryable: bool | None = None
+    consequence: bool = False
+    loud: bool = False

@@ -1,0 +1,137 @@
+"""Wait until the rendezvous server of this job answers, then become the command.
+
+Run as a file, isolated (``python -I -S horovod_wait.py ADDRESS:PORT SLOTS COMMAND...``): what every rank
+of a Horovod job without mpirun starts as. Waits as long as ranks wait for each other,
+HOROVOD_GLOO_TIMEOUT_SECONDS, and asks whether it is this job's server that answers.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_S = 600.0
+RETRY_S = 0.05
+ANSWER_S = 3.0
+PATIENCE_S = 10.0
+"""After this long it is said on standard error, once, who is waited for."""
+ANSWER_LIMIT = 1 << 16
+SHOWN_LENGTH = 60
+"""As much is shown of what somebody else answers."""
+
+
+def main(words: Sequence[str]) -> int:
+    """Wait, then become the command; return an exit status if that cannot be."""
+    from launcher.errors import LauncherError
+    from launcher.run.execute import execute
+
+    where, slots, *argv = words
+    try:
+        wait(where, slots, read_timeout_s(os.environ))
+        execute(argv, os.environ)
+    except LauncherError as error:
+        from launcher.__main__ import print_problems
+
+        print_problems(error)
+        return error.exit_status
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def read_timeout_s(environ: Mapping[str, str]) -> float:
+    """Return how long to wait: as long as ranks do, which the launcher has set unless the user had."""
+    text = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
+    return float(text) if text.isascii() and text.isdecimal() else DEFAULT_S
+
+
+def wait(where: str, slots: str, timeout_s: float) -> None:
+    """Return when the server of this job answers.
+
+    Raises:
+        NotReady: It has not, in that time; the message says what was found instead.
+    """
+    from launcher.errors import NotReady, Problem
+
+    began = time.monotonic()
+    said = False
+    while True:
+        left_s = began + timeout_s - time.monotonic()
+        reason = _find_obstacle(where, slots, min(ANSWER_S, max(left_s, RETRY_S)))
+        if not reason:
+            return
+        waited_s = time.monotonic() - began
+        if waited_s >= timeout_s:
+            raise NotReady(Problem("horovod-rendezvous", _missing(where, timeout_s, reason), *_advice(where)))
+        if waited_s >= PATIENCE_S and not said:
+            print(f"launcher: waiting for Horovod's rendezvous at {where}: {reason}", file=sys.stderr)
+            said = True
+        time.sleep(RETRY_S)
+
+
+def _find_obstacle(where: str, slots: str, within_s: float) -> str:
+    """Return why the server of this job does not answer, fit for a terminal; empty if it does."""
+    try:
+        found = ask(where, within_s)
+    except OSError as error:
+        return f"it cannot be reached ({error.strerror or error})"
+    if found == slots:
+        return ""
+    from launcher.redact import printable, redact
+
+    return f"another program or job answers there: '{printable(redact(found[:SHOWN_LENGTH]))}'"
+
+
+def ask(where: str, within_s: float = ANSWER_S) -> str:
+    """Return what a server says its job is, or how it begins to say something else.
+
+    Raises:
+        OSError: It cannot be reached, or has not ended its answer in time.
+    """
+    import socket
+
+    host, _, port = where.rpartition(":")
+    request = f"GET /launcher/job HTTP/1.0\r\nHost: {host}\r\n\r\n".encode()
+    deadline = time.monotonic() + within_s
+    answer = b""
+    try:
+        connection = socket.create_connection((host, int(port)), within_s)
+    except UnicodeError as error:  # a name that no resolver is asked for
+        raise OSError(str(error)) from error
+    with connection:
+        connection.sendall(request)
+        while len(answer) < ANSWER_LIMIT:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("timed out")
+            connection.settimeout(left_s)
+            part = connection.recv(4096)
+            if not part:
+                break
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return (body if b" 200 " in head.partition(b"\r\n")[0] else head).decode("ascii", "replace")
+
+
+def _missing(where: str, timeout_s: float, reason: str) -> str:
+    return f"no rendezvous of this Horovod job at {where} within {timeout_s:.0f} s: {reason}"
+
+
+def _advice(where: str) -> tuple[str, str]:
+    port = where.rpartition(":")[2]
+    return (
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR and _PORT (by default the port above MASTER_PORT)",
+        f"is node 0 running, and its port {port} open to this node? another port: --master-port N on every "
+        "node; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
+    )
+
+
+if __name__ == "__main__":
+    # With -I, this folder is not on the path, nor is the one that has the package
+    sys.path[0:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
+    sys.exit(main(sys.argv[1:]))

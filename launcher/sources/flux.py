@@ -1,0 +1,32 @@
+"""A task of Flux (``flux run``, ``flux submit``): one launcher per task, as many on a node as were asked for.
+
+Flux tells a task its rank and the sizes, and neither its node nor any host: those are Flux's to be asked
+(``flux hostlist local``). The initial program of a batch job has none of these variables.
+
+Source: flux-core, "Environment" of flux-run(1) and src/shell/task.c.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Reader
+from launcher.model import Fact, Trust
+
+RANK = "FLUX_TASK_RANK"
+TASKS = "FLUX_JOB_SIZE"
+LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
+NODES = "FLUX_JOB_NNODES"
+MASTER = 'Flux names its tasks no host: pass --master-addr "$(flux hostlist -n 0 local)", or set MASTER_ADDR'
+
+
+def read(reader: Reader) -> None:
+    """Rank, world, local rank and nodes as stated; tasks on this node where only one number can be right."""
+    reader.claim_int(Fact.RANK, RANK)
+    tasks = reader.claim_int(Fact.WORLD_SIZE, TASKS, 1)
+    reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
+    nodes = reader.claim_int(Fact.NODE_COUNT, NODES, 1)
+    if tasks is None or nodes is None:
+        return
+    if nodes in (1, tasks):  # every node that is counted has a task
+        reader.claim(Fact.LOCAL_SIZE, tasks // nodes, f"{TASKS}={tasks}, {NODES}={nodes}", Trust.DERIVED)
+    if nodes > 1:
+        reader.note(MASTER)

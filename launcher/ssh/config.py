@@ -1,0 +1,134 @@
+"""The sshd_config of one job, and what its sessions see of this node's environment."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+
+from launcher.ssh import enter
+from launcher.ssh.account import Account
+from launcher.ssh.files import quote_path
+from launcher.ssh.keys import ALGORITHMS
+
+KEY_VARIABLE = "LAUNCHER_SSH_KEY"
+NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60")
+"""Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early; and
+of 9.2. An sshd that does not know one of them is not told."""
+_CONFIG = """\
+# The sshd of one job, written by the launcher. Who may come in: one user, one key, from anywhere that
+# reaches this address. What they may do: run commands.
+ListenAddress {address}
+Port {port}
+HostKey {folder_host_key}
+AllowUsers {user}
+PermitRootLogin {root_login}
+AuthenticationMethods publickey
+PubkeyAuthentication yes
+# The names of these two before OpenSSH 8.5 are known to all versions.
+PubkeyAcceptedKeyTypes {client_algorithms}
+HostKeyAlgorithms {host_algorithms}
+AuthorizedKeysFile {folder_authorized_keys}
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+UsePAM no
+# Our files are 0600 in a folder 0700 of the same user. Strict mode would also refuse the folders above
+# it, /tmp and /dev/shm, because everybody may write there.
+StrictModes no
+
+# DisableForwarding alone left X11 and agents open before OpenSSH 10 (CVE-2025-32728).
+DisableForwarding yes
+AllowTcpForwarding no
+AllowStreamLocalForwarding no
+AllowAgentForwarding no
+X11Forwarding no
+PermitTunnel no
+GatewayPorts no
+PermitOpen none
+PermitListen none
+PermitTTY no
+PermitUserRC no
+PermitUserEnvironment no
+PrintMotd no
+Banner none
+# Every session goes through enter.py, subsystems too (sftp, of which there is none).
+ForceCommand exec {command}
+{set_env}
+
+# A head that has vanished is noticed after 12 s; by OpenSSH 9.2, which asks every other time, after 24.
+ClientAliveInterval 3
+ClientAliveCountMax 3
+LoginGraceTime 30
+# A job starts its sessions all at once; the default drops connections from the tenth on.
+MaxStartups 200
+MaxSessions 64
+{newer}
+UseDNS no
+Compression no
+PidFile none
+# Lower levels do not tell who was refused; see is_routine.
+LogLevel INFO
+"""
+
+
+def session_environ(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of this node for sessions: those of our own process, less the job's key.
+
+    Secrets stay in: a process that mpirun starts must see what one that the container starts sees, and
+    the file is the same user's. HOME stays too, because containers set it to where caches and tokens are.
+    Who we are, and what describes one terminal or one shell, is sshd's to say.
+    """
+    describes_a_login = {"USER", "LOGNAME", "MAIL", "SHELL", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
+    ours = {
+        name: value
+        for name, value in environ.items()
+        if name not in describes_a_login and not name.startswith("SSH_")
+    }
+    return {name: value for name, value in (ours | dict(extra)).items() if name != KEY_VARIABLE}
+
+
+def encode_environ(variables: Mapping[str, str]) -> bytes:
+    """Return variables as /proc/PID/environ has them, which holds every value."""
+    return "".join(f"{name}={value}\0" for name, value in variables.items()).encode(
+        "utf-8", "surrogateescape"
+    )
+
+
+def render_config(
+    folder: str,
+    account: Account,
+    address: str,
+    port: int,
+    public: tuple[str, str],
+    variables: Mapping[str, str],
+) -> str:
+    """Return sshd_config; ``public`` are the client's and the host's public keys."""
+    client, host = (ALGORITHMS[key.split()[0]] for key in public)
+    words = (sys.executable, "-I", "-S", os.path.abspath(enter.__file__), f"{folder}/environment")
+    return _CONFIG.format(
+        address=f"[{address}]:{port}" if ":" in address else address,
+        port=port,
+        folder_host_key=quote_path(f"{folder}/host_key"),
+        folder_authorized_keys=quote_path(f"{folder}/authorized_keys"),
+        user=account.name,
+        root_login="prohibit-password" if account.uid == 0 else "no",
+        client_algorithms=client,
+        host_algorithms=host,
+        command=shlex.join(words),
+        set_env=_set_env(variables),
+        newer="\n".join(NEWER),
+    )
+
+
+def _set_env(variables: Mapping[str, str]) -> str:
+    """Return the one SetEnv line, for what runs before the environment is there: a shell, and Python.
+
+    Debian's bash reads ~/.bashrc where sshd has started it, unless a shell runs outside of it, and what
+    that file says would stand in front of what our sessions say. Some Pythons need a library path to start.
+    """
+    pairs = ["SHLVL=1"]
+    path = variables.get("LD_LIBRARY_PATH", "")
+    if path and path.isprintable() and {'"', "'", "\\"}.isdisjoint(path):
+        pairs.append(f'"LD_LIBRARY_PATH={path}"')
+    return f"SetEnv {' '.join(pairs)}"

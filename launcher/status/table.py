@@ -1,0 +1,246 @@
+"""The answers of a job's nodes as a table, and as JSON: for people at a terminal, for logs, for tools. Pure.
+
+What other nodes say is not believed: whatever is not as it should be is left out or shown as unknown, and
+nothing reaches a terminal that it would obey.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+
+from launcher.frozen import frozen
+from launcher.redact import printable
+from launcher.run.progress import clock, duration, gib
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Message = dict[str, object]
+
+VERSION = 1
+HEAD = ("node", "host", "rank", "pid", "state", "cpu", "memory", "GPU", "GPU memory", "last output")
+RIGHT = ("cpu", "memory", "GPU", "GPU memory", "last output", "pid")
+UNKNOWN = "-"
+EVENTS_SHOWN = 8
+TEXT_LENGTH = 300
+
+
+@frozen
+class View:
+    """A job at one moment, as its nodes tell it.
+
+    Attributes:
+        nodes: One answer per node that has given one, by node rank.
+        silent: Per node that has given none, why.
+    """
+
+    nodes: tuple[tuple[int, Message], ...]
+    silent: tuple[tuple[int, str], ...]
+    note: str = ""
+
+
+def make_view(answers: Sequence[Message]) -> View:
+    """Return what came from a launcher, sorted, and without what is none."""
+    nodes: dict[int, Message] = {}
+    silent: dict[int, str] = {}
+    note = ""
+    for message in answers:
+        rank, answer = number(message, "node"), message.get("answer")
+        if rank is None:
+            note = note or words(message, "note")
+        elif isinstance(answer, dict):
+            nodes[int(rank)] = answer
+        else:
+            silent[int(rank)] = words(message, "why") or "no answer"
+    return View(tuple(sorted(nodes.items())), tuple(sorted(silent.items())), note)
+
+
+def with_cpu(before: View | None, after: View) -> View:
+    """Return a view whose ranks have ``cpu_percent``: of one CPU, in the time since an earlier view."""
+    known = {} if before is None else {(node, pid): pair for node, pid, pair in _cpu_times(before)}
+    nodes = []
+    for node, answer in after.nodes:
+        ranks = []
+        for rank in rows_of(answer):
+            was = known.get((node, number(rank, "pid")))
+            now_s, at_s = number(rank, "cpu_s"), number(answer, "at_s")
+            if was is not None and now_s is not None and at_s is not None and at_s > was[1]:
+                rank = {**rank, "cpu_percent": round(max(0.0, 100 * (now_s - was[0]) / (at_s - was[1])), 1)}
+            ranks.append(rank)
+        nodes.append((node, {**answer, "ranks": ranks}))
+    return View(tuple(nodes), after.silent, after.note)
+
+
+def _cpu_times(view: View) -> list[tuple[int, float | None, tuple[float, float]]]:
+    found: list[tuple[int, float | None, tuple[float, float]]] = []
+    for node, answer in view.nodes:
+        at_s = number(answer, "at_s")
+        for rank in rows_of(answer):
+            cpu_s, pid = number(rank, "cpu_s"), number(rank, "pid")
+            if cpu_s is not None and at_s is not None:
+                found.append((node, pid, (cpu_s, at_s)))
+    return found
+
+
+def render_json(view: View) -> str:
+    """Return a view for tools; characters that are not ASCII are escaped."""
+    document = {
+        "version": VERSION,
+        "nodes": [{"node": rank, **answer} for rank, answer in view.nodes],
+        "silent": [{"node": rank, "why": why} for rank, why in view.silent],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def headline(view: View) -> str:
+    """Return one line about the whole job."""
+    rows = [row for _, answer in view.nodes for row in rows_of(answer)]
+    ranks = [row for row in rows if number(row, "rank") is not None]
+    up = sum(words(row, "state") == "running" for row in ranks)
+    count = len(view.nodes) + len(view.silent)
+    first = view.nodes[0][1] if view.nodes else {}
+    world = number(first, "world_size")
+    command = words(first, "command")
+    parts = [
+        *([command] if command else []),
+        f"{count} node{'s' if count > 1 else ''}",
+        f"{up} of {len(ranks) if world is None else int(world)} ranks run",
+        clock(max((number(answer, "elapsed_s") or 0.0 for _, answer in view.nodes), default=0.0)),
+    ]
+    states = sorted({words(answer, "state") for _, answer in view.nodes} - {"running", ""})
+    attempt = number(first, "attempt")
+    parts += [", ".join(states)] if states else []
+    parts += [f"restart {attempt:g} of {number(first, 'restarts') or 0:g}"] if attempt else []
+    return " · ".join(parts)
+
+
+def make_rows(view: View) -> list[tuple[str, ...]]:
+    """Return the table's rows: a process each, and a node that gives no answer."""
+    rows: list[tuple[str, ...]] = []
+    for node, answer in view.nodes:
+        gpus = {number(gpu, "index"): gpu for gpu in _mappings(answer, "gpus")}
+        host = words(answer, "host") or UNKNOWN
+        ours = rows_of(answer)
+        rows += [_row(str(node), host, one, gpus) for one in ours]
+        left_out = number(answer, "left_out")
+        if left_out or not ours:
+            what = f"{left_out:g} more" if left_out else words(answer, "state") or UNKNOWN
+            rows.append((str(node), host, UNKNOWN, UNKNOWN, what, *[UNKNOWN] * 5))
+    rows += [(str(node), UNKNOWN, UNKNOWN, UNKNOWN, why, *[UNKNOWN] * 5) for node, why in view.silent]
+    return rows
+
+
+def _row(node: str, host: str, one: Message, gpus: Mapping[float | None, Message]) -> tuple[str, ...]:
+    rank, pid = number(one, "rank"), number(one, "pid")
+    state, kernel = words(one, "state"), words(one, "kernel_state")
+    cpu, memory, silence = (number(one, name) for name in ("cpu_percent", "memory_bytes", "silence_s"))
+    indices = one.get("gpus")
+    used = [gpus[index] for index in (indices if isinstance(indices, list) else [])
+            if isinstance(index, int) and index in gpus]  # fmt: skip
+    busy = [value for gpu in used if (value := number(gpu, "busy_percent")) is not None]
+    sizes = [sum(int(number(gpu, name) or 0) for gpu in used) for name in ("used_bytes", "total_bytes")]
+    return (
+        node,
+        host,
+        words(one, "name") or UNKNOWN if rank is None else f"{rank:g}",
+        UNKNOWN if pid is None else f"{pid:g}" if pid < 1e5 else str(int(pid)),
+        f"{state} ({kernel})" if kernel in ("D", "T", "t", "Z") else state or UNKNOWN,
+        UNKNOWN if cpu is None else f"{cpu:.0f} %",
+        UNKNOWN if memory is None else _memory(int(memory)),
+        f"{sum(busy) / len(busy):.0f} %" if busy else UNKNOWN,
+        f"{gib(sizes[0])}/{gib(sizes[1])} GiB" if used else UNKNOWN,
+        UNKNOWN if silence is None else f"{duration(max(0.0, silence))} ago",
+    )
+
+
+def _memory(size_bytes: int) -> str:
+    """Return the memory of a rank; a small one in MiB, since 0 GiB would look like a fault."""
+    return f"{gib(size_bytes)} GiB" if size_bytes >= 100 << 20 else f"{size_bytes >> 20} MiB"
+
+
+def make_events(view: View) -> list[str]:
+    """Return what the launchers have said last, the latest last."""
+    found: list[tuple[float, str]] = []
+    several = len(view.nodes) + len(view.silent) > 1
+    for node, answer in view.nodes:
+        for event in _mappings(answer, "events"):
+            ago, what = number(event, "ago_s"), words(event, "what")
+            if ago is not None and what:
+                where = f"node {node}, " if several else ""
+                found.append((ago, f"{where}{duration(max(0.0, ago))} ago: {what}"))
+    latest = sorted(found, key=lambda event: event[0])[:EVENTS_SHOWN]
+    return [text for _, text in reversed(latest)]
+
+
+def render_text(view: View) -> str:
+    """Return a view as plain lines."""
+    lines = [headline(view), *render_columns(HEAD, make_rows(view)), *make_events(view)]
+    return "".join(f"{line}\n" for line in [*lines, *([view.note] if view.note else [])])
+
+
+def render_columns(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return lines of aligned columns."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if title in RIGHT else cell.ljust(width)
+            for title, cell, width in zip(head, row, widths, strict=True)
+        ).rstrip()
+        for row in (tuple(head), *rows)
+    ]
+
+
+def render_rich(view: View, height: int | None = None) -> RenderableType:
+    """Return a view for a terminal; ``height``: lines that there are, what is beyond is counted."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    rows, events = make_rows(view), make_events(view)
+    room = len(rows) if height is None else max(1, height - len(events) - 6)
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for title in HEAD:
+        table.add_column(title, justify="right" if title in RIGHT else "left", no_wrap=title != "state")
+    for row in sorted(rows, key=lambda row: row[4] == "running")[:room] if len(rows) > room else rows:
+        table.add_row(*(Text(cell) for cell in row), style="" if row[4] == "running" else "bold red")
+    more = [f"{len(rows) - room} more lines"] if len(rows) > room else []
+    tail = [*more, *events, *([view.note] if view.note else [])]
+    return Group(Text(headline(view), style="bold"), table, *(Text(line) for line in tail))
+
+
+def render_terminal(view: View, console: Console) -> str:
+    """Return the table with a terminal's colours."""
+    from rich.console import Console
+
+    inner = Console(file=io.StringIO(), force_terminal=True, width=console.width, highlight=False)
+    inner.print(render_rich(view))
+    assert isinstance(inner.file, io.StringIO)  # noqa: S101 - ours, above
+    return inner.file.getvalue()
+
+
+def rows_of(answer: Mapping[str, object]) -> list[Message]:
+    """Return the processes of a node's answer."""
+    return _mappings(answer, "ranks")
+
+
+def _mappings(answer: Mapping[str, object], name: str) -> list[Message]:
+    value = answer.get(name)
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def number(message: Mapping[str, object], name: str) -> float | None:
+    """Return a number that somebody has sent, None for anything else."""
+    value = message.get(name)
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    return value if abs(value) < 1e15 else None  # which NaN is not either
+
+
+def words(message: Mapping[str, object], name: str) -> str:
+    """Return a text that somebody has sent, fit for a terminal; empty for anything else."""
+    value = message.get(name)
+    return printable(value)[:TEXT_LENGTH] if isinstance(value, str) else ""

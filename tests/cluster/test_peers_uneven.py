@@ -1,0 +1,201 @@
+"""Where only some nodes have the channel, or a way to it, or something of their own: no job fails unnamed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.together import Job, assert_one_truth, own_environ
+from tests.process.looking import wait_for
+from tests.process.starting import ROOT
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
+
+TRAIN = os.path.join(ROOT, "examples", "train_ddp.py")
+SHORT = ("--roll-call-timeout", "5")
+LISTEN = """
+import socket, sys, time
+listener = socket.create_server(("", int(sys.argv[1])))
+print(1, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on two nodes."""
+    need_namespaces()
+    with Cluster(2) as two:
+        yield (one := Job(two, tmp_path))
+        one.close()
+
+
+@contextmanager
+def listening(job: Job, index: int, port: int) -> Iterator[None]:
+    """Have another program listen on a node."""
+    argv = job.cluster.argv(job.cluster.nodes[index], (sys.executable, "-c", LISTEN, str(port)))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as squatter:
+        assert squatter.stdout is not None
+        squatter.stdout.readline()
+        try:
+            yield
+        finally:
+            job.cluster.kill(squatter.pid, 9)
+
+
+# --- what may differ
+
+
+def test_an_argument_of_each_nodes_own_is_a_warning(pair: Job) -> None:
+    """Paths of scratch folders, names of nodes: such jobs have always worked."""
+    for index in (0, 1):
+        pair.start(index, "--", "sh", "-c", "exit 0", f"/scratch/{index}")
+    done = pair.wait()
+    assert [one.status for one in done.values()] == [0, 0], done
+    assert "warning: the nodes differ in command" in done[0].err
+
+
+def test_roles_that_make_nodes_uneven_are_no_difference(pair: Job) -> None:
+    """Three workers on two nodes: two here, one there."""
+    hosts = ",".join(node.address for node in pair.cluster.nodes)
+    for index in (0, 1):
+        pair.start(index, "--worker-count", "3", "--hosts", hosts, "--", "true", per_node=None)
+    done = pair.wait()
+    assert [one.status for one in done.values()] == [0, 0], done
+    assert "differ" not in done[0].err
+
+
+def test_a_name_that_nobody_knows_yet_is_asked_for_again(pair: Job) -> None:
+    """Not even node 0 knows what it will be called: it listens where the others can reach it."""
+    for index in (0, 1):
+        pair.start(index, "--", "true", master="later")
+    wait_for(lambda: pair.says(0, "control channel: 10.77.0.10 port"), "node 0 listens")
+    pair.on(pair.cluster.nodes[1], ("sh", "-c", "echo 10.77.0.10 later >> /etc/hosts"))
+    assert [one.status for one in pair.wait().values()] == [0, 0]
+
+
+# --- who has no channel
+
+
+def test_a_node_without_the_channel_is_named(pair: Job) -> None:
+    """The one that waits says what can be the matter, and what to do."""
+    hosts = ",".join(node.address for node in pair.cluster.nodes)
+    pair.start(0, "--hosts", hosts, *SHORT, "--", "true")
+    pair.start(1, "--hosts", hosts, "--no-peers", "--", "true")
+    done = pair.wait()
+    assert (done[0].status, done[1].status) == (75, 0)
+    assert "[nodes-missing] 1 of 2 nodes did not come within 5 s: node 1 (10.77.0.11): " in done[0].err
+    assert "or it has --no-peers" in done[0].err and "--no-peers, on all nodes" in done[0].err
+
+
+def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
+    """Its processes wait already, where the others are to meet them."""
+    pair.start(0, "--no-peers", "--", sys.executable, "-c", LISTEN, "6105")
+    out = pair.launchers[0].stdout
+    assert out is not None
+    out.readline()
+    pair.start(1, "--roll-call-timeout", "1", "--", "true")
+    late = pair.wait(1)[1]
+    assert late.status == 75
+    assert "but somebody listens at MASTER_PORT 6105: node 0 may have begun without the others" in late.err
+    pair.signal(0, 15)
+
+
+def test_another_version_of_the_launcher_is_named(pair: Job) -> None:
+    """On both nodes, before anything has started."""
+    shutil.copytree(Path(ROOT) / "launcher", pair.folder / "other" / "launcher")
+    init = pair.folder / "other" / "launcher" / "__init__.py"
+    init.write_text(init.read_text().replace(__version__, "0.0.7"))
+    pair.start(0, "--", "touch", str(pair.folder / "started"))
+    pair.start(1, "--", "touch", str(pair.folder / "started"), cwd=str(pair.folder / "other"))
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {78}
+    for one in done.values():
+        assert "[nodes-differ] the nodes cannot work together, they differ in: launcher" in one.err
+        assert "0.0.7" in one.err and "fix:  the same image" in one.err
+    assert not (pair.folder / "started").exists()
+
+
+# --- who has no way to it
+
+
+def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_out(pair: Job) -> None:
+    """What node 0 says from that port goes nowhere; all other ports work."""
+    rule = ("ip", "rule", "add", "ipproto", "tcp", "sport", "6106", "blackhole")
+    pair.on(pair.cluster.nodes[0], rule)
+    hosts = ",".join(node.address for node in pair.cluster.nodes)
+    for index in (0, 1):
+        pair.start(index, "--hosts", hosts, "--roll-call-timeout", "18", "--", "true")
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {75}
+    said = re.findall(r"(waiting for node 0|\[nodes-missing\]).* 10.77.0.10 port 6106: (.*)", done[1].err)
+    drops = (
+        r"no answer to calls for \d+ s, while its host answers at port 6105: a firewall or a security group"
+    )
+    assert [(first, re.match(drops, why) is not None) for first, why in said] == [
+        ("waiting for node 0", True),
+        ("[nodes-missing]", True),
+    ], done[1].err
+    assert "something keeps it from the control port here" in done[0].err
+    assert "nobody has called at the control port so far" in done[0].err
+    assert all("--control-port N, where only some ports are open" in one.err for one in done.values())
+    for index in (0, 1):
+        pair.start(index, "--control-port", "7106", "--", "true")
+    assert [one.status for one in pair.wait().values()] == [0, 0]
+
+
+def test_a_job_that_had_the_port_and_has_ended_is_in_nobodys_way(pair: Job) -> None:
+    """Node 0 listens above it; when the others call, nobody is at the first port any more."""
+    with listening(pair, 0, 6106):
+        pair.start(0, "--", "true")
+        wait_for(lambda: pair.says(0, "control channel: 10.77.0.10 port 6107"), "node 0 listens")
+    pair.start(1, "--", "true")
+    assert [one.status for one in pair.wait().values()] == [0, 0]
+
+
+def test_a_port_that_a_task_needs_and_has_not_is_told_to_all(pair: Job) -> None:
+    """The other nodes do not wait for the one that cannot start."""
+    hosts = ",".join(node.address for node in pair.cluster.nodes)
+    with listening(pair, 1, 2222):
+        for index in (0, 1):
+            pair.start(index, "--worker-count", "2", "--hosts", hosts, "--", "sleep", "60", per_node=None)
+        done = pair.wait()
+    assert {one.status for one in done.values()} == {75}
+    assert "[port-taken] port 2222 of this node is for worker 1, and process " in done[1].err
+    assert "cause: [node-refused] [port-taken] port 2222" in done[0].err
+
+
+# --- real training
+
+
+@pytest.mark.torch
+def test_a_rank_of_four_nodes_real_training_that_is_killed_ends_it_everywhere(tmp_path: Path) -> None:
+    """Its peers fail of it at the same moment; all nodes name the one, and end as it did."""
+    need_namespaces()
+    with Cluster(4) as four:
+        job = Job(four, tmp_path)
+        job.start_all("--", TRAIN, "--epochs", "1000", environ=own_environ())
+        out = job.launchers[0].stdout
+        assert out is not None
+        for line in out:
+            if "epoch 2/" in line:
+                break
+        node = four.nodes[2]
+        pids = job.on(node, ("pgrep", "-f", "train_ddp.py")).split()
+        environs = {pid: job.on(node, ("cat", f"/proc/{pid}/environ")) for pid in pids}
+        pid = next(pid for pid, text in environs.items() if "\0RANK=2\0" in f"\0{text}")
+        job.on(node, ("kill", "-9", pid))
+        done = job.wait()
+        assert_one_truth(done, 137, "rank 2 of 4 failed first: it was killed by SIGKILL")
+        job.close()

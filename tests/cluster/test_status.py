@@ -1,0 +1,177 @@
+"""``launcher status`` and ``launcher stacks`` on two nodes: asked on any of them, answered by all."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.together import Job, own_environ
+from tests.process.looking import wait_for
+from tests.process.starting import clean_environ
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
+
+SLEEPS = """
+import os, sys, time
+import launcher.hook
+launcher.hook.arm()
+def fetch():
+    time.sleep(3600)
+open(f"{sys.argv[1]}/up-{os.environ['RANK']}", "w").close()
+fetch()
+"""
+COLLECTIVE = """
+import os, sys, time
+import launcher.hook
+launcher.hook.arm()
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+def read_batch():
+    time.sleep(3600)
+def step():
+    dist.all_reduce(torch.ones(1))
+open(f"{sys.argv[1]}/up-{dist.get_rank()}", "w").close()
+read_batch() if dist.get_rank() == 3 else step()
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on two nodes; it is ended by a signal, as its users end it."""
+    need_namespaces()
+    with Cluster(2) as two:
+        one = Job(two, tmp_path)
+        try:
+            yield one
+        finally:
+            for name, launcher in one.launchers.items():
+                if launcher.poll() is None:
+                    one.signal(name, signal.SIGTERM)
+            one.wait()
+
+
+def start(job: Job, script: str, *flags: str, count: int = 4, per_node: int = 2) -> None:
+    """Start a script on both nodes, and wait until all ranks are where they stay."""
+    path = job.folder / "train.py"
+    path.write_text(script)
+    command = (sys.executable, str(path), str(job.folder))
+    job.start_all(*flags, "--", *command, environ=own_environ(), per_node=per_node)
+    wait_for(lambda: len(list(job.folder.glob("up-*"))) == count, "all ranks are up", 60)
+    for node in job.cluster.nodes:  # a launcher opens its door a moment after the start
+        wait_for(lambda: ask(job, node.index, "status", "--json").returncode == 0, "it can be asked", 60)  # noqa: B023
+
+
+def ask(job: Job, index: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of the launcher on a node."""
+    line = job.cluster.argv(job.cluster.nodes[index], (sys.executable, "-m", "launcher", *words))
+    return subprocess.run(line, env=clean_environ(), capture_output=True, text=True, check=False, timeout=90)
+
+
+def status(job: Job, index: int, expected: int = 0) -> dict[str, Any]:
+    """Return the whole status as a node tells it; it ends with 75 where nodes are silent."""
+    done = ask(job, index, "status", "--json")
+    assert done.returncode == expected, (done.stdout[:500], done.stderr)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
+    """All ranks of the job with their hosts; and where the nodes are counted."""
+    start(job, SLEEPS)
+    done = ask(job, index, "status")
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split() for line in done.stdout.splitlines()[2:6]]
+    assert [row[:3] for row in rows] == [[str(r // 2), f"node{r // 2}", str(r)] for r in range(4)]
+    assert all(row[4] == "running" for row in rows)
+    assert "2 nodes" in done.stdout and "4 of 4 ranks run" in done.stdout
+    assert status(job, index)["nodes"][0]["nodes"] == {"count": 2, "heard": 2, "lost": 0}
+
+
+@pytest.mark.torch
+def test_the_stacks_of_all_nodes_say_who_is_waited_for(job: Job) -> None:
+    """One rank sleeps, the others are in a collective: asked on the node of neither."""
+    start(job, COLLECTIVE)
+    wait_for(lambda: "wait in all_reduce" in ask(job, 0, "stacks").stdout, "they are in the collective", 60)
+    text = ask(job, 0, "stacks").stdout
+    assert "rank 3 waits in sleep (" in text and "probably the one that the others wait for" in text
+    assert "ranks 0-2 wait in all_reduce (torch/distributed/" in text
+    assert text.count("ranks 0-2, innermost first (faulthandler):") == 1
+
+
+def test_a_node_that_does_not_answer_is_named(job: Job) -> None:
+    """Its launcher is stopped; the others are shown, the status is 75."""
+    start(job, SLEEPS, "--lost-after", "60")
+    job.signal(1, signal.SIGSTOP)
+    done = ask(job, 0, "status")
+    job.signal(1, signal.SIGCONT)
+    assert done.returncode == 75
+    assert "1     -" in done.stdout and "no answer within 5 s" in done.stdout
+    assert " 0     node0" not in done.stdout and done.stdout.count("running") == 2
+
+
+def test_while_the_nodes_come_together_the_missing_are_named(job: Job) -> None:
+    """Before anything was started."""
+    job.start(0, "--", "sleep", "60")
+    wait_for(lambda: "it has not come yet" in ask(job, 0, "status").stdout, "node 0 can be asked", 60)
+    found = status(job, 0, expected=75)
+    assert found["nodes"][0]["state"] == "waits for the other nodes"
+    assert found["nodes"][0]["command"] == "sleep 60"
+    assert found["silent"] == [{"node": 1, "why": "it has not come yet"}]
+
+
+@pytest.mark.torch
+def test_a_job_of_torchrun_is_called_what_the_user_has_typed(job: Job) -> None:
+    """Not by the line of the agent, which nobody would know again."""
+    script = job.folder / "train.py"
+    script.write_text("import time\ntime.sleep(120)\n")
+    environ = {**own_environ(), "LAUNCHER_ENGINE": "torchrun"}
+    job.start_all("--", sys.executable, str(script), environ=environ)
+    wait_for(lambda: "2 of 2 ranks run" in ask(job, 1, "status").stdout, "both ranks run", 120)
+    assert ask(job, 1, "status").stdout.startswith(f"{sys.executable} {script} · 2 nodes")
+
+
+def test_without_the_channel_a_node_tells_of_itself(job: Job) -> None:
+    """--no-peers."""
+    start(job, SLEEPS, "--no-peers")
+    found = status(job, 1)
+    assert [node["node"] for node in found["nodes"]] == [1]
+    assert [rank["rank"] for rank in found["nodes"][0]["ranks"]] == [2, 3]
+
+
+def test_a_node_that_has_lost_node_0_tells_of_itself(job: Job) -> None:
+    """And that it is not all."""
+    start(job, SLEEPS, "--lost-after", "15")
+    job.signal(0, signal.SIGKILL)
+
+    def lone() -> bool:
+        done = ask(job, 1, "status")
+        return done.returncode == 75 and "only this node: node 0 cannot be asked" in done.stdout
+
+    wait_for(lone, "node 1 knows that it is alone", 60)
+
+
+def test_metrics_are_served_at_the_address_among_the_nodes(job: Job) -> None:
+    """Not on all interfaces: node 1 reads node 0's from outside, and nobody at its loopback."""
+    pytest.importorskip("prometheus_client")
+    start(job, SLEEPS, "--metrics-port", "9400")
+    address = job.cluster.nodes[0].address
+    wait_for(lambda: job.says(0, f"metrics of this node: http://{address}:9400/metrics"), "it says where")
+    fetch = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=20).read().decode())"
+    text = job.on(job.cluster.nodes[1], (sys.executable, "-c", fetch, f"http://{address}:9400/metrics"))
+    assert 'launcher_rank_running{local_rank="1",rank="1"} 1.0' in text
+    assert "launcher_nodes_heard 2.0" in text and 'rank="2"' not in text
+    refused = "import socket; socket.create_connection(('127.0.0.1', 9400), 20)"
+    with pytest.raises(subprocess.CalledProcessError):
+        job.on(job.cluster.nodes[0], (sys.executable, "-c", refused))

@@ -1,0 +1,164 @@
+"""Jobs on simulated nodes with a launcher on each, which talk to each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from launcher.rehearse.cluster import Cluster, Node
+from tests.process.looking import wait_for
+from tests.process.starting import clean_environ
+
+DEADLINE_S = 120.0
+FIRST = re.compile(r"^launcher: (\S.* (?:failed|ended) first: .*)$", re.MULTILINE)
+WAITER = """
+    trap 'echo $(date +%s.%N) >> {folder}/told-$RANK; exit 143' TERM
+    echo $$ > {folder}/pid-$RANK.new; mv {folder}/pid-$RANK.new {folder}/pid-$RANK
+    while :; do sleep 0.05; done
+"""
+
+
+class Done(NamedTuple):
+    """One launcher that has ended."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def first(self) -> list[str]:
+        """Who failed first, as it says; one verdict at most."""
+        return FIRST.findall(self.err)
+
+
+class Job:
+    """A job of all nodes of a cluster, or of some of them."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster, self.folder = cluster, folder
+        self.launchers: dict[int, subprocess.Popen[str]] = {}
+        self.errors: dict[int, Path] = {}
+
+    def start(
+        self,
+        index: int,
+        *words: str,
+        rank: int | None = None,
+        environ: Mapping[str, str] | None = None,
+        count: int | None = None,
+        key: int | None = None,
+        per_node: int | None = 1,
+        master: str | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        """Start a launcher on a node.
+
+        Args:
+            index: Which node.
+            words: Flags and the command.
+            rank: Its node rank, if not its index.
+            environ: More variables.
+            count: Nodes of the job, if not all of the cluster.
+            key: What the launcher is called here, if not the index of its node.
+            per_node: Processes; None where roles say how many.
+            master: What node 0 is called, if not by its address.
+            cwd: Where it runs; a launcher that is there is the one that is started.
+        """
+        node = self.cluster.nodes[index]
+        shape: tuple[str, ...] = ("--nnodes", str(count or len(self.cluster.nodes)))
+        if per_node is not None:
+            shape = (*shape, "--nproc-per-node", str(per_node))
+        place = ("--node-rank", str(index if rank is None else rank))
+        first = ("--master-addr", master or self.cluster.nodes[0].address)
+        name = index if key is None else key
+        self.errors[name] = self.folder / f"launcher{name}-{len(self.launchers)}.err"
+        with self.errors[name].open("w") as errors:
+            self.launchers[name] = subprocess.Popen(
+                self.cluster.argv(
+                    node,
+                    (sys.executable, "-m", "launcher", "run", *shape, *place, *first, *words),
+                    cwd=cwd,
+                ),
+                env=clean_environ(**{"LAUNCHER_ENGINE": "process", "NO_COLOR": "1", **(environ or {})}),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+
+    def start_all(self, *words: str, environ: Mapping[str, str] | None = None, per_node: int = 1) -> None:
+        """Start the same on every node."""
+        for node in self.cluster.nodes:
+            self.start(node.index, *words, environ=environ, per_node=per_node)
+
+    def start_waiting(self, *flags: str, per_node: int = 1) -> None:
+        """Start processes that wait until somebody ends them, and wait until all have begun."""
+        self.start_all(*flags, "--", "sh", "-c", WAITER.format(folder=self.folder), per_node=per_node)
+        count = len(self.cluster.nodes) * per_node
+        wait_for(lambda: len(list(self.folder.glob("pid-*[0-9]"))) == count, "all processes have begun")
+
+    def kill_rank(self, rank: int, number: int = signal.SIGKILL) -> float:
+        """Send a signal to a process of the job, alone on its node; return when, seconds since 1970."""
+        node = self.cluster.nodes[rank]
+        pid = (self.folder / f"pid-{rank}").read_text().strip()
+        before = time.time()
+        self.on(node, ("kill", f"-{number}", pid))
+        return before
+
+    def on(self, node: Node, argv: Sequence[str]) -> str:
+        """Run a command on a node, and return what it says."""
+        done = subprocess.run(
+            self.cluster.argv(node, argv), env=clean_environ(), capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    def told_at(self, rank: int) -> float:
+        """Return when a waiting process heard SIGTERM, seconds since 1970."""
+        return float((self.folder / f"told-{rank}").read_text().split()[0])
+
+    def says(self, name: int, text: str) -> bool:
+        """Whether a launcher has said something."""
+        return text in self.errors[name].read_text()
+
+    def signal(self, name: int, number: int) -> None:
+        """Send a signal to a launcher."""
+        self.cluster.kill(self.launchers[name].pid, number)
+        if number == signal.SIGCONT:  # nsenter has stopped, too
+            self.launchers[name].send_signal(number)
+
+    def wait(self, *names: int) -> dict[int, Done]:
+        """Wait for some launchers, or for all."""
+        done = {}
+        deadline = time.monotonic() + DEADLINE_S
+        for name in names or tuple(self.launchers):
+            out, _ = self.launchers[name].communicate(timeout=max(1.0, deadline - time.monotonic()))
+            done[name] = Done(self.launchers[name].returncode, out, self.errors[name].read_text())
+        return done
+
+    def close(self) -> None:
+        """End what a failed test has left."""
+        for process in self.launchers.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def assert_one_truth(done: Mapping[int, Done], status: int, verdict: str) -> None:
+    """All have the same status and the same verdict, and it is this one."""
+    assert {one.status for one in done.values()} == {status}, [one.err for one in done.values()]
+    said = {tuple(one.first) for one in done.values()}
+    assert len(said) == 1, said
+    (first,) = said
+    assert len(first) == 1 and verdict in first[0], first
+
+
+def own_environ(**variables: str) -> dict[str, str]:
+    """Return variables for training on a busy machine."""
+    return {"OMP_NUM_THREADS": "1", **{name: os.environ[name] for name in ("HOME",)}, **variables}

@@ -1,0 +1,141 @@
+"""A live node 0 of the control channel in this process, and callers at its door."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+
+from launcher.peers.doors import listen
+from launcher.peers.hub import Hub
+from launcher.peers.keys import make_key
+from launcher.peers.settings import Shape
+from launcher.peers.wire import Calling, Garbled, Sealed
+from launcher.run.loop import Loop
+
+ADDRESS = "127.0.0.1"
+KEY = make_key(b"a token of sixteen", "1")
+FAULT = "a fault of the launcher"
+WAIT_S = 20.0
+
+
+def make_hello(rank: int, count: int, **more: object) -> dict[str, object]:
+    """Return what a node says first."""
+    session = f"{rank:016x}"
+    return {"is": "hello", "rank": rank, "session": session, "mono_ns": 1, "node_count": count, **more}
+
+
+class LiveHub:
+    """Node 0, turned by a thread of its own.
+
+    Attributes:
+        said: What it has said in its log.
+        told: What it has told its own node.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.said: list[str] = []
+        self.told: list[dict[str, object]] = []
+        listener, self.port = listen(ADDRESS, (0,))
+        self.port = listener.getsockname()[1]
+        self.loop = Loop(self.said.append)
+        shape = Shape(0, count, count, ADDRESS, (self.port,), lost_after_s=3600.0, grace_s=1.0)
+        self.hub = Hub(
+            listener,
+            KEY,
+            shape,
+            {**make_hello(0, count), "host": "node0"},
+            self.loop,
+            self.said.append,
+            self.told.append,
+            lambda: {"master_port": 6105},
+            lambda ranks: {},
+        )
+        self.loop.timers.append(self.hub)
+        self._is_open = True
+        self._wake, self._wakes = socket.socketpair()
+        self.loop.add(self._wakes.fileno(), self._wake_up)
+        self._thread = threading.Thread(target=self._turn)
+        self._thread.start()
+
+    def _wake_up(self) -> None:
+        self._wakes.recv(1)
+
+    def _turn(self) -> None:
+        while self._is_open:
+            self.loop.turn()
+
+    @property
+    def faults(self) -> list[str]:
+        """What it has said of faults of its own."""
+        return [line for line in self.said if FAULT in line]
+
+    def close(self) -> None:
+        """End it."""
+        self._is_open = False
+        self._wake.send(b".")
+        self._thread.join(WAIT_S)
+        self.hub.close()
+        self.loop.close()
+        self._wake.close()
+        self._wakes.close()
+
+
+class Caller:
+    """A connection with the key."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection((ADDRESS, port), WAIT_S)
+        calling = Calling(KEY)
+        self.socket.sendall(calling.call)
+        while calling.sealed is None:
+            data = self.socket.recv(4096)
+            if not data:
+                raise ConnectionError
+            self.socket.sendall(calling.feed(data))
+        self.sealed: Sealed = calling.sealed
+        self.waiting: list[dict[str, object]] = []
+
+    def say(self, message: Mapping[str, object]) -> None:
+        """Send a message; one that the hub has hung up on goes nowhere."""
+        with contextlib.suppress(OSError):
+            self.socket.sendall(self.sealed.seal(message))
+
+    def hear(self, kind: str) -> dict[str, object]:
+        """Return the next message of a kind.
+
+        Raises:
+            ConnectionError: The hub has hung up.
+            TimeoutError: It has said nothing of that kind.
+        """
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            while self.waiting:
+                message = self.waiting.pop(0)
+                if message["is"] == kind:
+                    return message
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionError
+            self.waiting += self.sealed.feed(data)
+        raise TimeoutError(kind)
+
+    def drain(self) -> None:
+        """Read until the hub hangs up."""
+        with contextlib.suppress(OSError, Garbled):
+            self.socket.shutdown(socket.SHUT_WR)
+            while self.socket.recv(1 << 16):
+                pass
+        self.socket.close()
+
+
+@contextlib.contextmanager
+def live_hub(count: int) -> Iterator[LiveHub]:
+    """Return a node 0 that is ended in the end."""
+    hub = LiveHub(count)
+    try:
+        yield hub
+    finally:
+        hub.close()

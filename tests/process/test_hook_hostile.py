@@ -1,0 +1,160 @@
+"""The hook where nothing is as it should be: the job starts nevertheless, and at most one line tells why."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from tests.process.hooking import RANK, find_python, install, make_prefix, make_venv, run, write_dump
+from tests.process.starting import ROOT
+
+HOST = """
+#include <Python.h>
+int main(int argc, char **argv) {
+    PyConfig config;
+    PyConfig_InitPythonConfig(&config);
+    config.parse_argv = 0;
+    PyConfig_SetBytesArgv(&config, argc, argv);
+    PyConfig_SetBytesString(&config, &config.program_name, PYTHON);
+    Py_InitializeFromConfig(&config);
+    return PyRun_SimpleString(
+        "import os; print([n in os.environ for n in ('RANK', 'LAUNCHER_HOOKED')], flush=True)");
+}
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["select", "json", "time", "errno", "ipaddress", "binascii", "signal", "launcher"]
+)
+def test_a_module_of_the_users_stands_in_for_pythons_own(each_hooked: str, name: str, tmp_path: Path) -> None:
+    """PYTHONPATH leads to a broken one: whatever the hook cannot use here, the launcher's own Python can."""
+    broken = tmp_path / "path"
+    broken.mkdir()
+    (broken / f"{name}.py").write_text("raise SystemExit('broken')\n")
+    script = tmp_path / "train.py"
+    script.write_text("import os; print(os.environ.get('RANK'))\n")
+    done = run(each_hooked, str(script), PYTHONPATH=str(broken), **RANK)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_broken_os_module(hooked: str, tmp_path: Path) -> None:
+    """Python from 3.11 on has its own inside, and so starts; the hook is no worse than Python."""
+    (tmp_path / "path").mkdir()
+    (tmp_path / "path" / "os.py").write_text("raise SystemExit('broken')\n")
+    script = tmp_path / "train.py"
+    script.write_text("import posix; print(posix.environ.get(b'HOME') is not None)\n")
+    with_hook = run(hooked, str(script), PYTHONPATH=str(tmp_path / "path"), **RANK)
+    bare = run(hooked, "-S", str(script), PYTHONPATH=str(tmp_path / "path"), **RANK)
+    assert (with_hook.stdout, with_hook.stderr) == (bare.stdout, bare.stderr)
+
+
+def test_another_pth_file_raises(tmp_path: Path) -> None:
+    """Python says so, and goes on to ours."""
+    prefix = make_venv(tmp_path / "venv")
+    path = install(prefix)
+    (path.parent / "aaa.pth").write_text("import sys; raise RuntimeError('not ours')\n")
+    done = run(prefix / "bin" / "python", write_dump(tmp_path), **RANK)
+    assert json.loads(done.stdout)["environ"]["RANK"] == "1"
+    assert "launcher" not in done.stderr and "not ours" in done.stderr
+
+
+def test_no_home_and_no_passwd_entry(each_hooked: str, tmp_path: Path) -> None:
+    """A container that knows nothing of its user."""
+    script = write_dump(tmp_path)
+    done = subprocess.run(
+        [each_hooked, script],
+        env={**RANK, "PATH": "/usr/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (json.loads(done.stdout)["environ"]["RANK"], done.stderr) == ("1", "")
+
+
+@pytest.mark.root
+def test_nothing_can_be_written_anywhere(each_hooked: str, tmp_path: Path) -> None:
+    """A read-only root and no /tmp: the hook needs no file."""
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare")
+    script = write_dump(tmp_path)
+    steps = f"mount -o remount,bind,ro / && ! touch /tmp/x 2>/dev/null && exec {each_hooked} {script}"
+    done = run("/usr/bin/unshare", "--mount", "sh", "-c", f"mount --bind / / && cd / && {steps}", **RANK)
+    if done.returncode:
+        pytest.skip(f"the root cannot be made read-only here: {done.stderr[-200:]}")
+    assert json.loads(done.stdout)["environ"]["RANK"] == "1"
+
+
+def test_the_launchers_python_is_gone(hooked_old: str, tmp_path: Path) -> None:
+    """Another Python has nobody to ask then, and says why."""
+    folder = tmp_path / "old"
+    found = find_python(8)
+    assert found is not None
+    prefix = make_prefix(folder, found)
+    path = install(prefix)
+    path.write_text(path.read_text().replace(sys.executable, "/nowhere/python"))
+    done = run(prefix / "bin" / "python", write_dump(tmp_path), **RANK)
+    assert "RANK" not in json.loads(done.stdout)["environ"]
+    assert done.stderr.startswith("launcher: hook: no variables set: /nowhere/python gives no answer: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_launchers_python_hangs(tmp_path: Path) -> None:
+    """Its file system does not answer, for example: the job starts, and nothing is left of the try."""
+    copy, stuck = tmp_path / "copy", tmp_path / "stuck"
+    shutil.copytree(Path(ROOT) / "launcher", copy / "launcher", ignore=shutil.ignore_patterns("__pycache__"))
+    enter = copy / "launcher" / "hook" / "enter.py"
+    enter.write_text(enter.read_text().replace("ANSWER_TIMEOUT_S = 20.0", "ANSWER_TIMEOUT_S = 0.5"))
+    stuck.write_text("#!/bin/sh\nexec sleep 1000\n")
+    stuck.chmod(0o755)
+    prefix = make_venv(tmp_path / "venv")
+    path = install(prefix)
+    text = path.read_text().replace(sys.executable, str(stuck)).replace(ROOT, str(copy))
+    path.write_text(text.replace(str(sys.implementation.cache_tag), "another"))
+    done = run(prefix / "bin" / "python", write_dump(tmp_path), **RANK)
+    assert "RANK" not in json.loads(done.stdout)["environ"]
+    assert done.stderr.startswith(
+        f"launcher: hook: no variables set: {stuck} gives no answer: not within 0.5 s"
+    )
+
+
+def test_a_python_inside_of_another_program(hooked: str, tmp_path: Path) -> None:
+    """No command line that is Python's: an editor or debugger with Python inside is no job."""
+    script = (
+        "import os, sys, site\nsys.orig_argv[:] = ['gdb', '-x']\nsite.main()\nprint('RANK' in os.environ)"
+    )
+    done = run(hooked, "-S", "-c", script, **RANK)
+    assert done.stdout == "False\n"
+
+
+def test_a_host_program_that_gives_python_its_command_line(hooked: str, tmp_path: Path) -> None:
+    """Its words look like a script's: the program that runs tells."""
+    library = sysconfig.get_config_var("LIBDIR")
+    name = f"python{sysconfig.get_config_var('LDVERSION')}"
+    if not shutil.which("cc") or not list(Path(library).glob(f"lib{name}.*")):
+        pytest.skip("needs a C compiler and Python's library")
+    host = tmp_path / "blender"
+    (tmp_path / "host.c").write_text(HOST)
+    options = [f"-I{sysconfig.get_path('include')}", f'-DPYTHON="{hooked}"', f"-L{library}"]
+    options += [f"-Wl,-rpath,{library}", f"-l{name}", "-ldl", "-lm", "-lpthread", "-lutil", "-Wl,-E"]
+    subprocess.run(["cc", "-o", host, tmp_path / "host.c", *options], check=True, timeout=120)
+    done = run(host, "-b", "scene.blend", **RANK)
+    assert (done.stdout, done.stderr) == ("[False, False]\n", "")
+    as_python = host.rename(tmp_path / "python3-wrapped")
+    assert run(as_python, "-b", "scene.blend", **RANK).stdout == "[True, True]\n"
+
+
+@pytest.mark.skipif(not glob.glob("/lib64/ld-linux*"), reason="another loader")
+def test_a_python_that_the_loader_runs(hooked: str, tmp_path: Path) -> None:
+    """``ld.so python train.py``, as relocated trees do: a Python, whatever program the kernel sees."""
+    (loader,) = glob.glob("/lib64/ld-linux*")
+    words = ["--argv0", hooked, os.path.realpath(hooked), write_dump(tmp_path)]
+    assert json.loads(run(loader, *words, **RANK).stdout)["environ"].get("RANK") == "1"

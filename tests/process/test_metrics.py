@@ -1,0 +1,151 @@
+"""``--metrics-port``: what is served, to whom, and that nobody who reaches the port can do more than read."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import signal
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.host import Host
+from launcher.run.family import find_children
+from tests.process.asking import Asked, read_all
+from tests.process.looking import is_gone, wait_for
+from tests.process.starting import launch
+
+pytest.importorskip("prometheus_client")
+
+pytestmark = pytest.mark.xdist_group("status")
+
+OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
+
+
+class Served(Asked):
+    """A job whose metrics are served."""
+
+    def __init__(self, folder: Path) -> None:
+        self.port = Host().free_port()
+        super().__init__(folder, "--metrics-port", str(self.port), expected=2)
+        wait_for(self.exporter, "the exporter is there")
+
+    def exporter(self) -> int | None:
+        """Return its pid, once it is what it is to be."""
+        pids = find_children(self.launcher.pid)
+        return next(
+            (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "launcher-metric\n"), None
+        )
+
+    def read(self, path: str = "/metrics", accept: str = OPEN_METRICS) -> str:
+        """Return what is served."""
+        url = f"http://127.0.0.1:{self.port}{path}"
+        with urllib.request.urlopen(urllib.request.Request(url, headers={"Accept": accept})) as answer:
+            text: str = answer.read().decode()
+            return text
+
+    def open(self) -> socket.socket:
+        """Return a connection to it."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=30)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Served]:
+    """Return a job of two ranks."""
+    one = Served(tmp_path)
+    yield one
+    one.end()
+
+
+def test_each_rank_is_there(job: Served) -> None:
+    """As OpenMetrics that prometheus-client's own parser takes."""
+    parser: Any = importlib.import_module("prometheus_client.openmetrics.parser")
+    text = job.read()
+    found = {family.name: family.samples for family in parser.text_string_to_metric_families(text)}
+    assert [sample.value for sample in found["launcher_rank_running"]] == [1, 1]
+    assert {sample.labels["rank"] for sample in found["launcher_rank_cpu_seconds"]} == {"0", "1"}
+    assert found["launcher_up"][0].value == 1 and found["launcher"][0].labels["host"]
+    assert found["launcher_rank_memory_bytes"][0].value > 1 << 20
+    assert text.endswith("# EOF\n")
+    assert "launcher_up 1.0" in job.read(accept="text/plain")
+
+
+def test_there_is_nothing_else(job: Served) -> None:
+    """No other page, no other method."""
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        job.read("/../../etc/passwd")
+    with job.open() as connected:
+        connected.sendall(b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nstop!")
+        assert b" 501 " in read_all(connected)
+    assert "launcher_up 1.0" in job.read()
+
+
+def test_slow_and_silent_ones_make_room(job: Served) -> None:
+    """Eight that say nothing keep others out for a few seconds, and the job not at all."""
+    silent = [job.open() for _ in range(12)]
+    for one in silent[:4]:
+        one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")
+    wait_for(lambda: reads(job), "somebody gets in")
+    for one in silent:
+        one.close()
+    assert job.launcher.poll() is None
+
+
+def reads(job: Served) -> bool:
+    """Whether the metrics can be read now."""
+    try:
+        return "launcher_up 1.0" in job.read()
+    except OSError:
+        return False
+
+
+def test_a_launcher_that_is_stopped_is_down(job: Served) -> None:
+    """The exporter answers; the launcher does not."""
+    os.kill(job.launcher.pid, signal.SIGSTOP)
+    try:
+        text = job.read()
+    finally:
+        os.kill(job.launcher.pid, signal.SIGCONT)
+    assert "launcher_up 0.0" in text and "launcher_rank" not in text
+
+
+def test_who_kills_the_exporter_does_the_job_no_harm(job: Served) -> None:
+    """It is said, and that is all."""
+    pid = job.exporter()
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: any("metrics" in event for event in events(job)), "the launcher has noticed")
+    assert job.status()["nodes"][0]["state"] == "running"
+    _, err = job.end()
+    assert "somebody has killed what serves the metrics" in err
+
+
+def events(job: Served) -> list[str]:
+    """Return what the launcher has said about its exporter's end."""
+    (node,) = job.status()["nodes"]
+    return [event["what"] for event in node["events"] if "killed" in event["what"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_it_ends_with_the_launcher(job: Served, number: int) -> None:
+    """Also when that is killed."""
+    pid = job.exporter()
+    assert pid is not None
+    os.kill(job.launcher.pid, number)
+    job.launcher.communicate(timeout=40)
+    wait_for(lambda: is_gone(pid), "the exporter is gone")
+
+
+def test_a_port_that_is_taken_is_said_and_the_job_runs(tmp_path: Path) -> None:
+    """Metrics are worth less than the job."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = launch("run", "--metrics-port", str(port), "--", "sh", "-c", "sleep 1; exit 7")
+    assert done.returncode == 7
+    assert re.search(rf"no metrics at http://127.0.0.1:{port}/metrics: Address already in use", done.stderr)

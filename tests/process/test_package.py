@@ -1,0 +1,104 @@
+"""What is published: a source archive with everything, a wheel with what runs and nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from launcher import __version__
+from tests.process import starting
+from tests.process.starting import clean_environ
+
+pytestmark = pytest.mark.xdist_group("package")
+ROOT = Path(starting.ROOT)
+NAME = f"cluster_launcher-{__version__}"
+SHARE = (
+    "bash-completion/completions/launcher",
+    "man/man1/launcher.1",
+    "zsh/site-functions/_launcher",
+)
+
+
+def call(*words: str | Path, cwd: Path = ROOT) -> str:
+    """Run a command to its end, without this checkout on Python's path; return its output."""
+    environ = clean_environ()
+    environ.pop("PYTHONPATH", None)
+    done = subprocess.run(words, cwd=cwd, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+def sources() -> set[str]:
+    """Return what belongs to the project: all that is tracked, and what is about to be."""
+    listed = call("git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard")
+    return {name for name in listed.splitlines() if (ROOT / name).is_file()}
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both from a copy of the project, the wheel from the source archive; return the folder."""
+    copy, folder = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("built")
+    for name in sources():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+        (copy / name).chmod((ROOT / name).stat().st_mode)
+    call(sys.executable, "-m", "build", "--outdir", folder, copy)
+    return folder
+
+
+def test_the_source_archive_has_everything(built: Path) -> None:
+    """What a clone has, the source archive has."""
+    with tarfile.open(built / f"{NAME}.tar.gz") as archive:
+        names = {name.removeprefix(f"{NAME}/") for name in archive.getnames() if name != NAME}
+        files = {name for name in names if archive.getmember(f"{NAME}/{name}").isfile()}
+    made = {name for name in files if name == "PKG-INFO" or ".egg-info/" in name}
+    assert files - made == sources()
+
+
+def test_the_wheel_has_the_program_alone(built: Path) -> None:
+    """Our modules, the mark of types, the command, completions, the man page: no tests, no tools."""
+    with zipfile.ZipFile(built / f"{NAME}-py3-none-any.whl") as archive:
+        names = set(archive.namelist())
+    program = {name for name in sources() if name.startswith("launcher/")}
+    data = f"{NAME}.data"
+    expected = program | {f"{data}/scripts/launcher"} | {f"{data}/data/share/{name}" for name in SHARE}
+    metadata = {name for name in names if name.startswith(f"{NAME}.dist-info/")}
+    assert names - metadata == expected
+    assert "launcher/py.typed" in names
+
+
+def test_the_wheel_works(built: Path, tmp_path: Path) -> None:
+    """Installed into an environment of its own: the command, the module, the version from one place."""
+    call(sys.executable, "-m", "venv", tmp_path / "env")
+    python = tmp_path / "env" / "bin" / "python"
+    call(python, "-m", "pip", "install", "--quiet", built / f"{NAME}-py3-none-any.whl")
+    assert call(python.with_name("launcher"), "--version", cwd=tmp_path) == f"launcher {__version__}\n"
+    assert "usage: launcher COMMAND" in call(python, "-m", "launcher", "--help", cwd=tmp_path)
+    assert call(python.with_name("launcher"), "run", "--", "echo", "hi", cwd=tmp_path) == "hi\n"
+    assert f"Version: {__version__}" in call(python, "-m", "pip", "show", "cluster-launcher", cwd=tmp_path)
+    assert (tmp_path / "env/share/man/man1/launcher.1").is_file()
+
+
+def test_completions_and_man_page_are_those_of_the_program() -> None:
+    """They are generated: python tools/render_cli.py."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "render_cli.py", "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_bash_completes_flags() -> None:
+    """``launcher run --nno<Tab>``, as bash does it."""
+    script = (
+        f"source {ROOT / 'share' / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "
+        "_shtab_launcher launcher --nno run; echo ${COMPREPLY[@]}"
+    )
+    assert call("bash", "-c", script) == "--nnodes\n"

@@ -1,0 +1,372 @@
+"""Whatever comes to node 0's control port: no fault of ours, no job disturbed, memory bounded, counted."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hmac
+import json
+import os
+import select
+import socket
+import struct
+import threading
+import time
+import tracemalloc
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.peers.doors import DOORS_MAX
+from launcher.peers.preemption import KIND, subscribe
+from launcher.peers.strangers import NAMED_MAX
+from launcher.peers.wire import FRAME_LIMIT_BYTES, HELLO, Calling
+from launcher.preemption.events import ANNOUNCED
+from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_hello
+from tests.process.looking import wait_for
+
+QUICK = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    database=None,
+)
+"""Some seconds for each test, on a machine that is busy with others."""
+TEXT = st.text(st.characters(exclude_categories=()), max_size=40)
+NUMBERS = st.one_of(st.integers(-3, 5), st.integers(), st.just(10**4000), st.floats(), st.booleans())
+LEAVES = st.one_of(st.none(), NUMBERS, TEXT)
+VALUES = st.recursive(
+    LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
+)
+KINDS = st.sampled_from(["hello", "beat", "failed", "told", "ended", "bye", "note", "start", "over", ""])
+NAMES = ("rank", "session", "mono_ns", "kind", "at_ns", "status", "what", "asked", "called", "code", "pid")
+MORE = ("local_rank", "number", "name", "record", "body", "host", "addresses", "settings", "node_count", "x")
+GOOD: dict[str, dict[str, object]] = {
+    "failed": {
+        "kind": "rank",
+        "at_ns": 1,
+        "status": 1,
+        "what": "it exited",
+        "called": "",
+        "rank": 1,
+        "local_rank": 0,
+        "pid": 7,
+        "code": 1,
+    },
+    "told": {"number": 15, "name": "SIGTERM"},
+    "ended": {"status": 1, "record": None},
+    "note": {"kind": "x", "body": None},
+}
+"""What nodes say, so that not all is refused for what is missing."""
+
+
+@st.composite
+def messages(draw: st.DrawFn) -> dict[str, object]:
+    """Return something like a message of a node."""
+    kind = draw(KINDS)
+    base = dict(GOOD.get(kind, {})) if draw(st.booleans()) else {}
+    changed = draw(st.dictionaries(st.sampled_from(NAMES + MORE), VALUES, max_size=4))
+    return {**base, **changed, "is": kind}
+
+
+def render(message: object) -> bytes:
+    """Return a message as the JSON of a frame, with whatever Python's own would not write."""
+    return json.dumps(message, ensure_ascii=False).encode("utf-8", "surrogatepass")[:FRAME_LIMIT_BYTES]
+
+
+def say_raw(caller: Caller, data: bytes) -> None:
+    """Send bytes in a frame whose seal is right."""
+    sealed: Any = caller.sealed
+    counter = struct.pack(">Q", sealed._sent)
+    seal = hmac.digest(sealed._key_out, counter + data, "sha256")[:16]
+    sealed._sent += 1
+    with contextlib.suppress(OSError):
+        caller.socket.sendall(struct.pack(">I", len(data)) + seal + data)
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[LiveHub]:
+    """Return a node 0 whose job runs: its other node has said hello."""
+    with live_hub(2) as live:
+        member = Caller(live.port)
+        member.say(make_hello(1, 2))
+        member.hear("start")
+        yield live
+        # The job is as it was: the same node, still let in, still heard.
+        assert live.faults == []
+        member.say({"is": "note", "kind": "x", "body": None})
+        assert member.hear("beat")
+        assert sorted(live.hub.members) == [0, 1]
+        assert live.hub.members[1].connection is not None
+        assert live.told == [{"is": "start", "agreed": {"master_port": 6105}}]
+        member.socket.close()
+
+
+def call(port: int) -> socket.socket:
+    """Return a connection of somebody without the key."""
+    return socket.create_connection((ADDRESS, port), WAIT_S)
+
+
+@QUICK
+@given(st.lists(st.one_of(st.binary(max_size=200), st.just(HELLO), st.just(bytes(32))), max_size=6))
+def test_bytes_at_the_door_disturb_nothing(hub: LiveHub, pieces: list[bytes]) -> None:
+    """Garbage, halves of a handshake, and hanging up in the midst of one."""
+    with call(hub.port) as caller, contextlib.suppress(OSError):
+        for piece in pieces:
+            caller.sendall(piece)
+    assert hub.faults == []
+
+
+@QUICK
+@given(st.lists(st.one_of(st.binary(max_size=64), messages().map(render)), max_size=6), st.integers(0, 4))
+def test_frames_of_who_has_the_key_disturb_nothing(hub: LiveHub, frames: list[bytes], rank: int) -> None:
+    """The job has begun: a further node, or a second one with a rank, is told that it comes too late."""
+    caller = Caller(hub.port)
+    caller.say({**make_hello(rank, 2), "session": "another"})
+    for frame in frames:
+        say_raw(caller, frame)
+    caller.drain()
+    assert hub.faults == []
+
+
+@settings(parent=QUICK, max_examples=40)
+@given(st.lists(st.one_of(st.binary(max_size=64), messages().map(render)), min_size=1, max_size=8))
+def test_frames_of_a_node_of_the_job_are_no_fault_of_ours(frames: list[bytes]) -> None:
+    """A node that was taken over can end its job. It cannot make node 0 fail, nor keep it from an end."""
+    with live_hub(2) as live:
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        caller.hear("start")
+        for frame in frames:
+            say_raw(caller, frame)
+        caller.drain()
+        last = Caller(live.port)
+        last.say(make_hello(1, 2))
+        last.say({"is": "ended", "status": 0, "record": None})
+        last.hear("start")
+        live.hub.hear_own({"is": "ended", "status": 0, "record": None})
+        assert last.hear("over")
+        assert live.faults == []
+        last.socket.close()
+
+
+@settings(parent=QUICK, max_examples=40)
+@given(st.lists(st.tuples(st.dictionaries(st.sampled_from(NAMES + MORE), VALUES, max_size=5), st.booleans())))
+def test_hellos_before_the_start_are_no_fault_of_ours(hellos: list[tuple[dict[str, object], bool]]) -> None:
+    """Refused, or a reason not to start; and some hang up at once."""
+    with live_hub(3) as live:
+        for more, stays in hellos[:6]:
+            caller = Caller(live.port)
+            say_raw(caller, render({**make_hello(1, 3), **more}))
+            if not stays:
+                linger = struct.pack("ii", 1, 0)
+                caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)  # a reset, not an end
+            caller.socket.close()
+        wait_for(lambda: len(live.hub.doors) == 0, "all are read")
+        assert live.faults == []
+        assert set(live.hub.members) - {0, 1, 2} == set() or live.told
+
+
+def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
+    """It fits as it comes, and not as it would be passed on: the verdict is that on the failure alone."""
+    with live_hub(2) as live:
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        caller.hear("start")
+        caller.say({**GOOD["failed"], "is": "failed"})
+        say_raw(caller, render({"is": "ended", "status": 1, "record": {"x": "\u00e9" * 30_000}}))
+        live.hub.hear_own({"is": "ended", "status": 0, "record": None})
+        assert caller.hear("over")["status"] == 1
+        assert live.faults == []
+        caller.socket.close()
+
+
+def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
+    """Nodes that differ in all that they may say hear why."""
+    count = 25
+    with live_hub(count) as live:
+        callers = [Caller(live.port) for _ in range(1, count)]
+        for rank, caller in enumerate(callers, 1):
+            names = ("launcher", "torch", "nccl", "command", "fabric", "gpu_kind", "driver", "python", "mpi")
+            odd = dict.fromkeys(names, f"{rank % 8}{'z' * 110}")
+            caller.say(make_hello(rank, count, host="h" + "x" * 198, **odd))
+        for caller in callers:
+            refusal = caller.hear("refuse")
+            assert refusal["code"] == "nodes-differ" and "lines more" in str(refusal["lines"])
+            caller.socket.close()
+        assert live.faults == []
+
+
+def test_one_who_is_gone_before_the_welcome_is_no_node() -> None:
+    """Its connection was reset while its hello was on the way; its successor is let in."""
+    with live_hub(2) as live:
+        for _ in range(20):
+            caller = Caller(live.port)
+            caller.say(make_hello(1, 2))
+            linger = struct.pack("ii", 1, 0)
+            caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            caller.socket.close()
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        assert caller.hear("start")
+        assert live.faults == []
+        caller.socket.close()
+
+
+def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: LiveHub) -> None:
+    """None keeps another out for longer than it may be slow itself."""
+    before = hub.hub.doors.strangers.total
+    silent = [call(hub.port) for _ in range(DOORS_MAX + 50)]
+    slow = [call(hub.port) for _ in range(20)]
+    until = time.monotonic() + 2.0
+    for byte in HELLO:
+        for caller in slow:
+            with contextlib.suppress(OSError):
+                caller.send(bytes([byte]))
+    oversized = Caller(hub.port)
+    with contextlib.suppress(OSError):
+        oversized.socket.sendall(struct.pack(">I", FRAME_LIMIT_BYTES + 1) + os.urandom(1 << 18))
+    oversized.drain()
+    wait_for(lambda: time.monotonic() > until, "the slow have been slow")
+    late = Caller(hub.port)  # who has the key gets in
+    late.drain()
+    wait_for(lambda: len(hub.hub.doors) == 0, "all have been turned away")
+    assert hub.hub.doors.strangers.total - before >= DOORS_MAX
+    assert len(hub.hub.doors.strangers.counts) <= NAMED_MAX
+    assert any("turned away 127.0.0.1: sends what is no message: a frame of " in line for line in hub.said)
+    for caller in (*silent, *slow):
+        caller.close()
+
+
+def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None:
+    """Twice as many as there are places, silent, and back as soon as they are turned away."""
+    with live_hub(2) as live, crowd(live.port, 2 * DOORS_MAX):
+        wait_for(lambda: len(live.hub.doors) >= DOORS_MAX, "all places are taken", deadline_s=WAIT_S)
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        assert caller.hear("start")
+        (why,) = [line for line in live.said if "turned away 127.0.0.1" in line]
+        assert (
+            "said no hello, and others were waiting" in why
+        )  # so nobody had to wait until they were too late
+        caller.socket.close()
+
+
+@contextlib.contextmanager
+def crowd(port: int, count: int) -> Iterator[None]:
+    """Return while so many connections that say nothing are open, each replaced when it is closed."""
+    ended = threading.Event()
+
+    def keep_coming() -> None:
+        poll, callers = select.poll(), dict[int, socket.socket]()
+        while not ended.is_set():
+            while len(callers) < count:
+                caller = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+                caller.connect_ex((ADDRESS, port))
+                poll.register(caller, select.POLLIN)
+                callers[caller.fileno()] = caller
+            for number, _ in poll.poll(100):
+                poll.unregister(number)
+                callers.pop(number).close()
+        for caller in callers.values():
+            caller.close()
+
+    thread = threading.Thread(target=keep_coming)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(WAIT_S)
+
+
+def test_a_flood_grows_no_memory(hub: LiveHub) -> None:
+    """Thousands who hang up, and hundreds who prove themselves for ranks that the job has not."""
+    flood(hub, 200)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        flood(hub, 1000)
+        gc.collect()
+        assert tracemalloc.get_traced_memory()[0] < 1 << 18
+    finally:
+        tracemalloc.stop()
+    assert hub.faults == []
+
+
+def flood(hub: LiveHub, count: int) -> None:
+    """Call often: every fifth has the key."""
+    for index in range(count):
+        if index % 5:
+            call(hub.port).close()
+            continue
+        caller = Caller(hub.port)
+        caller.say({**make_hello(index + 2, 2), "host": f"stranger{index}"})
+        caller.drain()
+    wait_for(lambda: len(hub.hub.doors) == 0, "all are gone")
+
+
+def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
+    """Whoever is none of the job's nodes costs no look for secrets in thousands of texts."""
+    kept = len(hub.hub._texts)
+    caller = Caller(hub.port)
+    caller.say(
+        make_hello(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
+    )
+    assert "a job that runs already" in str(caller.hear("busy")["why"])
+    caller.drain()
+    assert len(hub.hub._texts) == kept
+
+
+def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
+    """What a kind of reason was about in each case is no kind of its own."""
+    with live_hub(2) as live:
+        member = Caller(live.port)
+        member.say(make_hello(1, 2))
+        member.hear("start")
+        flood(live, 200)
+        for size in range(FRAME_LIMIT_BYTES + 1, FRAME_LIMIT_BYTES + 40):
+            oversized = Caller(live.port)
+            oversized.socket.sendall(struct.pack(">I", size) + bytes(16))
+            oversized.drain()
+        with call(live.port) as caller:
+            caller.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert caller.recv(64) == b""
+        wait_for(lambda: any("does not speak" in line for line in live.said), "it is named")
+        member.socket.close()
+
+
+def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None:
+    """With what is put around it on its way it would not fit, and nobody would be told."""
+    with live_hub(2) as live:
+        subscribe(SimpleNamespace(channel=live.hub, subscribers={}))  # type: ignore[arg-type]
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        caller.hear("start")
+        event = {"kind": ANNOUNCED, "what": "\u00e9" * 30_000, "left_ms": 1000, "more": "x"}
+        say_raw(caller, render({"is": "note", "kind": KIND, "body": event}))
+        body: Any = caller.hear("note")["body"]
+        assert body["by"] == 1 and sorted(body["event"]) == ["kind", "left_ms", "what"]
+        assert 0 < len(body["event"]["what"]) <= 400
+        assert live.faults == []
+        caller.socket.close()
+
+
+def test_a_proof_for_another_connection_is_none() -> None:
+    """What was listened to lets nobody in. A hub of its own: one names so many strangers only."""
+    first = Calling(os.urandom(32))
+    with live_hub(2) as hub:
+        with call(hub.port) as caller:
+            caller.sendall(first.call)
+            caller.recv(64)
+            caller.sendall(os.urandom(32))
+            assert caller.recv(64) == b""
+        wait_for(
+            lambda: any("127.0.0.1: has another token" in line for line in hub.said),
+            "it is named",
+            deadline_s=WAIT_S,
+        )

@@ -1,0 +1,87 @@
+"""Imports point one way: the table of layers in docs/architecture.md is what the package keeps to."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+PACKAGE = ROOT / "launcher"
+TYPES_ONLY = "TYPE_CHECKING"
+
+
+def read_layers() -> dict[str, int]:
+    """Return the row of each package (``"run/"``) and module (``"run/ports"``), rows counted from 0."""
+    table = PAGE.read_text().partition("| layer |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[3] for line in table.splitlines() if line.startswith("| ")]
+    return {name: place for place, row in enumerate(rows) for name in row.split("`")[1::2]}
+
+
+def name_module(path: Path) -> str:
+    """Return how the table names a module: ``hook/marker``; of a package's own, ``hook``."""
+    name = path.relative_to(PACKAGE).with_suffix("").as_posix()
+    return name.removesuffix("__init__").rstrip("/")
+
+
+def package_of(module: str) -> str:
+    """Return how the table names the package that a module is in."""
+    return module.partition("/")[0] + "/"
+
+
+LAYERS = read_layers()
+MODULES = {name_module(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def find_layer(module: str) -> int:
+    """Return the row of a module: its own, else its package's."""
+    return LAYERS[module] if module in LAYERS else LAYERS[package_of(module)]
+
+
+def find_imports(node: ast.AST) -> Iterator[str]:
+    """Yield the modules of the launcher that a tree imports at run time, wherever in it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == TYPES_ONLY:
+            continue
+        if isinstance(child, ast.ImportFrom):
+            assert child.module and child.level == 0, "imports name the whole module"
+            inside = child.module.partition(".")[2].replace(".", "/")
+            for name in (alias.name for alias in child.names):
+                full = f"{inside}/{name}".lstrip("/")
+                if child.module.partition(".")[0] == "launcher":
+                    yield full if full in MODULES else inside
+        elif isinstance(child, ast.Import):
+            for name in (alias.name for alias in child.names):
+                if name.partition(".")[0] == "launcher":
+                    yield name.partition(".")[2].replace(".", "/")
+        else:
+            yield from find_imports(child)
+
+
+def test_every_module_has_a_row() -> None:
+    """A new package, or a new module beside the packages, is given its place on the page."""
+    missing = [
+        name for name in MODULES if name and name not in LAYERS and f"{name.split('/')[0]}/" not in LAYERS
+    ]
+    assert missing == []
+
+
+def test_every_name_of_the_table_is_a_module() -> None:
+    """What has been moved or removed leaves the page."""
+    packages = {package_of(name) for name in MODULES if "/" in name}
+    assert sorted(set(LAYERS) - packages - set(MODULES)) == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name])
+def test_a_module_imports_nothing_of_a_later_layer(module: str) -> None:
+    """Also not inside of a function: a module that is loaded late is needed all the same."""
+    imported = set(find_imports(ast.parse(MODULES[module].read_text()))) - {""}
+    assert sorted(name for name in imported if find_layer(name) > find_layer(module)) == []
+
+
+def test_the_table_is_read() -> None:
+    """A table that is not found would let everything through."""
+    assert LAYERS["model"] < LAYERS["sources/"] < LAYERS["plan"] < LAYERS["run/"] < LAYERS["cli"]

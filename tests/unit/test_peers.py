@@ -1,0 +1,622 @@
+"""The control channel without a network: handshake, frames, policy, clocks, who came first, keys, texts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import NotReady, UsageError
+from launcher.flags import FRAMEWORKS
+from launcher.host import Host
+from launcher.model import Allocation, Scope
+from launcher.options import read_options
+from launcher.peers import verdict as on_its_way
+from launcher.peers.court import LOST, RANK, Court, Event
+from launcher.peers.facts import read_facts
+from launcher.peers.hello import TEXTS_KEPT, read_hello
+from launcher.peers.keys import make_key, name_job, read_token
+from launcher.peers.link import answer_s
+from launcher.peers.offset import Offset, better, measure
+from launcher.peers.plan import plan_peers
+from launcher.peers.policy import RULES, compare, render_table
+from launcher.peers.refusals import describe_missing, node_0_missing, nodes_missing
+from launcher.peers.start import find_address
+from launcher.peers.strangers import NAMED_MAX, Strangers
+from launcher.peers.wire import (
+    CALL_BYTES,
+    FRAME_LIMIT_BYTES,
+    HELLO,
+    SEAL_BYTES,
+    Answering,
+    Calling,
+    Garbled,
+    Intruder,
+    Sealed,
+)
+from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
+from launcher.run.family import find_children
+from launcher.run.stopping import Stopper
+from tests.unit.test_verdict import OOM, dead, judge
+
+OOM_WORDS = "RuntimeError: CUDA out of memory\n"
+KEY, OTHER = make_key(b"a token of sixteen", "1"), make_key(b"another of sixteen", "1")
+MS = 1_000_000
+
+
+def connect(hub_key: bytes = KEY, caller_key: bytes = KEY) -> tuple[Sealed, Sealed]:
+    """Return both ends of a connection, the hub's and the caller's, after a handshake."""
+    answering, calling = Answering(hub_key), Calling(caller_key)
+    proof = calling.feed(answering.feed(calling.call))
+    assert answering.feed(proof) == b""
+    assert answering.sealed is not None and calling.sealed is not None
+    return answering.sealed, calling.sealed
+
+
+def hear(sealed: Sealed, data: bytes) -> list[dict[str, object]]:
+    """Return the messages in some bytes."""
+    return list(sealed.feed(data))
+
+
+# --- handshake and frames
+
+
+def test_two_with_one_key_understand_each_other() -> None:
+    """In both directions, and in order."""
+    hub, caller = connect()
+    assert hear(hub, caller.seal({"a": 1}) + caller.seal({"b": 2})) == [{"a": 1}, {"b": 2}]
+    assert hear(caller, hub.seal({"c": 3})) == [{"c": 3}]
+
+
+def test_who_has_another_key_notices_it_and_is_noticed() -> None:
+    """The hub proves itself first: a caller of another job gives nothing away."""
+    answering, calling = Answering(KEY), Calling(OTHER)
+    reply = answering.feed(calling.call)
+    with pytest.raises(Intruder, match="another token"):
+        calling.feed(reply)
+    with pytest.raises(Intruder, match="another token"):
+        answering.feed(bytes(32))
+
+
+def test_a_proof_is_good_for_one_connection() -> None:
+    """Who has listened cannot say the same again."""
+    first, second, calling = Answering(KEY), Answering(KEY), Calling(KEY)
+    proof = calling.feed(first.feed(calling.call))
+    second.feed(calling.call)
+    with pytest.raises(Intruder):
+        second.feed(proof)
+
+
+def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
+    """The two sides prove themselves in different words."""
+    answering = Answering(KEY)
+    reply = answering.feed(HELLO + bytes(32))
+    with pytest.raises(Intruder):
+        answering.feed(reply[32:])
+
+
+@pytest.mark.parametrize("split", [1, 7, 4096])
+def test_pieces_of_any_size_make_the_same_messages(split: int) -> None:
+    """TCP knows no messages."""
+    hub, caller = connect()
+    data = caller.seal({"n": "x" * 5000}) + caller.seal({"n": "y"})
+    found = [message for i in range(0, len(data), split) for message in hub.feed(data[i : i + split])]
+    assert [message["n"] for message in found] == ["x" * 5000, "y"]
+
+
+def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> None:
+    """The counter, and a key for each direction."""
+    for attack in ("repeat", "reorder", "reflect", "change"):
+        hub, caller = connect()
+        first, second = caller.seal({"n": 1}), caller.seal({"n": 2})
+        tried = {
+            "repeat": first + first,
+            "reorder": second,
+            "reflect": hub.seal({"n": 1}),
+            "change": first[:-1] + b"]",
+        }
+        with pytest.raises(Garbled):
+            hear(hub, tried[attack])
+
+
+def test_what_is_too_long_is_refused_before_it_has_come() -> None:
+    """Four bytes are enough to know."""
+    hub, caller = connect()
+    with pytest.raises(Garbled, match="expected 65536 at most"):
+        hear(hub, (FRAME_LIMIT_BYTES + 1).to_bytes(4, "big"))
+    with pytest.raises(ValueError, match="a message of"):
+        caller.seal({"n": "x" * FRAME_LIMIT_BYTES})
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_no_bytes_at_the_door_do_more_than_end_the_handshake(pieces: list[bytes]) -> None:
+    """Whoever knows no key gets in with nothing, and costs no memory."""
+    answering = Answering(KEY)
+    with contextlib.suppress(Intruder):
+        for piece in pieces:
+            assert len(answering.feed(piece)) in (0, 64)
+            assert len(answering._buffer) < CALL_BYTES + 200
+    assert answering.sealed is None
+
+
+@given(st.binary(max_size=300), st.integers(0, 300), st.integers(0, 7))
+def test_no_change_of_a_sealed_stream_is_taken_for_a_message(noise: bytes, place: int, bit: int) -> None:
+    """Messages before the change are heard; from there on nothing, whatever it was."""
+    hub, caller = connect()
+    sent = [{"n": index} for index in range(8)]
+    data = bytearray(b"".join(caller.seal(message) for message in sent))
+    place %= len(data)
+    data[place] ^= 1 << bit
+    heard = []
+    with contextlib.suppress(Garbled):
+        for message in hub.feed(bytes(data) + noise):
+            heard.append(message)
+    frame = 4 + SEAL_BYTES + len(b'{"n":0}')
+    assert heard == sent[: place // frame]
+    assert len(hub._buffer) <= FRAME_LIMIT_BYTES + len(data) + len(noise)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+NAMES = st.sampled_from(["is", "rank", "session", "host", "settings", "addresses", "wall_ns", "command", "x"])
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(NAMES, JSON | st.just("hello"), max_size=9))
+def test_no_hello_does_more_than_be_refused(message: dict[str, object]) -> None:
+    """What is kept is small, printable and of the right kind."""
+    with contextlib.suppress(Garbled):
+        kept = read_hello(message, {})
+        assert isinstance(kept["rank"], int)
+        assert len(json.dumps(kept)) < 1 << 17
+        compare({"a": kept, "b": read_hello({"is": "hello", "rank": 1, "session": "1"}, {})})
+
+
+def test_texts_of_hellos_are_remembered_in_bounded_memory() -> None:
+    """However often somebody comes with new ones."""
+    seen = {f"text {index}": "" for index in range(TEXTS_KEPT)}
+    read_hello({"is": "hello", "rank": 1, "session": "a", "host": "another"}, seen)
+    assert len(seen) <= TEXTS_KEPT
+
+
+def test_a_hello_is_kept_without_control_characters_and_secrets() -> None:
+    """It is shown on all nodes."""
+    hello = {
+        "is": "hello",
+        "rank": 1,
+        "session": "ab",
+        "host": "\x1b[31mevil",
+        "command": "x --password hunter2hunter2",
+    }
+    kept = read_hello(hello, {})
+    assert kept["host"] == "\\x1b[31mevil"
+    assert "hunter2" not in str(kept["command"])
+
+
+# --- clocks
+
+
+@given(st.integers(-(10**15), 10**15), st.integers(0, 10**9), st.integers(0, 10**9), st.integers(0, 10**7))
+def test_an_offset_is_wrong_by_half_of_the_delay_at_most(
+    true_ns: int, there_ns: int, back_ns: int, work_ns: int
+) -> None:
+    """However uneven the two ways are."""
+    asked = 5
+    heard = asked + there_ns + true_ns
+    found = measure(asked, heard, heard + work_ns, asked + there_ns + work_ns + back_ns)
+    assert found.delay_ns == there_ns + back_ns
+    assert abs(found.add_ns - true_ns) <= found.delay_ns // 2 + 1
+
+
+def test_the_quicker_exchange_is_believed() -> None:
+    """Its error is the smaller."""
+    assert better(Offset(1, 10), Offset(2, 20)) == Offset(1, 10)
+    assert better(Offset(1, 10), Offset(2, 5)) == Offset(2, 5)
+    assert better(None, Offset(2, 5)) == Offset(2, 5)
+
+
+# --- policy
+
+
+def test_nodes_that_agree_have_nothing_to_say() -> None:
+    """Facts that a node does not know differ from nothing."""
+    hellos: dict[str, Mapping[str, object]] = {
+        "node 0": {"torch": "2.13.0", "nccl": None, "settings": {"A": "1"}},
+        "node 1": {"torch": "2.13.0", "nccl": "2.27"},
+    }
+    assert compare(hellos) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.key)
+def test_each_rule_finds_the_odd_one_out(rule: Any) -> None:
+    """By the value that most have, and with the level of the rule."""
+    hellos = {f"node {i}": {rule.key: "new" if i == 2 else "old"} for i in range(4)}
+    (found,) = compare(hellos)
+    assert found.is_problem == (rule.level == "problem")
+    assert found.groups == (("old", ("node 0", "node 1", "node 3")), ("new", ("node 2",)))
+    assert render_table([found])[1:3] == ["    old  node 0, node 1, node 3", "  > new  node 2"]
+
+
+def test_clocks_are_compared_with_those_of_most() -> None:
+    """Node 0's may be the wrong one."""
+    hellos = {f"node {i}": {"clock_ahead_s": 0.0 if i == 0 else 90.0} for i in range(3)}
+    (found,) = compare(hellos)
+    assert not found.is_problem
+    assert found.groups == (("as most", ("node 1", "node 2")), ("-90.0 s", ("node 0",)))
+
+
+def test_a_setting_that_differs_is_named() -> None:
+    """A warning: variables may be spelled differently and mean the same."""
+    (found,) = compare({"a": {"settings": {"MASTER_ADDR": "x"}}, "b": {"settings": {"MASTER_ADDR": "y"}}})
+    assert (found.rule.title, found.is_problem) == ("MASTER_ADDR", False)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_two_nodes_of_one_job_say_the_same_of_their_settings(framework: str) -> None:
+    """What tells nodes apart is not compared: every job of several nodes would begin with a warning."""
+    said = []
+    for node in ("0", "1"):
+        asked = {"nnodes": "2", "node_rank": node, "nproc_per_node": "2", "master_addr": "10.0.0.4"}
+        options = read_options({**asked, "framework": framework, "engine": "process"}, {})
+        plan = plan_job({}, RecordedHost({}), options, ("./train",))
+        said.append({"settings": read_facts(plan, ("./train",), RecordedHost({}), {})["settings"]})
+    assert compare({"node 0": said[0], "node 1": said[1]}) == []
+
+
+def test_what_follows_from_a_problem_is_not_said_beside_it() -> None:
+    """Variables differ because the number of nodes does; who reads it looks for the one thing to mend."""
+    hellos = {
+        "a": {"node_count": 2, "settings": {"WORLD_SIZE": "2"}},
+        "b": {"node_count": 3, "settings": {"WORLD_SIZE": "3"}},
+    }
+    assert [item.rule.key for item in compare(hellos)] == ["node_count"]
+
+
+def test_problems_come_before_warnings() -> None:
+    """What stops the job is read first."""
+    hellos = {"a": {"driver": "1", "torch": "1"}, "b": {"driver": "2", "torch": "2"}}
+    assert [item.rule.key for item in compare(hellos)] == ["torch", "driver"]
+
+
+def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
+    """Its host, what a look at it has told, and who else was at the door."""
+    said = describe_missing(
+        [1, 2, 3], ("a", "b", "c"), {1: "down"}, {"c": "has another token", "d": "noise"}, shown=2
+    )
+    assert said == ("node 1 (b): down; node 2 (c): has another token; 1 more; turned away was d: noise")
+
+
+@pytest.mark.parametrize("reason", ["has another token, or is of another job", "nothing listens there"])
+def test_who_has_another_token_is_told_of_tokens_first(reason: str) -> None:
+    """On both sides, and only where the handshake has failed."""
+    for problem in (nodes_missing(1, 2, 5.0, f"node 1: {reason}"), node_0_missing(5.0, reason)):
+        assert problem.fix.startswith("the same LAUNCHER_TOKEN or --token-file") == ("token" in reason)
+
+
+# --- who came first
+
+
+def fail(node: int, at_ms: int, *, status: int = 1, asked: bool = False) -> Event:
+    """Return the failure of a rank."""
+    return Event(node, RANK, at_ms * MS, status, asked=asked)
+
+
+def record(*, consequence: bool) -> dict[str, object]:
+    """Return a verdict with one cause."""
+    return {"causes": [{"consequence": consequence}]}
+
+
+def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() -> None:
+    """Times are node 0's."""
+    court = Court(3)
+    assert court.report(fail(2, 200)) and court.report(fail(1, 100, status=9))
+    assert not court.report(fail(1, 50))
+    assert (court.find_first(), court.status()) == (fail(1, 100, status=9), 9)
+
+
+def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
+    """SIGTERM from us is no failure of its own."""
+    court = Court(2)
+    court.report(fail(0, 100, asked=True))
+    assert court.find_first() == fail(0, 100, asked=True)
+    court.report(fail(1, 300))
+    assert court.find_first() == fail(1, 300)
+
+
+def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
+    """A process closes its connections some time before it ends."""
+    court = Court(2)
+    court.report(fail(0, 100))
+    court.report(fail(1, 150))
+    court.end(0, 1, record(consequence=True))
+    court.end(1, 1, record(consequence=False))
+    assert court.find_first() == fail(1, 150)
+
+
+def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
+    """It is missed ten seconds after its last word, which was the earlier."""
+    court = Court(2)
+    court.report(fail(0, 1000))
+    court.end(0, 1, record(consequence=True))
+    assert court.open_nodes() == [1]
+    court.report(Event(1, LOST, 500 * MS, 75))
+    assert court.open_nodes() == []
+    first = court.find_first()
+    assert first is not None and (first.node, first.status) == (1, 75)
+
+
+def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
+    """Platforms end the containers of a job that has failed."""
+    court = Court(2)
+    court.report(fail(0, 1000, status=3))
+    court.end(0, 3, record(consequence=False))
+    court.report(Event(1, LOST, 900 * MS, 75))
+    assert court.status() == 3
+    court = Court(2)
+    court.report(fail(0, 9000, status=3))
+    court.end(0, 3, record(consequence=False))
+    court.report(Event(1, LOST, 900 * MS, 75))
+    assert court.status() == 75
+
+
+def test_a_node_that_has_ended_cannot_be_lost() -> None:
+    """It has said all that it had to say."""
+    court = Court(2)
+    court.end(1, 0, None)
+    assert not court.report(Event(1, LOST, 5, 75))
+    assert (court.open_nodes(), court.status()) == ([0], 0)
+
+
+# --- verdicts
+
+
+def test_a_verdict_arrives_as_it_was_sent() -> None:
+    """With how the other processes of its node ended."""
+    verdict = judge(dead(2, 1, stderr=OOM_WORDS), others=[dead(3, -15)], causes=[OOM])
+    record = json.loads(json.dumps(on_its_way.render(verdict)))
+    assert on_its_way.parse(record) == verdict
+
+
+def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
+    """Lines of its end are kept."""
+    noise = "".join(f"{index:06d} {chr(0x1F600) * 300}\n" for index in range(200))
+    verdict = judge(dead(2, 1, stderr=noise), others=[dead(rank, -15) for rank in range(3, 500)])
+    record = on_its_way.render(verdict)
+    assert len(json.dumps(record)) <= on_its_way.ROOM_BYTES
+    parsed = on_its_way.parse(json.loads(json.dumps(record)))
+    assert parsed is not None and parsed.first == verdict.first
+    assert parsed.stderr[-1].startswith("000199")
+
+
+@given(JSON | st.dictionaries(st.sampled_from(["first", "causes", "others", "stderr", "ended_ns"]), JSON))
+def test_no_record_does_more_than_be_no_verdict(record: object) -> None:
+    """What comes from a node is looked at before it is shown."""
+    assert on_its_way.parse(record) is None
+    if isinstance(record, dict):
+        assert on_its_way.read_own(record, None, 0) is None
+
+
+# --- keys
+
+
+def allocation(**more: Any) -> Allocation:
+    """Return a job of two nodes."""
+    return Allocation(
+        **{
+            "source": "manual",
+            "scope": Scope.NODE,
+            "master_addr": "a",
+            "master_port": 6105,
+            "node_rank": 1,
+            "node_count": 2,
+            **more,
+        }
+    )
+
+
+def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
+    """Whatever nodes may be told differently by mistake is no part of its name."""
+    one = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, allocation())
+    other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, allocation(node_count=3, node_rank=0))
+    assert one == other == "7/6105"
+    assert name_job({}, allocation(), "run5") == "run5/6105"
+
+
+def test_keys_depend_on_the_token_and_on_the_job() -> None:
+    """Two jobs with one token are still two jobs."""
+    keys = {make_key(token, job) for token in (None, b"x" * 16, b"y" * 16) for job in ("1", "2")}
+    assert len(keys) == 6
+
+
+def test_a_token_is_read_without_its_line_end(tmp_path: Any) -> None:
+    """As editors and ``openssl rand`` leave one."""
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    assert read_token(str(file), {"LAUNCHER_TOKEN": "not this one, but the file"}) == b"0123456789abcdef"
+    assert read_token("", {"LAUNCHER_TOKEN": " 0123456789abcdef "}) == b"0123456789abcdef"
+    assert read_token("", {}) is None
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/token", "short"])
+def test_a_bad_token_is_named_and_not_shown(path: str, tmp_path: Any) -> None:
+    """Its length is all that is said of it."""
+    if path == "short":
+        (tmp_path / "token").write_text("s3cr3t")
+        path = str(tmp_path / "token")
+    with pytest.raises(UsageError) as caught:
+        read_token(path, {})
+    assert caught.value.problems[0].code == "bad-token"
+    assert "s3cr3t" not in str(caught.value)
+
+
+# --- plan
+
+
+def plan(environ: dict[str, str] | None = None, **more: Any) -> Any:
+    """Return how the launchers of a job meet."""
+    variables = environ or {}
+    return plan_peers(read_options({}, variables), allocation(**more), None, variables)
+
+
+def test_the_launchers_of_several_nodes_meet_by_default() -> None:
+    """At the default port or one of those above it, never at the master's own."""
+    peers = plan(master_port=6108)
+    assert peers.ports == (6106, 6107, 6109, 6110, 6111, 6112, 6113)
+    assert not peers.has_token and not peers.keep_going
+
+
+def test_a_port_that_was_asked_for_is_the_only_one() -> None:
+    """A firewall may have been opened for it."""
+    assert plan({"LAUNCHER_CONTROL_PORT": "7000"}).ports == (7000,)
+
+
+@pytest.mark.parametrize(
+    ("environ", "more"),
+    [
+        ({"LAUNCHER_PEERS": "0"}, {}),
+        ({}, {"node_count": 1}),
+        ({}, {"node_rank": None, "ranks_at_start": True}),
+        ({}, {"node_range": (1, 2), "ranks_at_start": True}),
+    ],
+    ids=["off", "one node", "no index", "elastic"],
+)
+def test_where_they_do_not(environ: dict[str, str], more: dict[str, Any]) -> None:
+    """Switched off, alone, or not yet knowing who is who."""
+    assert plan(environ, **more) is None
+
+
+def test_where_torchrun_gives_out_the_ranks_it_decides() -> None:
+    """After a failure it starts all processes again: the channel only informs."""
+    assert plan(ranks_at_start=True).keep_going
+
+
+# --- strangers
+
+
+def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
+    """A flood fills no log."""
+    said: list[str] = []
+    strangers = Strangers(said.append)
+    for index in range(1000):
+        strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
+    assert len(said) == len(strangers.counts) == NAMED_MAX
+    assert "turned away 1000 connections" in strangers.summary()
+    assert "\x1b" not in "".join(said)
+
+
+def plan_of_two(flags: Mapping[str, str | bool], command: tuple[str, ...] = ("true",)) -> Any:
+    """Return the plan of the first of two nodes."""
+    typed: dict[str, str | bool] = {"nnodes": "2", "node_rank": "0", "master_addr": "127.0.77.10", **flags}
+    return plan_job({}, Host(), read_options({**typed, "hosts": "127.0.77.10,127.0.77.11"}, {}), command)
+
+
+def test_a_coordinator_that_bears_losses_decides_itself() -> None:
+    """TensorFlow 2 goes on without a worker; TensorFlow 1 and mirrored workers do not."""
+    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1"}).peers is None
+    assert plan_of_two({"worker_count": "2", "parameter_server_count": "1", "tf1": True}).peers is not None
+    assert plan_of_two({"worker_count": "2"}).peers is not None
+
+
+def test_where_horovod_meets_is_no_control_port() -> None:
+    """It is the port above MASTER_PORT, which without it is the control port."""
+    assert plan_of_two({}).peers.ports[0] == 6106
+    assert 6106 not in plan_of_two({"framework": "horovod"}).peers.ports
+
+
+def test_node_0_never_listens_where_only_itself_can_call() -> None:
+    """Neither if its name is not known yet, nor if it means the loopback here."""
+
+    class Named(Host):
+        """A node with one interface and no way out, whose names mean what a test says."""
+
+        def own_addresses(self) -> frozenset[str]:
+            return frozenset({"127.0.0.1", "127.0.1.1", "10.0.0.4", "fe80::1", "node0"})
+
+        def hostname(self) -> str:
+            return "node0"
+
+        def resolve(self, name: str) -> frozenset[str]:
+            return frozenset({"127.0.1.1"}) if name == "node0" else frozenset()
+
+        def address_towards(self, target: str) -> str | None:
+            return "10.0.0.4" if target == "node2" else None
+
+    for master in ("node0", "later"):
+        assert find_address(master, ("", "node1", "node2"), Named()) == "10.0.0.4"
+    assert find_address("later", (), Named()) == "10.0.0.4"
+
+
+class Lone(Host):
+    """A node with these addresses, no way out, and a name that means its loopback."""
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__("/nonexistent")
+        self._addresses = addresses
+
+    def own_addresses(self) -> frozenset[str]:
+        return frozenset({"127.0.0.1", "127.0.1.1", "::1", "node0", *self._addresses})
+
+    def hostname(self) -> str:
+        return "node0"
+
+    def resolve(self, name: str) -> frozenset[str]:
+        return frozenset({"127.0.1.1"}) if name == "node0" else frozenset()
+
+    def address_towards(self, target: str) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize("master", ["node0", "later"])
+def test_a_node_0_without_ipv4_listens_at_its_ipv6_address(master: str) -> None:
+    """Never at one that means something on one link only."""
+    assert find_address(master, (), Lone("fe80::1", "fd00::4")) == "fd00::4"
+
+
+def test_a_node_0_that_nobody_else_can_reach_is_an_error() -> None:
+    """Its loopback is listened at where the others may be on this machine: they call the same name."""
+    assert find_address("node0", (), Lone("fe80::1")) == "127.0.1.1"
+    with pytest.raises(NotReady) as caught:
+        find_address("later", ("", "node1"), Lone("fe80::1"))
+    assert [problem.code for problem in caught.value.problems] == ["no-control-address"]
+
+
+def test_roles_make_nodes_uneven_and_no_difference() -> None:
+    """Only where each node has its share of the world is that number compared."""
+    assert read_facts(plan_of_two({"nproc_per_node": "2"}), ("true",), Host(), {})["local_size"] == 2
+    uneven = plan_of_two({"worker_count": "3"})
+    assert read_facts(uneven, ("true",), Host(), {})["local_size"] is None
+
+
+def test_what_is_of_a_node_or_a_device_is_compared_with_nobodys() -> None:
+    """And node 0 may call itself localhost."""
+    settings = read_facts(plan_of_two({"framework": "horovod"}), ("true",), Host(), {})["settings"]
+    assert isinstance(settings, dict)
+    assert "MASTER_PORT" in settings and not {"NODE_RANK", "CROSS_RANK", "OMP_NUM_THREADS"} & set(settings)
+
+
+def test_a_grace_that_ends_when_nobody_is_left_is_no_news() -> None:
+    """The launcher of a node whose processes have ended waits for the other nodes meanwhile."""
+    said: list[str] = []
+    stopper = Stopper(0.0, to_group=False, spare=lambda: find_children(os.getpid()), say=said.append)
+    stopper.begin(signal.SIGTERM)
+    for _ in range(2):
+        stopper.fire(time.monotonic())
+    assert stopper.due is not None and said == []
+
+
+def test_node_0_has_the_more_time_to_answer_the_more_nodes_call_at_once() -> None:
+    """Thousands wait in its queue: who gave up after some seconds would wait in vain again and again."""
+    assert answer_s(2) < 6
+    assert answer_s(16_000) > 29.5  # what it took to let in so many on two busy CPUs

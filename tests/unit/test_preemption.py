@@ -1,0 +1,354 @@
+"""Machines that are taken back: who is asked, what answers mean, and what is no answer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher import parts
+from launcher.machine.azure_vm import CONTEXT
+from launcher.model import Preemption, Supervision
+from launcher.options import read_options
+from launcher.peers.preemption import hear_note
+from launcher.peers.settings import Shape
+from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
+from launcher.preemption.events import ANNOUNCED, WITHDRAWN
+from launcher.preemption.plan import BATCH_DEDICATED, plan_preemption
+from launcher.preemption.response import Response, plan_grace
+from launcher.preemption.services import Aws, Azure, Gcp, Notice, Service, make_service, parse_time
+from launcher.sources.launched import MARKER
+
+AT = 1474309787.0  # Mon, 19 Sep 2016 18:29:47 GMT
+EVENT: Mapping[str, object] = {
+    "EventId": "1",
+    "EventType": "Preempt",
+    "ResourceType": "VirtualMachine",
+    "Resources": ["vm_1"],
+    "EventStatus": "Scheduled",
+    "NotBefore": "Mon, 19 Sep 2016 18:29:47 GMT",
+}
+
+
+def context(priority: object) -> dict[str, str]:
+    """Return Azure ML's word on its machine."""
+    return {CONTEXT: json.dumps({"vm_size": None, "vm_priority": priority})}
+
+
+@pytest.mark.parametrize(
+    ("environ", "asked", "service"),
+    [
+        ({}, None, None),
+        ({}, "off", None),
+        ({}, "aws", "aws"),
+        ({BATCH_DEDICATED: "true"}, None, None),
+        ({BATCH_DEDICATED: ""}, None, None),
+        ({BATCH_DEDICATED: "false"}, None, "azure"),
+        ({BATCH_DEDICATED: "False"}, "auto", "azure"),
+        ({BATCH_DEDICATED: "false"}, "off", None),
+        ({BATCH_DEDICATED: "false"}, "gcp", "gcp"),
+        (context(None), None, None),
+        (context("Dedicated"), None, None),
+        (context("LowPriority"), None, "azure"),
+        (context("low_priority"), None, "azure"),
+        (context("Spot"), None, "azure"),
+        (context(["Spot"]), None, None),
+        ({CONTEXT: "vm_priority: Spot"}, None, None),
+    ],
+)
+def test_who_is_asked(environ: Mapping[str, str], asked: str | None, service: str | None) -> None:
+    """The user says whom; else the platform must have said that the machine may be taken back."""
+    typed = {} if asked is None else {"preemption": asked}
+    found = plan_preemption(read_options(typed, {}), environ)
+    assert (found and found.service) == service
+    assert found is None or found.is_asked == (asked not in (None, "auto"))
+
+
+def test_the_plan_looks_at_the_variables_that_count() -> None:
+    """It loads nothing of this unless one of them is there."""
+    assert parts.KINDS_OF_MACHINE == (BATCH_DEDICATED, CONTEXT)
+
+
+def test_a_process_of_this_launcher_asks_nobody_by_itself() -> None:
+    """The launcher around it does."""
+    cheap, options = {BATCH_DEDICATED: "false"}, read_options({}, {})
+    assert parts.plan_preempted(options, cheap, None, forks=True) is not None
+    assert parts.plan_preempted(options, {**cheap, MARKER: "0.1.0"}, None, forks=True) is None
+
+
+def test_a_variable_asks_as_the_flag_does() -> None:
+    """And is named as the reason."""
+    options = read_options({}, {"LAUNCHER_PREEMPTION": "azure"})
+    assert plan_preemption(options, {}) == Preemption("azure", "LAUNCHER_PREEMPTION='azure'", is_asked=True)
+
+
+# --- answers
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRUE", Answer(200, b"TRUE")),
+        (b"HTTP/1.1 200 OK\r\ncontent-length:4\r\n\r\nTRUE and more", Answer(200, b"TRUE")),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", Answer(404, b"")),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x\r\nTR\r\n2\r\nUE\r\n0\r\n\r\n",
+            Answer(200, b"TRUE"),
+        ),
+        (b"HTTP/1.0 200 OK\r\n\r\nTRUE", None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTRU", None),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nTRU", None),
+        (b"HTTP/1.1 200", None),
+        (b"", None),
+    ],
+)
+def test_an_answer_is_taken_when_it_is_whole(data: bytes, expected: Answer | None) -> None:
+    """However it comes: byte by byte there is none before its end."""
+    assert parse_answer(data, has_ended=False) == expected
+    assert all(parse_answer(data[:n], has_ended=False) in (None, expected) for n in range(len(data)))
+
+
+def test_an_answer_without_a_length_ends_with_its_connection() -> None:
+    """As HTTP/1.0 has it."""
+    assert parse_answer(b"HTTP/1.0 200 OK\r\n\r\nTRUE", has_ended=True) == Answer(200, b"TRUE")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nTRUE",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFFFF\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
+        b"x" * (LIMIT_BYTES + 1),
+    ],
+)
+def test_what_is_no_answer_is_refused(data: bytes) -> None:
+    """Before more of it is kept."""
+    with pytest.raises(Unclear):
+        parse_answer(data, has_ended=True)
+
+
+def azure(*events: Mapping[str, object]) -> list[Notice] | None:
+    """Return what Azure's events mean to ``vm_1``."""
+    service = Azure()
+    assert b"/metadata/instance/compute/name?" in service.request()
+    assert service.read(Answer(200, b"VM_1")) is None
+    assert b"\r\nMetadata: true\r\n" in service.request()
+    return service.read(Answer(200, json.dumps({"Events": events}).encode()))
+
+
+def test_azure_names_the_machine_and_the_time() -> None:
+    """Names of machines are compared without regard to case, as Azure does."""
+    (notice,) = azure(EVENT) or []
+    assert notice.at == AT and "takes this spot machine back (scheduled event Preempt, VM_1)" in notice.what
+
+
+@pytest.mark.parametrize(
+    ("changed", "count"),
+    [
+        ({"Resources": ["vm_10"]}, 0),
+        ({"Resources": "vm_1"}, 0),
+        ({"Resources": [None, {}, "vm_1"]}, 1),
+        ({"EventType": "Freeze"}, 0),
+        ({"EventType": ["Preempt"]}, 0),
+        ({"EventType": "Reboot"}, 1),
+        ({"EventType": "Redeploy"}, 1),
+        ({"EventType": "Terminate"}, 1),
+    ],
+)
+def test_azure_counts_what_ends_this_machine(changed: Mapping[str, object], count: int) -> None:
+    """And nothing else."""
+    assert len(azure({**EVENT, **changed}) or []) == count
+
+
+@pytest.mark.parametrize("changed", [{"EventStatus": "Started"}, {"NotBefore": ""}, {"NotBefore": "soon"}])
+def test_an_event_without_a_time_is_at_any_moment(changed: Mapping[str, object]) -> None:
+    """One that has started has none, and what cannot be read is none."""
+    (notice,) = azure({**EVENT, **changed}) or []
+    assert notice.at is None
+
+
+def test_aws_tells_by_404_that_there_is_nothing() -> None:
+    """Its token is fetched first, and again when it is not taken any more."""
+    service = Aws()
+    assert service.request().startswith(b"PUT /latest/api/token ")
+    assert service.read(Answer(200, b"token==")) is None
+    assert b"\r\nX-aws-ec2-metadata-token: token==\r\n" in service.request()
+    assert service.read(Answer(404, b"")) == []
+    body = b'{"action": "terminate", "time": "2016-09-19T18:29:47Z"}'
+    assert [notice.at for notice in service.read(Answer(200, body)) or []] == [AT]
+    assert [
+        notice.at for notice in service.read(Answer(200, body.replace(b"terminate", b"hibernate"))) or []
+    ] == [None]
+    with pytest.raises(Unclear):
+        service.read(Answer(401, b""))
+    assert service.request().startswith(b"PUT ")
+
+
+@pytest.mark.parametrize("token", [b"", b"a\r\nHost: elsewhere", b"\xff", b"x" * 2000])
+def test_a_token_that_would_be_a_header_is_none(token: bytes) -> None:
+    """What we send next is made of it."""
+    with pytest.raises(Unclear):
+        Aws().read(Answer(200, token))
+
+
+def test_google_says_true_or_false() -> None:
+    """Anything else is no answer."""
+    assert b"\r\nMetadata-Flavor: Google\r\n" in Gcp().request()
+    assert Gcp().read(Answer(200, b"FALSE\n")) == []
+    assert [notice.at for notice in Gcp().read(Answer(200, b"TRUE")) or []] == [None]
+    for status, body in ((200, b""), (200, b"TRUE?"), (404, b"TRUE"), (302, b"TRUE")):
+        with pytest.raises(Unclear):
+            Gcp().read(Answer(status, body))
+
+
+@pytest.mark.parametrize(
+    "text", ["Mon, 19 Sep 2016 18:29:47 GMT", "2016-09-19T18:29:47Z", "2016-09-19T18:29:47"]
+)
+def test_times_are_utc(text: str) -> None:
+    """In the two ways in which they are written."""
+    assert parse_time(text) == AT
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        "taken",
+        {"by": 1},
+        {"by": 1, "event": []},
+        {"by": "1", "event": {"kind": "announced", "what": "x", "left_ms": 1}},
+        {"by": 1, "event": {"kind": "announced", "what": "x", "left_ms": "1"}},
+        {"by": 1, "event": {"kind": "due", "what": "x", "left_ms": 1}},
+        {"by": 0, "event": {"kind": "announced", "what": "our own", "left_ms": 1}},
+    ],
+)
+def test_a_note_of_another_node_is_not_believed_to_be_right(body: object) -> None:
+    """What is none does nothing; nor does a note end anything."""
+    together = Listener()
+    hear_note(together, body)  # type: ignore[arg-type]
+    assert together.heard == []
+
+
+def test_a_note_of_another_node_names_it() -> None:
+    """Without what a terminal would obey, days before, and with a time that fits into a year."""
+    for left_ms, left_s in ((3 * 86_400_000, 3 * 86400.0), (10**15, 366 * 86400.0)):
+        together = Listener()
+        event = {"kind": "announced", "what": "Azure\x1b[2J", "left_ms": left_ms}
+        hear_note(together, {"by": 1, "event": event})  # type: ignore[arg-type]
+        assert together.heard == [("announced", "node 1: Azure\\x1b[2J", left_s)]
+
+
+def test_each_node_has_its_own_deadline_and_the_first_counts(tmp_path: Path) -> None:
+    """Another node's event neither puts off nor withdraws what was announced of one."""
+    file = tmp_path / "deadline.json"
+    response = Response(Announced(str(file)))  # type: ignore[arg-type]
+
+    def left_s() -> int | None:
+        return round(json.loads(file.read_text())["deadline"] - time.time(), -2) if file.exists() else None
+
+    events = [
+        (ANNOUNCED, 300.0, 1, 300),
+        (ANNOUNCED, 900.0, 2, 300),
+        (WITHDRAWN, 0.0, 2, 300),
+        (ANNOUNCED, 600.0, None, 300),
+        (ANNOUNCED, 700.0, 1, 600),  # at another time
+        (WITHDRAWN, 0.0, None, 700),
+        (WITHDRAWN, 0.0, 1, None),
+    ]
+    for kind, in_s, node, expected in events:
+        response.on_event(kind, f"node {node}", in_s, node)
+        assert left_s() == expected
+
+
+class Announced:
+    """What of a supervisor hears of machines that will be taken back; the real one would start a job."""
+
+    watch = Supervision()
+
+    def __init__(self, deadline_file: str) -> None:
+        self.deadline_file = deadline_file
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Remember it."""
+        self.said.append(text)
+
+
+class Listener:
+    """What of a supervisor hears notes; the real one would start a job."""
+
+    has_begun = True
+    shape = Shape(0, 2, 2, "10.0.0.4", (6106,))
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str, float]] = []
+
+    def respond(self, kind: str, what: str, left_s: float, node: int) -> None:
+        """Remember it."""
+        self.heard.append((kind, what, left_s))
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from([*EVENT, "Events", "action", "time"]) | st.text(max_size=5), inner, max_size=6
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(["azure", "aws", "gcp"]),
+    st.lists(st.binary(max_size=80) | JSON, max_size=4),
+    st.integers(0, 999),
+)
+def test_nothing_but_unclear_escapes(name: str, bodies: list[object], status: int) -> None:
+    """Whatever a service answers, each question is one of ours, and no answer is an error of ours."""
+    service: Service = make_service(name)
+    for body in bodies:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        request = service.request()
+        assert request.count(b"\r\n\r\n") == 1 and request.endswith(b"\r\n\r\n")
+        for answer in (Answer(status, data), Answer(200, data)):
+            try:
+                service.read(answer)
+            except Unclear:
+                continue
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=200), st.booleans())
+def test_bytes_are_an_answer_or_unclear(data: bytes, has_ended: bool) -> None:
+    """Behind a head that is well or not."""
+    for text in (
+        data,
+        b"HTTP/1.1 200 OK\r\n" + data,
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + data,
+    ):
+        try:
+            parse_answer(text, has_ended=has_ended)
+        except Unclear:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "left_s", "expected"), [(30, 30, 28), (30, 900, 30), (5, 30, 5), (600, 9, 7), (30, 0, 3)]
+)
+def test_the_grace_ends_before_the_machine(grace_s: float, left_s: float, expected: float) -> None:
+    """With a moment for our last word; who has no time left gets a few seconds all the same."""
+    assert plan_grace(grace_s, left_s) == expected

@@ -1,0 +1,346 @@
+"""What nodes say of themselves: shown, cut to a size, asked over the channel; and who means ill."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from launcher.options import read_options
+from launcher.peers.hub import Hub
+from launcher.peers.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
+from launcher.peers.wire import FRAME_LIMIT_BYTES
+from launcher.recorded import RecordedHost
+from launcher.stacks.answer import Answer, Frame, Thread
+from launcher.status.node import ANSWER_LIMIT_BYTES, shorten
+from launcher.status.processes import Seen, Table, parse_stat
+from launcher.status.render import render_text as render_stacks
+from launcher.status.stacks import LIMIT_BYTES, pack, unpack
+from launcher.status.table import make_view, render_json, render_text, with_cpu
+
+Message = dict[str, Any]
+GIB = 1 << 30
+RANK: Message = {
+    "name": "rank 0", "rank": 0, "local_rank": 0, "pid": 812, "state": "running", "kernel_state": "S",
+    "cpu_s": 10.0, "memory_bytes": 3 * GIB, "process_count": 5, "silence_s": 130.0, "gpus": [0],
+}  # fmt: skip
+NODE: Message = {
+    "host": "gpu-0", "world_size": 2, "command": "python train.py", "state": "running", "at_s": 100.0,
+    "elapsed_s": 754.0, "attempt": 0, "restarts": 0,
+    "gpus": [{"index": 0, "busy_percent": 97, "used_bytes": 60 * GIB, "total_bytes": 80 * GIB}],
+    "ranks": [RANK], "events": [{"ago_s": 5.0, "what": "all 2 nodes are here"}],
+}  # fmt: skip
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from([*NODE, *RANK]), inner),
+    max_leaves=12,
+)
+
+
+# --- the table
+
+
+def test_a_row_has_all_that_is_known() -> None:
+    """CPU use is of the time between two views."""
+    later = {**NODE, "at_s": 102.0, "ranks": [{**RANK, "cpu_s": 13.0}]}
+    lost: Message = {"node": 1, "why": "it is lost"}
+    before, after = (make_view([{"node": 0, "answer": answer}, lost]) for answer in (NODE, later))
+    head, _, row, silent, event = render_text(with_cpu(before, after)).splitlines()
+    assert head == "python train.py · 2 nodes · 1 of 2 ranks run · 12:34"
+    cells = [cell for cell in row.split("  ") if cell]
+    assert [cell.strip() for cell in cells] == [
+        *("0", "gpu-0", "0", "812", "running"),
+        *("150 %", "3 GiB", "97 %", "60/80 GiB", "2 min ago"),
+    ]
+    assert [cell.strip() for cell in silent.split("  ") if cell][:5] == ["1", "-", "-", "-", "it is lost"]
+    assert event == "node 0, 5 s ago: all 2 nodes are here"
+
+
+def test_little_memory_is_not_none() -> None:
+    """A small rank takes MiB: 0 GiB would look as if nobody had measured."""
+    small = {**NODE, "ranks": [{**RANK, "memory_bytes": 9 << 20}]}
+    assert "  9 MiB  " in render_text(make_view([{"node": 0, "answer": small}]))
+
+
+def test_a_job_that_does_not_tell_its_command_has_a_headline() -> None:
+    """Nobody has to guess what a question mark stands for."""
+    waiting = {**NODE, "command": "", "ranks": [], "state": "waits for the other nodes"}
+    head = render_text(make_view([{"node": 0, "answer": waiting}])).splitlines()[0]
+    assert head == "1 node · 0 of 2 ranks run · 12:34 · waits for the other nodes"
+
+
+@settings(deadline=None)
+@given(ANYTHING, ANYTHING)
+def test_whatever_a_node_says_is_shown_or_left_out(answer: object, rank: object) -> None:
+    """No exception, no control character, no line that it has not a right to."""
+    view = make_view([{"node": 0, "answer": answer}, {"node": 1, "answer": {**NODE, "ranks": [rank]}}])
+    text = render_text(with_cpu(view, view))
+    assert all(line.isprintable() for line in text.splitlines() if line)
+    json.loads(render_json(view))
+
+
+@settings(deadline=None)
+@given(ANYTHING, ANYTHING)
+def test_whatever_a_node_says_of_its_stacks_is_shown_or_left_out(processes: object, stacks: object) -> None:
+    """The same."""
+    view = make_view(
+        [{"node": 0, "answer": {"processes": [processes], "stacks": [stacks], "words": ["\x1b"]}}]
+    )
+    assert all(line.isprintable() for line in render_stacks(view, threads=True).splitlines() if line)
+
+
+def test_control_characters_and_secrets_of_a_node_reach_no_terminal() -> None:
+    """In each text that it sends."""
+    ill = "\x1b[2J\u202e"
+    node = {**NODE, "host": ill, "command": ill, "state": ill, "events": [{"ago_s": 1, "what": ill}],
+            "ranks": [{**RANK, "state": ill, "kernel_state": ill, "name": ill, "rank": None}]}  # fmt: skip
+    text = render_text(make_view([{"node": 0, "answer": node}, {"node": 1, "why": ill}, {"note": ill}]))
+    assert "\x1b" not in text and "\u202e" not in text and text.count("\\x1b[2J") >= 5
+
+
+# --- sizes
+
+
+def test_a_node_of_many_ranks_says_how_many_it_leaves_out() -> None:
+    """An answer goes into one frame of the channel, whatever a node runs."""
+    short = shorten({**NODE, "ranks": [RANK] * 4096})
+    assert len(json.dumps(short)) <= ANSWER_LIMIT_BYTES
+    ranks = short["ranks"]
+    assert isinstance(ranks, list) and short["left_out"] == 4096 - len(ranks) > 0
+    assert "more" in render_text(make_view([{"node": 0, "answer": short}]))
+    assert shorten(NODE) == NODE
+
+
+def make_answer(rank: int, *, threads: int = 1, depth: int = 3, width: int = 10) -> Answer:
+    """Return a rank whose stacks are its own."""
+    frames = tuple(Frame(f"/job/{'x' * width}{rank}-{i}.py", i, f"f{rank}_{i}") for i in range(depth))
+    named = tuple(Thread(f"t{i}", frames[i:]) for i in range(threads))
+    return Answer(rank, 100 + rank, command="python train.py", state="S", is_python=True, threads=named)
+
+
+def test_stacks_come_back_as_they_were() -> None:
+    """Of all threads, if that was asked for; of the main ones else."""
+    answers = [make_answer(rank, threads=2) for rank in range(4)]
+    whole = pack(answers, threads=True)
+    assert unpack(json.loads(json.dumps(whole))) == answers and whole["cut"] is False
+    assert [len(one.threads) for one in unpack(pack(answers, threads=False))] == [1] * 4
+
+
+@pytest.mark.parametrize("count", [1, 16, 4096])
+@pytest.mark.parametrize("width", [10, 10_000])
+def test_stacks_are_never_too_long(count: int, width: int) -> None:
+    """However many, however deep; the innermost frame is kept."""
+    answers = [make_answer(rank, threads=20, depth=80, width=width) for rank in range(count)]
+    packed = pack(answers, threads=True)
+    assert len(json.dumps(packed)) <= LIMIT_BYTES
+    assert all(answer.frames for answer in unpack(packed)) and unpack(packed)
+
+
+def test_the_same_stack_goes_once() -> None:
+    """192 ranks in one collective are no more than one, but for a line each."""
+    same = [Answer(**{**vars(make_answer(0, depth=90)), "rank": rank}) for rank in range(192)]
+    packed = pack(same, threads=True)
+    assert packed["cut"] is False and isinstance(packed["stacks"], list) and len(packed["stacks"]) == 1
+
+
+# --- processes
+
+
+def test_a_process_whose_name_holds_a_parenthesis() -> None:
+    """And one that is gone."""
+    rest = "S 7 1 1 0 -1 0 0 0 0 0 150 50 20 30 20 0 1 0 5 1000 256 0"
+    seen = parse_stat(f"9 (a) b) {rest}".encode())
+    assert seen is not None and (seen.parent, seen.state) == (7, "S")
+    assert seen.cpu_s > 0 and seen.memory_bytes >= 256 * 4096
+    assert parse_stat(b"") is None
+
+
+def test_a_family_is_counted_once() -> None:
+    """Though pids can make a circle while they are read one after the other."""
+    table = Table({1: Seen(3, "S", 1.0, 10), 2: Seen(1, "R", 2.0, 20), 3: Seen(2, "R", 4.0, 40)})
+    family = table.family(1)
+    assert (family.count, family.cpu_s, family.memory_bytes) == (3, 7.0, 70)
+    assert table.family(1, but=[3]).count == 2
+    assert table.family(99).count == 0
+
+
+# --- over the channel
+
+
+class FakeHub:
+    """What `Rounds` needs of a hub: no socket, no clock."""
+
+    def __init__(self, count: int) -> None:
+        self.subscribers: dict[str, Callable[[int, object], None]] = {}
+        self.sent: list[tuple[int, str, Message]] = []
+        self.gone: dict[int, str] = {}
+        self.behind = False
+        self.rounds = Rounds(self, count)  # type: ignore[arg-type]
+
+    def tell(self, rank: int, kind: str, body: Message) -> bool:
+        """Remember it; a body that is too long is refused as by a frame."""
+        if len(json.dumps(body)) > 60_000:
+            raise ValueError
+        self.sent.append((rank, kind, body))
+        return True
+
+    def why_silent(self, rank: int) -> str:
+        """Return why a node is not there."""
+        return self.gone.get(rank, "")
+
+    def is_there(self, rank: int) -> bool:
+        """Whether it is."""
+        return rank not in self.gone
+
+    def is_behind(self, rank: int) -> bool:
+        """Whether it takes nothing now."""
+        return self.behind
+
+    def ask(self, asker: int, number: int, what: str = "status") -> None:
+        """Have a node ask."""
+        self.subscribers["question"](asker, {"what": what, "number": number})
+        self.fire()
+
+    def fire(self, ahead_s: float = 0.0) -> None:
+        """Let time pass."""
+        self.rounds.fire(time.monotonic() + ahead_s)
+
+    def take(self, kind: str) -> list[tuple[int, Message]]:
+        """Return, and forget, what was sent of a kind."""
+        found = [(rank, body) for rank, sent, body in self.sent if sent == kind]
+        self.sent = [one for one in self.sent if one[1] != kind]
+        return found
+
+    def answer_all(self, answer: object = None) -> int:
+        """Have all answer that were asked; return how many."""
+        asked = self.take("question")
+        for rank, body in asked:
+            self.subscribers["answer"](rank, {"round": body["round"], "answer": answer})
+        self.fire()
+        return len(asked)
+
+
+def test_all_nodes_are_asked_so_many_at_a_time() -> None:
+    """Each answer goes to who has asked, and then that it is over."""
+    hub = FakeHub(1000)
+    hub.ask(7, 3)
+    asked = []
+    while count := hub.answer_all({"state": "running"}):
+        asked.append(count)
+    assert max(asked) == PACES["status"].at_a_time and sum(asked) == 1000
+    answers = hub.take("answer")
+    assert {rank for rank, _ in answers} == {7}
+    assert sorted(body["node"] for _, body in answers[:-1]) == list(range(1000))
+    assert answers[-1][1] == {"number": 3, "over": True}
+    assert hub.rounds.due is None
+
+
+def test_who_does_not_take_the_answers_holds_up_nobody_else() -> None:
+    """No more nodes are asked for it than there is room for; when it has gone, it is forgotten."""
+    hub = FakeHub(1000)
+    hub.behind = True
+    hub.ask(7, 1)
+    assert hub.answer_all() == PACES["status"].at_a_time and hub.answer_all() == 0
+    assert hub.rounds.due is not None and hub.rounds.due <= time.monotonic() + STEP_S
+    hub.gone[7] = "it is lost"
+    hub.fire()
+    assert hub.rounds.due is None
+
+
+def test_the_silent_and_the_missing_are_named() -> None:
+    """One after its time, the other at once."""
+    hub = FakeHub(3)
+    hub.gone[1] = "it has not come yet"
+    hub.ask(0, 1)
+    assert [body for _, body in hub.take("answer")] == [
+        {"number": 1, "node": 1, "why": "it has not come yet"}
+    ]
+    hub.fire(PACES["status"].wait_s + 1)
+    answers = [body for _, body in hub.take("answer")]
+    assert [body.get("why") for body in answers] == ["no answer within 5 s"] * 2 + [None]
+    assert answers[-1]["over"] is True
+
+
+def test_answers_that_nobody_asked_for_are_not_heard() -> None:
+    """Of the wrong round, twice, of no shape, too long."""
+    hub = FakeHub(2)
+    hub.ask(0, 1)
+    (_, first), _ = hub.take("question")
+    number = first["round"]
+    ill: list[object] = [None, [], {"round": "x"}, {"round": number + 1}, {"round": True}, {"round": [1]}]
+    for body in ill:
+        hub.subscribers["answer"](1, body)
+        hub.subscribers["question"](1, body)
+    for _ in range(2):
+        hub.subscribers["answer"](1, {"round": number, "answer": "x" * 70_000})
+    hub.fire()
+    assert [body for _, body in hub.take("answer")] == [
+        {"number": 1, "node": 1, "answer": None, "why": "its answer is too long"}
+    ]
+
+
+def test_a_node_that_asks_all_the_time_is_refused() -> None:
+    """Two questions at a time; others can ask meanwhile."""
+    hub = FakeHub(4)
+    for number in range(50):
+        hub.ask(1, number)
+    assert len(hub.take("question")) == 4 * ROUNDS_OF_ONE
+    assert len(hub.take("answer")) == 50 - ROUNDS_OF_ONE
+    hub.ask(2, 1)
+    assert len(hub.take("question")) == 4
+
+
+def test_a_hub_has_what_is_asked_of_it() -> None:
+    """The stand-in above has the hub's own names."""
+    names = ("tell", "why_silent", "is_there", "is_behind")
+    assert [name for name in names if not callable(getattr(Hub, name, None))] == []
+
+
+# --- planning
+
+
+def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is started, with its name and the fix."""
+    from launcher.errors import Unavailable
+    from launcher.host import Host
+    from launcher.plan import plan_job
+
+    monkeypatch.setattr(Host, "has_module", lambda self, name: False)
+    environ: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LAUNCHER_METRICS_PORT": "9400"}
+    with pytest.raises(Unavailable, match="no-prometheus-client") as caught:
+        plan_job(environ, Host(), read_options({}, environ), ["true"])
+    assert caught.value.exit_status == 69
+    assert RecordedHost.has_module is not Host.has_module  # a recorded machine starts nothing
+
+
+class Verbose:
+    """A launcher that has more to say than a frame of the channel holds."""
+
+    channel = None
+
+    def __init__(self) -> None:
+        self.subscribers: dict[str, Callable[[object], None]] = {}
+        self.notes: list[tuple[str, object]] = []
+
+    def answer(
+        self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
+    ) -> None:
+        take({"stacks": "x" * FRAME_LIMIT_BYTES})
+
+    def publish_note(self, kind: str, body: object) -> None:
+        if len(json.dumps(body)) > FRAME_LIMIT_BYTES:
+            raise ValueError
+        self.notes.append((kind, body))
+
+
+def test_an_answer_that_no_frame_holds_is_said_to_be_one() -> None:
+    """Whoever has asked does not wait until the time is up."""
+    node = Verbose()
+    Questions(node)  # type: ignore[arg-type]
+    node.subscribers["question"]({"what": "stacks", "round": 7})
+    assert node.notes == [("answer", {"round": 7, "answer": {"error": "its answer is too long"}})]

@@ -1,0 +1,32 @@
+"""docs/troubleshooting.md says what the program does: a message gives the verdict beside it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from launcher import checks
+from launcher.run.causes import find_causes
+from tests.unit.test_causes import NOBODY, UNKNOWN, codes, death
+from tests.unit.test_docs import read
+
+ROW = re.compile(
+    r"^\| `(?P<message>.+?)` \| (?:`(?P<verdict>[a-z-]+)`)? ?\| (?:`(?P<check>[a-z]+)`)? ?\| .+ \|$", re.M
+)
+ROWS = [match.groups() for match in ROW.finditer(read("troubleshooting.md"))]
+LEAST = 25
+
+
+def test_every_row_was_read() -> None:
+    """There are as many as promised, and none has another form."""
+    rows = [line for line in read("troubleshooting.md").splitlines() if line.startswith("| `")]
+    assert len(ROWS) == len(rows) >= LEAST
+
+
+@pytest.mark.parametrize(("message", "verdict", "check"), ROWS)
+def test_the_verdict_on_a_message(message: str, verdict: str | None, check: str | None) -> None:
+    """As the last line of a process it gives that cause first, or none."""
+    found = codes(find_causes(death(1, f"{message}\n"), UNKNOWN, NOBODY))
+    assert found[:1] == ([verdict] if verdict else [])
+    assert check is None or check in {row.name for row in checks.TABLE}

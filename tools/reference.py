@@ -1,0 +1,88 @@
+"""The tables of docs/statuses.md and docs/variables.md, from the program and the other pages."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from launcher import errors
+from launcher.flags import FLAGS
+from launcher.sources import TABLE
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS, CODE = ROOT / "docs", ROOT / "launcher"
+GENERATED, SOURCES = "variables.md", "environments.md"
+VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Za-z0-9]+)+")
+SECTION = re.compile(r"^## (.+ \(status (.+)\))$", re.MULTILINE)
+CODE_ROW = re.compile(r"^\| `([a-z0-9-]+)` \|", re.MULTILINE)
+
+
+def status_rows() -> list[tuple[str, str, str]]:
+    """Return (status, name, meaning) of the launcher's own exit statuses, in order."""
+    names = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    rows = []
+    for name, status in sorted(names.items(), key=lambda item: item[1]):
+        kinds = [kind for kind in errors.LauncherError.__subclasses__() if kind.exit_status == status]
+        meaning = " ".join((kind.__doc__ or "").split("\n")[0] for kind in kinds)
+        rows.append(
+            (
+                str(status),
+                f"`{name}`",
+                re.sub(rf": status {status}\b", "", meaning) or "A bug in the launcher.",
+            )
+        )
+    return rows
+
+
+def code_rows() -> list[tuple[str, str]]:
+    """Return (code, status) of every error code of docs/errors.md, which a test compares with the program."""
+    page = (DOCS / "errors.md").read_text(encoding="utf-8")
+    parts = SECTION.split(page)
+    found = {}
+    for title, status, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        for code in CODE_ROW.findall(text.partition("\n## ")[0]):
+            found[code] = f"[{status}](errors.md#{anchor(title)})"
+    return [(f"`{code}`", status) for code, status in sorted(found.items())]
+
+
+def variable_rows() -> list[tuple[str, str, str]]:
+    """Return (variable, what it is, pages) of every variable that stands in the code and on a page."""
+    pages = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted(DOCS.glob("*.md"))
+        if path.name not in (GENERATED, "flags.md")
+    }
+    flags = {flag.variable: flag.name for flag in FLAGS}
+    told = {row.name: set(quoted(CODE / "sources" / f"{row.name}.py")) for row in TABLE}
+    names = {name for path in CODE.rglob("*.py") for name in quoted(path)} | set(flags)
+    rows = []
+    for name in sorted(names):
+        what = [f"flag [`{flags[name]}`](flags.md)"] if name in flags else []
+        tells = [source for source, variables in told.items() if name in variables]
+        what += (
+            ["tells: " + ", ".join(f"[{source}](environments.md#{source})" for source in tells)]
+            if tells
+            else []
+        )
+        also = [page for page, text in pages.items() if re.search(rf"`{re.escape(name)}\b", text)]
+        if tells:
+            also.remove(SOURCES)  # where the links in front lead already
+        if what or also:
+            links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in also)
+            rows.append((f"`{name}`", "; ".join(what), links))
+    return rows
+
+
+def quoted(path: Path) -> Iterator[str]:
+    """Yield what stands in quotes in a module and has the form of a variable's name."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if isinstance(text, str) and (VARIABLE.fullmatch(text) or text == "RANK"):
+            yield text
+
+
+def anchor(heading: str) -> str:
+    """Return what a heading is called in links, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")

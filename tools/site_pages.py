@@ -1,0 +1,136 @@
+"""Hooks of MkDocs: what docs/ links to outside of itself becomes a page of the site.
+
+There is no public address of the repository that links could lead to, so the site carries these files:
+Markdown as a page with a name of its own, any other file as a page with its text, a folder as a list of
+its files. On disk the links stay as they are, for those who read the pages in the checkout.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = "docs"
+NAMED = {
+    "benchmarks/RESULTS.md": "results.md",
+    "CHANGELOG.md": "changes.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
+}
+"""Files outside of docs/ that have a place in the menu."""
+WIDE = ("comparison.md",)
+"""Pages whose tables need the room beside them."""
+LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
+LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
+CODE = re.compile(r"<pre.*?</pre>|<code>([^<]*)</code>", re.DOTALL)
+WHOLE = '<span class="whole">{}</span>'
+WHOLE_LENGTH = 36
+TABLE_CODE = re.compile(r"`[^`\n]*`")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages of everything that is linked to, and of what that links to."""
+    from mkdocs.structure.files import File
+
+    todo = [*NAMED, *(f"{DOCS}/{file.src_uri}" for file in files.documentation_pages())]
+    done: set[str] = set()
+    while todo:
+        path = todo.pop()
+        if path in done:
+            continue
+        done.add(path)
+        text = page_text(path)
+        if not path.startswith(f"{DOCS}/"):
+            files.append(File.generated(config, page_name(path), content=text))
+        todo.extend(target for target in linked(text, path) if not target.startswith(f"{DOCS}/"))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Lead links to the pages of the site, and show pipes in tables as they are meant."""
+    uri = page.file.src_uri
+    if uri in WIDE:
+        page.meta["hide"] = ["toc"]
+    path = next((path for path in NAMED if page_name(path) == uri), f"{DOCS}/{uri}")
+    if uri.startswith("files/"):
+        path = uri.removeprefix("files/").removesuffix(".md")
+    return plain_pipes(relink(markdown, path))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let inline code break where a reader expects it: behind pipes and blanks, not in --flags."""
+    return CODE.sub(lambda match: break_words(match[1]) if match[1] else match[0], html)
+
+
+def break_words(text: str) -> str:
+    """Return inline code whose flags stay whole, and whose alternatives may stand on several lines."""
+    words = text.replace("|", "|<wbr>").split(" ")
+    return f"<code>{' '.join(WHOLE.format(word) if is_whole(word) else word for word in words)}</code>"
+
+
+def is_whole(word: str) -> bool:
+    """Whether a word would be broken at a hyphen, and is short enough to be kept."""
+    return "-" in word and "|" not in word and len(word) <= WHOLE_LENGTH
+
+
+def linked(text: str, path: str) -> list[str]:
+    """Return the files and folders of the checkout that a text links to, from its root."""
+    found = [resolve(target, path) for target in LINK.findall(text)]
+    return [target for target in found if (ROOT / target).exists()]
+
+
+def resolve(target: str, path: str) -> str:
+    """Return where a link in a file of the checkout leads, from its root."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+
+
+def page_name(path: str) -> str:
+    """Return the name of the page that shows a file of the checkout."""
+    if path.startswith(f"{DOCS}/"):
+        return path.removeprefix(f"{DOCS}/")
+    return NAMED.get(path, f"files/{path}.md")
+
+
+def relink(text: str, path: str) -> str:
+    """Return a file's text with its links as the site needs them; links that lead nowhere stay."""
+
+    def lead(match: re.Match[str]) -> str:
+        target = resolve(match[1], path)
+        if not (ROOT / target).exists():
+            return match[1]
+        return posixpath.relpath(page_name(target), posixpath.dirname(page_name(path)) or ".")
+
+    return LINK.sub(lead, text)
+
+
+def page_text(path: str) -> str:
+    """Return the Markdown that shows a file or folder of the checkout."""
+    place = ROOT / path
+    if place.is_dir():
+        names = sorted(f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names)
+        rows = [posixpath.relpath(name, place) for name in names if "__pycache__" not in name]
+        base = posixpath.basename(path)
+        return f"# {path}\n\n" + "".join(f"- [{row}]({base}/{row})\n" for row in rows)
+    text = place.read_text(encoding="utf-8")
+    if place.suffix == ".md":
+        return text
+    language = LANGUAGES.get(place.suffix, "text")
+    return f"# {path}\n\n````{language}\n{text}````\n"
+
+
+def plain_pipes(text: str) -> str:
+    r"""Return a text with ``|`` for ``\|`` in code in tables: GitHub needs it, Python-Markdown shows it."""
+    lines = [
+        TABLE_CODE.sub(lambda match: match[0].replace(r"\|", "|"), line) if line.startswith("|") else line
+        for line in text.split("\n")
+    ]
+    return "\n".join(lines)
