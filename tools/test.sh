@@ -30,12 +30,13 @@ check ruff check .
 check ruff format --check .
 check mypy
 # Tests that must not run beside each other name the same xdist_group. As a module, so that the checkout
-# is on sys.path.
-processes=$(nproc)
-say "python -m pytest -n $processes --dist loadgroup${*:+ $*}"
+# is on sys.path. Thousands of real processes on a busy machine: what fails is tried once more, and what passes
+# only then is a defect that the summary names (RERUN) and the totals count.
+options=(-n "$(nproc)" --dist loadgroup --reruns 1 -r aR "$@")
+say "python -m pytest ${options[*]}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT
-python -m pytest -n "$processes" --dist loadgroup "$@" </dev/null | tee "$totals" || failed+=(pytest)
+python -m pytest "${options[@]}" </dev/null | tee "$totals" || failed+=(pytest)
 if ((${#failed[@]})); then
   say "FAILED, see above: ${failed[*]}"
   tail -n 1 "$totals"

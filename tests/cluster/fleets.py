@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,6 +132,17 @@ class Fleet:
         )
         lines = [line.split(None, 2) for line in done.stdout.splitlines()]
         return [args for pid, comm, args in lines if comm != "ps" and "node_agent" not in args and pid != "1"]
+
+    def await_empty(self, *nodes: Node) -> None:
+        """Fail where something runs on these nodes (by default all) once their launchers have ended.
+
+        A guardian, a daemon of mpirun and what they leave to be reaped end after the launcher itself.
+        """
+        asked = nodes or self.cluster.nodes
+        deadline = time.monotonic() + 15.0
+        while left := [(node.name, line) for node in asked for line in self.processes(node)]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.05)  # between two looks: there is nothing to wait on
 
 
 def make_key(folder: Path) -> str:

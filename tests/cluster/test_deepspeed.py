@@ -82,7 +82,7 @@ def test_its_autotuner_runs_experiments_on_both_nodes(two: Fleet, tmp_path: Path
     assert (tmp_path / "results" / "ds_config_optimal.json").exists(), head.out[-3000:]
     last = read_tuned(tmp_path)[-1]
     assert last == {"total": 11.0, "size": 4, "hosts": ["node0", "node1"], "master": "node0"}
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 def test_sigterm_ends_an_experiment_on_both_nodes(two: Fleet, tmp_path: Path) -> None:
@@ -98,4 +98,4 @@ def test_sigterm_ends_an_experiment_on_both_nodes(two: Fleet, tmp_path: Path) ->
     two.cluster.kill(two.launchers[0].pid, signal.SIGTERM)
     head, other = two.wait(TUNING_S / 4)
     assert (head.status, other.status) == (143, 143), head.err[-3000:] + other.err[-1000:]
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()

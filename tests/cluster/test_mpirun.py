@@ -109,7 +109,7 @@ def test_four_nodes_by_one_command_on_each(family: str, fleet: MakeFleet) -> Non
         assert {name: int(record[name]) for name in want} == want
         assert record["node"] == f"node{rank // 2}" and record["MASTER_ADDR"] == "node0"
     assert [one.status for one in others] == [0, 0, 0], [one.err[-500:] for one in others]
-    assert [four.processes(node) for node in four.cluster.nodes] == [[]] * 4
+    four.await_empty()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -129,7 +129,7 @@ def test_a_rank_of_another_node_fails(family: str, fleet: MakeFleet) -> None:
     assert (head.status, other.status) == (7, 7), head.err[-3000:]
     assert "rank 3 of 4 failed first: it exited with status 7" in head.err
     assert "host node1, node 1" in head.err
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -157,7 +157,7 @@ def test_sigterm_gives_every_rank_its_time(family: str, fleet: MakeFleet, tmp_pa
     head, other = two.wait()
     assert len(list(tmp_path.glob("saved*"))) == 4, head.err[-3000:]
     assert (head.status, other.status) == (0, 0), head.err[-3000:]
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 SLEEP = """
@@ -214,7 +214,7 @@ def test_nodes_that_do_not_answer_are_named_with_the_reason(fleet: MakeFleet, tm
     assert bare.status == 75 and "[sshd-missing]" in bare.err and "openssh-server" in bare.err
     assert good.status == 75, good.err
     assert wrong.status == 75 and "[no-head]" in wrong.err
-    assert [four.processes(node) for node in four.cluster.nodes] == [[]] * 4
+    four.await_empty()
 
 
 @pytest.mark.parametrize("family", ["openmpi4", "openmpi5"])
@@ -228,7 +228,7 @@ def test_ranks_that_are_all_on_one_node_are_noticed(family: str, fleet: MakeFlee
     assert (head.status, other.status) == (78, 78), head.err[-3000:]
     assert "asked for 4 ranks on 2 nodes, 2 on each; 4 started, all on node0" in head.err
     assert "[rank-count]" in head.err
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -247,11 +247,11 @@ def test_a_node_that_is_lost_ends_the_job_by_name(
     assert two.launchers[0].returncode == 75, err[-3000:]
     assert time.monotonic() - started < 45
     assert "node 1 failed first: it is lost" in err and "[node-lost] node 1 (node1) is lost" in err
-    assert two.processes(two.cluster.nodes[0]) == []
+    two.await_empty(two.cluster.nodes[0])
     if fault == "disconnect":  # the node that was cut off ends what runs there by itself
         _, said = two.launchers[1].communicate(timeout=60)
         assert two.launchers[1].returncode == 75, said
-        assert two.processes(two.cluster.nodes[1]) == []
+        two.await_empty(two.cluster.nodes[1])
 
 
 VALUES = {
@@ -353,7 +353,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(fleet: MakeFleet, tmp_pat
     assert time.monotonic() - started < 12
     assert (head.status, other.status) == (137, 137), head.err[-2000:]
     assert "still run after 2 s: SIGKILL" in head.err
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 @pytest.mark.parametrize("family", ["openmpi5", "impi"])
@@ -366,10 +366,7 @@ def test_nothing_survives_a_sigkill_of_the_head(family: str, fleet: MakeFleet, t
     two.cluster.kill(two.launchers[0].pid, signal.SIGKILL)
     _, err = two.launchers[1].communicate(timeout=40)
     assert two.launchers[1].returncode == 75 and "the head of the job is gone" in err
-    deadline = time.monotonic() + 15
-    while any(two.processes(node) for node in two.cluster.nodes) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 def test_sigterm_to_any_node_ends_the_job_everywhere(fleet: MakeFleet, tmp_path: Path) -> None:
@@ -391,7 +388,7 @@ def test_an_mpirun_that_fails_speaks_for_itself(fleet: MakeFleet) -> None:
     head, other = two.wait(30)
     assert head.status not in (0, 75) and other.status == head.status, head.err
     assert "mpirun failed first" in head.err and "no-such-option" in head.err
-    assert [two.processes(node) for node in two.cluster.nodes] == [[], []]
+    two.await_empty()
 
 
 def test_launcher_serve_by_itself(fleet: MakeFleet, tmp_path: Path) -> None:
