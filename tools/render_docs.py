@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.cli import COMMANDS  # noqa: E402
 from launcher.flags import FLAGS, GROUPS, Flag  # noqa: E402
+from tools import platform_table  # noqa: E402
 from tools.reference import code_rows, status_rows, variable_rows  # noqa: E402
 
 DOCS = ROOT / "docs"
@@ -33,7 +34,7 @@ def main(argv: list[str]) -> int:
     """Write the pages, or compare them."""
     differ = 0
     for name, tables in make_tables().items():
-        path = DOCS / name
+        path = ROOT / name
         old = path.read_text(encoding="utf-8")
         new = render(old, tables)
         differ += old != new
@@ -47,12 +48,19 @@ def make_tables() -> dict[str, dict[str, str]]:
     """Return the tables of each page, by the names that stand in its comments."""
     flags = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
     return {
-        "flags.md": flags | {name: render_command(name) for name in COMMANDS},
-        "statuses.md": {
+        "README.md": {
+            "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("tests"))),
+            "statuses": _table(("status", "meaning"), [(row[0], row[2]) for row in status_rows()]),
+        },
+        "docs/platforms.md": {
+            "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
+        },
+        "docs/flags.md": flags | {name: render_command(name) for name in COMMANDS},
+        "docs/statuses.md": {
             "statuses": _table(("status", "name in the code", "meaning"), status_rows()),
             "codes": _table(("code", "status"), code_rows()),
         },
-        "variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
+        "docs/variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
     }
 
 

@@ -23,9 +23,11 @@ from launcher.model import Claim
 from launcher.options import read_options
 from launcher.plan import plan_job
 from launcher.recorded import RecordedHost
+from launcher.rehearse.platforms import PLATFORMS
 from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
+from tools import platform_table
 from tools.render_docs import find_parser
 
 DOCS = Path(ROOT) / "docs"
@@ -115,6 +117,18 @@ def test_the_tables_of_flags_are_as_the_program_has_them() -> None:
         [sys.executable, str(Path(ROOT) / "tools" / "render_docs.py"), "--check"], check=False
     )
     assert done.returncode == 0, "a generated page is not up to date: run python tools/render_docs.py"
+
+
+def test_every_recorded_job_and_every_source_is_in_the_table_of_platforms() -> None:
+    """Each job counts once, or is of no platform; what a row names is there."""
+    tables = [*(row.cases for row in platform_table.ROWS), platform_table.OF_NO_PLATFORM]
+    counts = {name: sum(platform_table.matches(name, one) for one in tables) for name in case_names()}
+    assert {name for name, count in counts.items() if count != 1} == set()
+    named = {source for row in platform_table.ROWS for source in row.sources}
+    assert named == {row.name for row in TABLE} - {"other_platforms"}  # those that it does not understand
+    likes = [like for row in platform_table.ROWS for like in row.like]
+    assert sorted(likes) == sorted(PLATFORMS)
+    assert all(Path(ROOT, "tests", row.real).exists() for row in platform_table.ROWS)
 
 
 def test_every_error_code_is_documented_once() -> None:

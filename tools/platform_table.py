@@ -1,0 +1,118 @@
+"""The table of platforms in the README and in docs/platforms.md: how each was verified, counted in the tests.
+
+A row's numbers are those of the jobs in ``tests/golden/cases`` that are its own, by what the first note of each
+says that it is made from. That every job and every source has a row is a test (``tests/unit/test_docs.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+CASES = ROOT / "tests" / "golden" / "cases"
+HEAD = ("started by", "source", "real runs in", "recorded", "documented", "`rehearse --like`")
+RECORDED = "Recorded"
+DOCUMENTED = ("From documentation", "From source", "From a published pod", "From use in public scripts")
+
+
+class Started(NamedTuple):
+    """A row: who starts a job, the sources that read its variables, and where it is verified.
+
+    ``cases`` are patterns of names, ``real`` is a file in ``tests/`` that starts the real thing, ``like`` is
+    what rehearsals call it.
+    """
+
+    by: str
+    sources: tuple[str, ...]
+    cases: tuple[str, ...]
+    real: str = ""
+    like: tuple[str, ...] = ()
+
+
+ROWS = (
+    Started(
+        "Open MPI 4, 5 (`mpirun`)", ("open_mpi",), ("openmpi_*",), "cluster/test_mpirun.py", ("openmpi",)
+    ),
+    Started("MPICH (`mpiexec`)", ("hydra",), ("mpich_*",), "cluster/test_mpirun.py"),
+    Started("Intel MPI (`mpiexec`) ¹", ("hydra",), ("intelmpi_*",), "cluster/test_mpirun.py"),
+    Started("Slurm (`srun`)", ("slurm",), ("slurm_*",), "cluster/test_slurm.py", ("slurm",)),
+    Started(
+        "`torchrun`",
+        ("torch_elastic", "torch_agent"),
+        ("torchrun_[0-9]*",),
+        "cluster/test_engines.py",
+        ("torchrun",),
+    ),
+    Started(
+        "Azure ML, PyTorch",
+        ("torch_env", "azure_ml"),
+        ("azureml_pytorch_*",),
+        like=("azureml-pytorch",),
+    ),
+    Started(
+        "Azure ML, MPI ²",
+        ("open_mpi", "azure_ml"),
+        ("azureml_mpi_*", "azureml_itp_*"),
+        like=("azureml-mpi",),
+    ),
+    Started(
+        "Azure ML, TensorFlow",
+        ("tensorflow", "azure_ml"),
+        ("azureml_tensorflow_*",),
+        like=("azureml-tensorflow",),
+    ),
+    Started("Azure ML on Kubernetes", ("azure_ml",), ("azureml_common_runtime_*", "azureml_kubernetes_*")),
+    Started("Azure Batch ²", ("azure_batch",), ("azure_batch_*",), like=("azure-batch",)),
+    Started("Batch AI's names in Azure ML", ("batch_ai",), ("batch_ai_*",)),
+    Started("Kubeflow's jobs ²", ("kubeflow", "torch_agent", "tensorflow"), ("kubeflow_*",)),
+    Started("SageMaker", ("sagemaker",), ("sagemaker_*",)),
+    Started("SkyPilot", ("skypilot",), ("skypilot_*",)),
+    Started("Flux (`flux run`) ¹", ("flux",), ("flux_*",)),
+    Started("another launcher of ours", ("launched",), ("launcher_inside_launcher*",), "process/test_run.py"),
+    Started("a person: flags, `LAUNCHER_*`", (), ("flags_*",), "cluster/test_peers.py", ("plain",)),
+    Started("nothing: one machine", (), ("plain_*",), "process/test_output.py"),
+)
+OF_NO_PLATFORM = (
+    "refused_*",
+    "bind_*",
+    "module_command",
+    "program_command",
+    "mpirun_inside_launcher",
+    "torchrun_left_over",
+)
+"""Cases that are about a mistake, or about what is alike on all platforms."""
+
+
+def rows(tests: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the table; ``tests`` is the way to that folder from the page."""
+    kinds = {path.stem: kind_of(path) for path in sorted(CASES.glob("*.json"))}
+    for row in ROWS:
+        count = Counter(kind for name, kind in kinds.items() if matches(name, row.cases))
+        yield (
+            row.by,
+            " + ".join(f"`{source}`" for source in row.sources),
+            f"[{row.real.split('/')[1]}]({tests}/{row.real})" if row.real else "",
+            _jobs(count[RECORDED]),
+            _jobs(sum(count[kind] for kind in DOCUMENTED)),
+            ", ".join(f"`{like}`" for like in row.like),
+        )
+
+
+def kind_of(case: Path) -> str:
+    """Return what a case is made from, the first words of its first note."""
+    note: str = json.loads(case.read_text(encoding="utf-8"))["notes"][0]
+    return next((kind for kind in (RECORDED, *DOCUMENTED) if note.startswith(kind)), "By hand")
+
+
+def matches(name: str, patterns: tuple[str, ...]) -> bool:
+    """Whether the name of a case is one of a row's."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'s' if count > 1 else ''}" if count else ""
