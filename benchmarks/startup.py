@@ -2,7 +2,7 @@
 
 Each line is a median of interleaved runs on the interpreter that runs this script, in milliseconds,
 and the difference and ratio to a bare ``python -c pass`` measured in the same run. The promise:
-``launcher run -- true`` at PROCESS scope costs at most 30 ms over it.
+``launcher run -- true`` at PROCESS scope costs at most 30 ms over it, and ``--help`` takes at most 60 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from statistics import median
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
 
-PROMISE_MS = 30.0
+PROMISE_MS, HELP_MS = 30.0, 60.0
 RUN = "python -m launcher run -- true"
 MPI = {
     "OMPI_COMM_WORLD_RANK": "3",
@@ -42,6 +42,7 @@ def commands() -> dict[str, tuple[list[str], dict[str, str]]]:
         "python -m launcher --help": ([*launcher, "--help"], {}),
     }
     if found:
+        table["launcher --help (console script)"] = ([found, "--help"], {})
         table["launcher run -- true (PROCESS scope, console script)"] = ([found, "run", "--", "true"], MPI)
     return table
 
@@ -60,7 +61,7 @@ def measure(runs: int) -> dict[str, float]:
 
 
 def main() -> int:
-    """Print the table; the exit status says whether the promise holds."""
+    """Print the table; the exit status says whether the promises hold."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     medians = measure(parser.parse_args().runs)
@@ -70,7 +71,9 @@ def main() -> int:
     print("\n".join(markdown(("command", "ms", "over bare, ms", "ratio"), rows)))
     cost = medians[f"{RUN} (PROCESS scope)"] - bare
     print(f"\n{promise('ms over bare, PROCESS scope', PROMISE_MS, cost)}")
-    return int(cost > PROMISE_MS)
+    slowest = max(value for name, value in medians.items() if "--help" in name)
+    print(promise("ms for --help", HELP_MS, slowest))
+    return int(cost > PROMISE_MS or slowest > HELP_MS)
 
 
 if __name__ == "__main__":

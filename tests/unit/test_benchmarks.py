@@ -42,9 +42,12 @@ def test_a_cell_has_its_first_number(text: str, value: float | None) -> None:
 def test_the_report_begins_with_ratios_and_promises() -> None:
     """Then come the plots, then all that was printed, a broken part named."""
     kept, broken = promise("MiB", 25.0, 20.0), promise("ms", 0.3, 4.0)
-    processes = Answer(PARTS[0], "\n".join([*markdown(*PARENT), "", kept]), 0)
+    parts = {part.module: part for part in PARTS}
+    processes = Answer(parts["processes"], "\n".join([*markdown(*PARENT), "", kept]), 0)
     lines = compose(
-        "a machine", [processes, Answer(PARTS[2], broken, 1), Answer(PARTS[3], "half", -9)], "day"
+        "a machine",
+        [processes, Answer(parts["hook"], broken, 1), Answer(parts["planning"], "half", -9)],
+        "day",
     )
     text = "\n".join(lines)
     places = [text.index(words) for words in ("| torchrun | 62 |", kept, broken, "](day/memory.svg)", "## ")]

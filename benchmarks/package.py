@@ -1,0 +1,101 @@
+"""How long does ``pip install`` of the wheel take? ``python -m benchmarks.package [--rounds 3]``
+
+Seconds of the wall, medians of rounds in fresh virtual environments: the wheel alone, with its dependencies
+from pip's cache, and with everything asked from the index. Beside it what pip takes for a wheel that is as
+good as empty. The promise: with its dependencies at most 5 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+from benchmarks.machine import describe_machine
+from benchmarks.tables import cell, markdown, progress, promise
+
+ROOT = Path(__file__).resolve().parent.parent
+PROMISE_S = 5.0
+NOTHING = "an empty wheel"
+CACHED = "the launcher, its dependencies from pip's cache"
+WAYS = {
+    NOTHING: ("--no-deps",),
+    "the launcher alone": ("--no-deps",),
+    CACHED: (),
+    "the same, nothing cached": ("--no-cache-dir",),
+}
+
+
+def main() -> int:
+    """Print the table; the exit status says whether the promise holds."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    rounds = parser.parse_args().rounds
+    with tempfile.TemporaryDirectory() as folder:
+        empty, wheel = make_empty(Path(folder)), build(Path(folder))
+        size = wheel.stat().st_size / 1024
+        times: dict[str, list[float]] = {way: [] for way in WAYS}
+        for count in range(rounds + 1):
+            progress(f"round {count} of {rounds}, the first one fills pip's cache")
+            for way, words in WAYS.items():
+                target = Path(folder, f"{count}-{len(times[way])}-{len(way)}")
+                times[way].append(install(target, empty if way == NOTHING else wheel, words))
+    medians = {way: median(values[1:]) for way, values in times.items()}
+    nothing = medians[NOTHING]
+    rows = [(way, cell(value), f"{value / nothing:.2f}") for way, value in medians.items()]
+    print(f"{describe_machine()}; medians of {rounds}; the wheel has {size:,.0f} KiB.\n")
+    print("\n".join(markdown(("what is installed", "s", "ratio"), rows)))
+    print(f"\n{promise('s for `pip install`', PROMISE_S, medians[CACHED])}")
+    return int(medians[CACHED] > PROMISE_S)
+
+
+def build(folder: Path) -> Path:
+    """Build the wheel as a release does, and return it."""
+    line = [sys.executable, "-m", "build", "--wheel", "--outdir", str(folder / "dist"), str(ROOT)]
+    run(line, os.environ)
+    return next((folder / "dist").glob("*.whl"))
+
+
+def make_empty(folder: Path) -> Path:
+    """Make a wheel of one empty module: what pip itself takes."""
+    path = folder / "nothing-1-py3-none-any.whl"
+    about = "nothing-1.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("nothing.py", "")
+        wheel.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
+        wheel.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{about}/RECORD", "")
+    return path
+
+
+def install(target: Path, wheel: Path, words: Sequence[str]) -> float:
+    """Return the seconds that pip takes in a new environment, which is not part of them."""
+    venv.create(target, with_pip=True)
+    line = [str(target / "bin" / "python"), "-m", "pip", "install", "--quiet", *words, str(wheel)]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    started = time.monotonic()
+    run(line, environ)
+    return time.monotonic() - started
+
+
+def run(line: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Run a program, whose words are of interest only if it fails.
+
+    Raises:
+        RuntimeError: It did, with its last words.
+    """
+    done = subprocess.run(line, env=dict(environ), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{line[3]} ended with status {done.returncode}: {done.stderr[-500:]}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
