@@ -15,6 +15,7 @@ from typing import NamedTuple
 import psutil
 
 from benchmarks.mpirun_nodes import BARE, COUNT, LIMIT_S, NODES, OURS, RANK, Jobs
+from benchmarks.process_start import Start
 from benchmarks.rank import FIRST_LINE
 from benchmarks.tables import progress
 from launcher.rehearse.cluster import Cluster
@@ -31,13 +32,6 @@ PARTS = {
 OUR_PROGRAMS = ("python", "python3", "ssh", "sshd:")
 """mpirun's line, too, has the words of ours, and so have the shells between."""
 SLACK_S = 1.0
-
-
-class Start(NamedTuple):
-    """Milliseconds from the start to the last rank's first line, and to the exit."""
-
-    line_ms: float
-    exit_ms: float
 
 
 class Death(NamedTuple):

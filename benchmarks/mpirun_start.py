@@ -23,8 +23,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from benchmarks.machine import describe_machine
-from benchmarks.mpirun_measure import NAMES, PARTS, Death, Result, Start, measure
+from benchmarks.mpirun_measure import NAMES, PARTS, Death, Result, measure
 from benchmarks.mpirun_nodes import BARE, NODES, OURS
+from benchmarks.process_start import Start
 from benchmarks.tables import cell, markdown, promise
 from tests.mpis import FAMILIES
 
@@ -59,8 +60,7 @@ def typical(starts: Sequence[Start]) -> Start:
 
 
 def _over(result: Result) -> Start:
-    ours, bare = typical(result.starts[OURS]), typical(result.starts[BARE])
-    return Start(ours.line_ms - bare.line_ms, ours.exit_ms - bare.exit_ms)
+    return typical(result.starts[OURS]).minus(typical(result.starts[BARE]))
 
 
 def _deaths(deaths: Sequence[Death]) -> list[str]:
