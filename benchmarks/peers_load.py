@@ -244,11 +244,16 @@ def measure(count: int) -> tuple[float, ...]:
     return (roll_s, resident / 1024, percent, rate, told_s * 1e3, over_s, load.percent())
 
 
+def allow_files(count: int) -> None:
+    """Raise the limit of open files to that many, as far as the hard one goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, count)), hard))
+
+
 def main(words: list[str]) -> int:
     """Measure, and print a table."""
     counts = [int(word) for word in words] or [2000]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, max(counts) + 512)), hard))
+    allow_files(max(counts) + 512)
     found = {count: measure(count) for count in counts}
     rows = [(f"{count:,}", *map(cell, values)) for count, values in found.items()]
     print(f"{describe_machine()}; one run each.\n")

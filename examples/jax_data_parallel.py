@@ -1,6 +1,6 @@
 """Train softmax regression on handwritten digits with JAX: each process has images of its own.
 
-    launcher run --framework jax -- python examples/jax_data_parallel.py
+    launcher run -- python examples/jax_data_parallel.py
 
 Nothing in here knows how many processes there are, or which one this is: ``jax.distributed.initialize()``
 finds out. The batch is that of the whole job, and every step is taken on the mean over all of it, so

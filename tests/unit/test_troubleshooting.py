@@ -7,15 +7,20 @@ import re
 import pytest
 
 from launcher import checks
+from launcher.model import Fact
 from launcher.run.causes import find_causes
 from tests.unit.test_causes import NOBODY, UNKNOWN, codes, death
 from tests.unit.test_docs import read
 
 ROW = re.compile(
-    r"^\| `(?P<message>.+?)` \| (?:`(?P<verdict>[a-z-]+)`)? ?\| (?:`(?P<check>[a-z]+)`)? ?\| .+ \|$", re.M
+    r"^\| `(?P<message>.+?)` \| (?:`(?P<verdict>[a-z-]+)`)? ?\| (?:`(?P<check>[a-z]+)`)? ?"
+    r"\| (?:`(?P<plan>\w+)`)? ?\| .+ \|$",
+    re.M,
 )
 ROWS = [match.groups() for match in ROW.finditer(read("troubleshooting.md"))]
 LEAST = 25
+LINES = {*(fact.value for fact in Fact), "fabric", *re.findall(r"^\| `(\w+)` \|", read("variables.md"), re.M)}
+"""What `launcher plan` has lines about."""
 
 
 def test_every_row_was_read() -> None:
@@ -24,9 +29,12 @@ def test_every_row_was_read() -> None:
     assert len(ROWS) == len(rows) >= LEAST
 
 
-@pytest.mark.parametrize(("message", "verdict", "check"), ROWS)
-def test_the_verdict_on_a_message(message: str, verdict: str | None, check: str | None) -> None:
-    """As the last line of a process it gives that cause first, or none."""
+@pytest.mark.parametrize(("message", "verdict", "check", "plan"), ROWS)
+def test_the_verdict_on_a_message(
+    message: str, verdict: str | None, check: str | None, plan: str | None
+) -> None:
+    """As the last line of a process it gives that cause first, or none; checks and plans have such lines."""
     found = codes(find_causes(death(1, f"{message}\n"), UNKNOWN, NOBODY))
     assert found[:1] == ([verdict] if verdict else [])
     assert check is None or check in {row.name for row in checks.TABLE}
+    assert plan is None or plan in LINES

@@ -46,7 +46,7 @@ def judge(
     causes: Sequence[Cause] = (),
     told: str | None = None,
     leftovers: Sequence[str] = (),
-    host_name: str = "gpu-1",
+    host_name: str = "gpu-0",
     attempt: int = 0,
 ) -> Verdict:
     """Return the verdict on a node of a job of eight."""
@@ -54,7 +54,7 @@ def judge(
         first,
         others,
         host_name=host_name,
-        node_rank=1,
+        node_rank=0,
         world_size=8,
         attempt=attempt,
         started_ns=START,
@@ -66,7 +66,7 @@ def judge(
 
 KILLED = """\
 launcher: rank 2 of 8 failed first: it was killed by SIGKILL
-launcher:   where: local rank 2, pid 4713, host gpu-1, node 1, 83.214 s after the start
+launcher:   where: local rank 2, pid 4713, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [out-of-memory] the container's memory limit of 64 GiB was reached, oom_kill went from 0 to 1 in memory.events
 launcher:   fix:   a higher limit
 launcher:   retry: can help
@@ -77,7 +77,7 @@ launcher:   then:  ranks 1, 3-7 were ended by SIGTERM, which the launcher sent, 
 """  # noqa: E501
 RAISED = """\
 launcher: rank 0 of 8 failed first: it exited with status 1
-launcher:   where: local rank 0, pid 4711, host gpu-1, node 1, restart 2, 83.214 s after the start
+launcher:   where: local rank 0, pid 4711, host gpu-0, node 0, restart 2, 83.214 s after the start
 launcher:   cause: [python-exception] ValueError: no
 launcher:   fix:   the traceback says where
 launcher:   consequence: [gloo-peer-lost] this rank lost a peer: look elsewhere
@@ -96,7 +96,7 @@ launcher:   left:  pid 99 (D state) holds /dev/nvidia0
 """
 TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
-launcher:   where: local rank 1, pid 4712, host gpu-1, node 1, 83.214 s after the start
+launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
 launcher:   fix:   nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job
 launcher:   retry: nobody knows whether it helps
@@ -137,7 +137,7 @@ def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
     verdict = make_verdict(
         first,
         [dead(0, -9, 30, asked=9)],
-        host_name="gpu-1",
+        host_name="gpu-0",
         node_rank=None,
         world_size=None,
         attempt=0,
@@ -148,7 +148,7 @@ def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
     )
     lines = render_text(verdict).splitlines()
     assert lines[0] == "launcher: rank 1 ended first: it was ended by SIGTERM, which the launcher sent"
-    assert lines[1] == "launcher:   where: local rank 1, pid 4712, host gpu-1, 83.214 s after the start"
+    assert lines[1] == "launcher:   where: local rank 1, pid 4712, host gpu-0, 83.214 s after the start"
     said = "the launcher ended the job (--on-stall stop): stalled: no output for 600 s"
     assert lines[2] == f"launcher:   cause: [stalled] {said}"
     assert verdict.retryable is None
@@ -186,14 +186,14 @@ def test_nothing_known_is_said_so() -> None:
     """A status and nothing else."""
     verdict = judge(dead(0, 3))
     assert "cause: not known" in render_text(verdict)
-    assert verdict.summary == "rank 0 on gpu-1 exited with status 3"
+    assert verdict.summary == "rank 0 on gpu-0 exited with status 3"
     assert verdict.retryable is None
 
 
 def test_a_node_that_was_lost_has_no_pid() -> None:
     """Zero would send people to look for a process."""
     lost = Death(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
-    assert "  where: host gpu-1, node 1, 1.000 s after the start\n" in render_text(judge(lost))
+    assert "  where: host gpu-0, node 0, 1.000 s after the start\n" in render_text(judge(lost))
 
 
 def test_a_rank_that_took_longer_to_end_is_named() -> None:
@@ -305,7 +305,7 @@ def test_the_record() -> None:
     assert launcher_version
     assert record == {
         "schema": 1,
-        "verdict": f"rank 2 on gpu-1 was killed by SIGKILL: {OOM.what}",
+        "verdict": f"rank 2 on gpu-0 was killed by SIGKILL: {OOM.what}",
         "retryable": True,
         "causes": [
             {"code": c.code, "what": c.what, "fix": c.fix, "retryable": True, "consequence": c is PEER}
@@ -318,8 +318,8 @@ def test_the_record() -> None:
         "exit_status": 137,
         "signal": "SIGKILL",
         "status": "was killed by SIGKILL",
-        "host": "gpu-1",
-        "node_rank": 1,
+        "host": "gpu-0",
+        "node_rank": 0,
         "world_size": 8,
         "attempt": 0,
         "started": "2026-09-21T14:13:20.000000Z",

@@ -1,0 +1,155 @@
+# shellcheck shell=bash
+# The images of the container tests; sourced by setup.sh, whose steps and pins it uses.
+
+# A system, and none of what people read. ssh's own keys are made when it is installed.
+IMAGES=localhost/launcher-test
+BASE_IMAGE=$IMAGES/base
+SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
+IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
+  --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
+# What is installed in them: what the launcher needs and is built with, and what jobs in them need.
+WHEELS=("nvidia-ml-py>=12.535" "rich>=13" "setuptools>=64" wheel numpy mpi4py==4.1.2)
+# Where Horovod is compiled for its image, which has no compiler; DeepSpeed compiles when it runs.
+COMPILE_OPTIONS=(--variant=essential --include=python3-venv,python3-dev,g++,make "${SMALL[@]}")
+
+# What the container tests need: podman, buildah, and what they build on. Where there can be no containers
+# they are skipped; what else goes wrong is theirs to say.
+setup_containers() {
+  local reason
+  export LAUNCHER_TEST_IMAGES=$CACHE/images # read by tests/container/images.py
+  if reason=$(can_contain 2>&1); then
+    { (make_containers) && setup_environments; } || say "without containers: see above"
+  else
+    say "without containers: $reason"
+  fi
+}
+
+# The same question as tests/container/podman.py asks before it skips.
+can_contain() {
+  if ((EUID)); then
+    echo "only root can have them"
+    return 1
+  fi
+  unshare --mount --uts --ipc --net --pid --fork mount -t tmpfs tmpfs /mnt
+}
+
+make_containers() {
+  local tool missing=()
+  for tool in podman:podman buildah:buildah runc:runc mmdebstrap:mmdebstrap iptables:iptables \
+    /usr/lib/podman/netavark:netavark /usr/lib/podman/aardvark-dns:aardvark-dns; do
+    command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
+  done
+  need_packages "${missing[@]}"
+  make_once "making images: Debian with its Python, Open MPI and ssh; PyTorch on top (once, four minutes)" \
+    "$LAUNCHER_TEST_IMAGES" "$(image_recipe)" make_images
+}
+
+# More of docker/environments, for the tests that run a job in each of them.
+setup_environments() {
+  (make_once "making images with TensorFlow, DeepSpeed and Horovod, which is compiled (once, five minutes)" \
+    "$LAUNCHER_TEST_IMAGES/environments" "$(environment_recipe)" make_environments) ||
+    say "without images of these frameworks: see above"
+}
+
+image_recipe() {
+  (cd "$CHECKOUT/docker/environments" && echo "${IMAGE_OPTIONS[*]} ${WHEELS[*]} $TORCH $(cat pytorch.Dockerfile mpi.Dockerfile | sha256sum)")
+}
+
+environment_recipe() {
+  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $HOROVOD ${HOROVOD_NEEDS[*]} \
+${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
+}
+
+# The launcher itself is put on top by the tests, from the checkout.
+make_images() {
+  import_system "$1" "$BASE_IMAGE" "${IMAGE_OPTIONS[@]}" && make_wheels "$1" &&
+    build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch numpy" &&
+    build_image "$1" mpi "$IMAGES/pytorch" && rm -rf "$1/run" && unmount_images "$1"
+}
+
+# buildah leaves its storage mounted on itself.
+unmount_images() { ! mountpoint -q "$1/storage/overlay" || umount "$1/storage/overlay"; }
+
+# In a folder of the others', and on top of them: gone, and made anew, with them.
+make_environments() {
+  local images=${1%/*} more=(--volume "$1/pip:/run/more:ro" --build-arg PIP_CONFIG_FILE=/run/more/pip.conf)
+  make_environment_wheels "$1" "$images" &&
+    build_image "$images" tensorflow "$BASE_IMAGE" "${more[@]}" --build-arg "TENSORFLOW=$TENSORFLOW scikit-learn" &&
+    make_compile_image "$1" "$images" &&
+    build_image "$images" deepspeed "$IMAGES/compile" "${more[@]}" --build-arg "DEEPSPEED=$DEEPSPEED scikit-learn" &&
+    make_compiled_image "$1" "$images" &&
+    build_image "$images" horovod "$IMAGES/pytorch" "${more[@]}" --build-arg "HOROVOD=$HOROVOD scikit-learn" \
+      --build-arg "COMPILE_IMAGE=$IMAGES/compile" && { unmount_images "$images" || true; } # or a test is building
+}
+
+# make_environment_wheels DIR IMAGES: for the same Python as the other wheels. Of DeepSpeed and Horovod there are
+# only sources, whose own setup.py says what they are: the stack has what that imports.
+make_environment_wheels() {
+  local python wheels=$1/pip/wheels
+  mkdir -p "$wheels" && python=$(basename "$2"/pip/wheels/torch-*.whl | sed 's/.*-cp3\([0-9]*\)-.*/3.\1/') &&
+    "$(stack_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-deps --no-build-isolation \
+      --no-binary :all: "$DEEPSPEED" "$HOROVOD" &&
+    "$PYTHON" -m pip download --quiet --dest "$wheels" --find-links "$2/pip/wheels" --only-binary=:all: \
+      --python-version "$python" "$TENSORFLOW" "${HOROVOD_NEEDS[@]}" scikit-learn \
+      einops hjson msgpack ninja py-cpuinfo pydantic tqdm &&
+    printf '[global]\nno-index = true\nfind-links =\n  /run/pip/wheels\n  /run/more/wheels\n' >"$1/pip/pip.conf"
+}
+
+# make_compile_image DIR IMAGES: a compiler, and the PyTorch of the image that the result is for.
+make_compile_image() {
+  import_system "$2" "$IMAGES/tools" "${COMPILE_OPTIONS[@]}" &&
+    derive_image "$1" "$2" compile "FROM $IMAGES/tools" "COPY --from=$IMAGES/pytorch /opt/env /opt/env" \
+      'ENV PATH=/opt/env/bin:$PATH'
+}
+
+# make_compiled_image DIR IMAGES: what DeepSpeed would compile in every new container, because there is no GPU.
+make_compiled_image() {
+  derive_image "$1" "$2" deepspeed-compiled "FROM $IMAGES/deepspeed" \
+    'ENV DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=/opt/extensions' \
+    "RUN python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()' && chmod -R a+rwX /opt/extensions"
+}
+
+# derive_image DIR IMAGES NAME LINE...: an image by the lines of a Dockerfile.
+derive_image() {
+  local context=$1/$3 images=$2 name=$3
+  shift 3
+  rm -rf "$context" && mkdir "$context" && printf '%s\n' "$@" >"$context/Dockerfile" &&
+    buildah --root "$images/storage" --runroot "$images/run" --storage-driver overlay bud --pull-never --format docker \
+      --isolation chroot --tag "$IMAGES/$name" "$context"
+}
+
+# import_system DIR NAME OPTION...: an image from the packages of the machine's own sources, because a registry of
+# images may not be there.
+import_system() {
+  local dir=$1 name=$2 file found=() options=() codename
+  shift 2
+  codename=$(sed -n 's/^VERSION_CODENAME=//p' /etc/os-release)
+  for file in /etc/apt/apt.conf.d/*; do
+    options+=(--aptopt="$file")
+  done
+  for file in /etc/apt/sources.list.d/{debian,ubuntu}.sources /etc/apt/sources.list; do
+    [[ ! -s $file ]] || found+=("$file")
+  done
+  mmdebstrap --mode=root "$@" "${options[@]}" "$codename" "$dir/image.tar" "${found[@]}" &&
+    IMAGE_PYTHON=$(tar -tf "$dir/image.tar" | sed -n 's,^\./usr/bin/python\(3\.[0-9]*\)$,\1,p') &&
+    podman --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay --tmpdir "$dir/tmp" import \
+      "$dir/image.tar" "$name" &&
+    rm -rf "$dir/image.tar" "$dir/tmp"
+}
+
+# All that pip installs inside, so that nothing in there needs the network or this machine's settings.
+make_wheels() {
+  local pip=("$PYTHON" -m pip download --quiet --dest "$1/pip/wheels" --only-binary=:all: --python-version "$IMAGE_PYTHON")
+  mkdir -p "$1/pip" && { "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH+cpu" || "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH"; } &&
+    printf '[global]\nno-index = true\nfind-links = /run/pip/wheels\n' >"$1/pip/pip.conf"
+}
+
+# build_image DIR ENVIRONMENT BASE [ARGUMENT ...]: one of docker/environments.
+build_image() {
+  local dir=$1 environment=$2 base=$3
+  shift 3
+  buildah --root "$dir/storage" --runroot "$dir/run" --storage-driver overlay bud --pull-never --format docker \
+    --isolation chroot --volume "$dir/pip:/run/pip:ro" --build-arg PIP_CONFIG_FILE=/run/pip/pip.conf \
+    --build-arg "BASE_IMAGE=$base" "$@" --file "$CHECKOUT/docker/environments/$environment.Dockerfile" \
+    --tag "$IMAGES/$environment" "$CHECKOUT"
+}
