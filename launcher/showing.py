@@ -41,16 +41,16 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     plan, inherited = plan_here(vars(words), environ, ())
     if plan.meeting is not None:
         raise UsageError(_addresses_at_start())
-    from launcher.settings import render_environ
+    from launcher.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files
 
-    process = _choose(parser, plan, words.local_rank)
-    result = render_environ(plan, process, inherited)
+    unset, settings = list_changes(plan, _choose(parser, plan, words.local_rank))
+    result = apply_settings(inherited, unset, settings)
     if not words.all:
-        chosen = {setting.name for setting in (*plan.settings, *process.settings)}
+        chosen = {setting.name for setting in settings}
         result = {name: value for name, value in result.items() if name in chosen}
     result, missing = without_files(plan, result)
-    text, notes = render_environment(result, plan.unset, words.format)
+    text, notes = render_environment(result, unset, words.format)
     write(text)
     for note in (*missing, *notes):
         sys.stderr.write(f"launcher: note: {note}\n")
