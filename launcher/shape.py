@@ -160,13 +160,20 @@ def _refuse_arguments(options: Options, request: Request) -> None:
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
-    """Return how many processes to fork; refuse what is no plan but an attempt on the node's memory."""
-    count = count_processes(request, allocation.node_count)
-    if count is not None:
-        return count
+    """Return how many processes a node runs; refuse what is no plan but an attempt on its memory.
+
+    Where the command is a launcher that knows nodes which we do not, its number is that of the whole job.
+
+    Raises:
+        EnvironmentUntrusted: The number is beyond all nodes.
+    """
+    own = count_processes(request, allocation.node_count)
+    if own is not None and (own <= PROCESS_LIMIT or allocation.ranks_at_start):
+        return own
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
-    if not isinstance(claim.value, int) or claim.value > PROCESS_LIMIT:
-        fix = "correct it, or pass --nproc-per-node N"
-        what = f"{claim.origin}: {claim.value} processes on one node, expected {PROCESS_LIMIT} at most"
-        raise EnvironmentUntrusted(Problem("too-many-processes", what, "environment", fix))
-    return claim.value
+    count, origin = (claim.value, claim.origin) if own is None else (own, str(request.starter))
+    if not isinstance(count, int) or count > PROCESS_LIMIT:
+        what = f"{origin}: {count} processes on one node, expected {PROCESS_LIMIT} at most"
+        where, fix = ("environment", ", or pass --nproc-per-node N") if own is None else ("command line", "")
+        raise EnvironmentUntrusted(Problem("too-many-processes", what, where, f"correct it{fix}"))
+    return count

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.command.launchers import Command
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
-from launcher.environ import MPI_STARTERS
+from launcher.environ import MPI_STARTERS, Malformed, parse_int
 from launcher.errors import Problem, UsageError
 from launcher.frameworks import starters
 from launcher.frozen import frozen
@@ -220,7 +220,10 @@ def count_own(command: Command, node_count: int | None) -> int | None:
     if command.launcher.name != "accelerate" and not command.launcher.whole_job:
         return None
     total = next((value for name in names if (value := command.value(name)) is not None), "")
-    return max(1, int(total) // (node_count or 1)) if total.isascii() and total.isdecimal() else None
+    try:
+        return max(1, parse_int(total) // (node_count or 1))
+    except Malformed:
+        return None
 
 
 TELL = {
