@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 PET_PREFIX = "PET_"
+DEFAULT_GRACE_S = 30.0
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """In a worker PET_* are what its agent was told, not what we are."""
 
@@ -96,6 +97,11 @@ class Options:
         if any(dest in self._given for dest in TENSORFLOW):
             return "tensorflow"
         return self.text("framework", "auto").replace("auto", "")
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds between SIGTERM and SIGKILL, as we have it or as torchrun has it."""
+        return self.number("grace", self.number("shutdown_timeout", DEFAULT_GRACE_S))
 
     def origins(self, *dests: str) -> list[str]:
         """Return how these flags were given, those that were and that are not switched off."""

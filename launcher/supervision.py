@@ -7,7 +7,6 @@ from launcher.host import Host
 from launcher.model import STDERR, STDOUT, Preemption, Proof, Route, Supervision, Topology
 from launcher.options import Options
 
-DEFAULT_GRACE_S = 30.0
 BOTH = STDOUT | STDERR
 
 
@@ -35,9 +34,8 @@ def plan_supervision(
         raise UsageError(_restarts_on_one_node(options, topology))
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     count = 1 if of_agent else len(routes) + companion_count
-    grace_s = options.number("grace", options.number("shutdown_timeout", DEFAULT_GRACE_S))
     return Supervision(
-        grace_s=grace_s,
+        grace_s=options.grace_s,
         signal_to=options.text("signal_to", "leader"),
         signal_map=options.pairs("signal_map"),
         routes=routes if not of_agent else (Route(),),

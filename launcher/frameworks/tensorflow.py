@@ -184,7 +184,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
         return Companion(task.name, _server(case, leaves), settings)
     argv = case.argv
     if leaves and argv:
-        linger = ("--linger", f"{case.options.number('grace', 30.0):g}") if finishes else ()
+        linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
         argv = (sys.executable, SERVER, *leaves, *linger, "--", *case.argv)
     return Companion(task.name, argv, settings, finishes=finishes)
 
