@@ -120,7 +120,7 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     for claim in claims:
         if claim.trust <= Trust.STATED:
-            return _resolve_word(ledger, claim, machine)
+            return _resolve_word(claim, machine)
     if ledger.options.framework == ONE_PER_NODE:
         return 1, f"a task of {ONE_PER_NODE} has all GPUs of its node"
     if machine.gpu_count:
@@ -132,7 +132,7 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
     return 1, "no GPUs"
 
 
-def _resolve_word(ledger: Ledger, claim: Claim, machine: Machine) -> tuple[int, str]:
+def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
     if isinstance(claim.value, int):
         return claim.value, claim.origin
     gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1

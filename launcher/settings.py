@@ -56,6 +56,7 @@ def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, .
 def plan_one(
     case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
 ) -> Process:
+    """Return one process, with the arguments that are its own; ``common``: what all of this node share."""
     own = plan_process(case, place, binding)
     if argv and case.options.origins(*PER_PROCESS):
         from launcher.command.arguments import plan_words

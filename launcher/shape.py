@@ -101,7 +101,7 @@ def decide_shape(
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
     source = options.get("source")
-    typed = source is not None and source.origin.startswith("--")
+    typed = source is not None and source.is_typed
     found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=leads)
     if options.get("hosts") or options.get("hostfile") or leads:
         from launcher.hosts import read_listed, require_hosts

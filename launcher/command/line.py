@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Programs whose ``-c STRING`` may be nothing but one command (`launcher.command.shell`)."""
-
-
 STARTERS = frozenset(
     (
         *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),

@@ -20,7 +20,7 @@ from launcher.options import PET_PREFIX, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
 """Launchers with torchrun's agent inside."""
@@ -152,10 +152,13 @@ def _tell_deepspeed(job: Job) -> Told:
     flags.append(f"--master_port={job.allocation.master_port}")
     if job.command.has("hostfile", "H"):
         return Told(tuple(flags))
-    names, text = _name_hosts(job), ""
-    for name in names:
-        text += f"{name} slots={job.each}\n"
+    text = render_hostfile(_name_hosts(job), job.each)
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
+
+
+def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
+    """Return the text of a hostfile for DeepSpeed: a line for each node."""
+    return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
 def _name_hosts(job: Job) -> tuple[str, ...]:
