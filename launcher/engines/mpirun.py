@@ -9,16 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.dialects import (
-    EVERYWHERE,
-    MpirunJob,
-    carries,
-    changed,
-    plan_line,
-    plan_variables,
-    render_hostfile,
-)
+from launcher.engines.dialect_hydra import EVERYWHERE
+from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
+from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
 from launcher.frozen import replace
