@@ -10,7 +10,7 @@ from __future__ import annotations
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.case import Case
-from launcher.frameworks.horovod import TRAP
+from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.frozen import replace
 from launcher.host import Host

@@ -8,8 +8,9 @@ from launcher.engines.agents import Request, count_processes, read_request, refu
 from launcher.engines.choice import MPIRUN
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flag_values import PROCESS_LIMIT
-from launcher.frameworks import horovod, jax, table
-from launcher.frameworks.horovod import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks import jax, table
+from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks.horovod_meeting import NAME as HOROVOD
 from launcher.frameworks.script import (
     STRATEGY,
     TENSORFLOW,
@@ -140,7 +141,7 @@ def _find_framework(
     options = request.options
     meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
-        options = name_framework(options, horovod.NAME, meeting.why)
+        options = name_framework(options, HOROVOD, meeting.why)
     elif options.framework == "" and jax.is_distributed(script):
         options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
     return replace(request, options=options), meeting
