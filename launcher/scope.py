@@ -71,18 +71,6 @@ def _described(ledger: Ledger, fact: Fact) -> str:
     return claims[0].origin if claims else f"no {fact.value}"
 
 
-def check_processes(ledger: Ledger) -> None:
-    """Report a number of processes that was asked for where the platform has started another already."""
-    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
-    if given and isinstance(given.value, int) and local_size and given.value != local_size:
-        ledger.contradiction(
-            f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started the "
-            f"processes of this node already, {local_size} of them",
-            "leave out --nproc-per-node, or let the platform start one launcher per node",
-            "command line and environment",
-        )
-
-
 def settle_processes(ledger: Ledger, machine: Machine) -> None:
     """Settle how many processes a launcher per node starts here."""
     count, origin = processes_wanted(ledger, machine)
