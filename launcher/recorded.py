@@ -251,15 +251,16 @@ def read_snapshot(path: str) -> RecordedHost:
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file, parse_int=_parse_int)
+        text = json.dumps(data, ensure_ascii=False)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
         raise UsageError(_refuse(path, reason)) from error
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:
-        "\n".join(str(value) for value in data["environ"].values()).encode("utf-8", "surrogateescape")
+        text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        reason = "a variable holds half of a surrogate pair, which no environment can"
+        reason = "a text holds half of a surrogate pair: no machine has such a text"
         raise UsageError(_refuse(path, reason)) from error
     if data.get("version", VERSION) != VERSION:
         raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))

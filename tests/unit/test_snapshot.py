@@ -166,7 +166,11 @@ def test_fields_may_be_missing_or_of_another_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}']
+    "text",
+    [
+        *("", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}'),
+        *('{"environ": {"A\\ud800": ""}}', '{"environ": {}, "hostname": "\\ud800"}'),
+    ],
 )
 def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> None:
     """A version we do not know is not guessed at."""
