@@ -5,13 +5,14 @@ All problems are reported together: never one per attempt, and never a guess in 
 
 from __future__ import annotations
 
+from launcher.contradictions import check_below, check_hosts, check_process
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
-from launcher.master import DEFAULT_PORT, check_hosts, is_all_here, settle_master
+from launcher.master import DEFAULT_PORT, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
 from launcher.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
-from launcher.scope import add_local_size, check_processes, decide_scope, settle_processes
+from launcher.scope import add_local_size, decide_scope, settle_processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ def _settle_node(
         _require(ledger, Fact.NODE_COUNT, count, "--nnodes N")
     if not at_start:
         _require(ledger, Fact.NODE_RANK, rank, "--node-rank R")
-    _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
+    check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
     return {"node_rank": rank, "node_count": count}, at_start
 
 
@@ -196,8 +197,7 @@ def _settle_process(ledger: Ledger) -> dict[str, int | None]:
         "LOCAL_RANK, or pass --scope node if started once per node",
     )
     _add_nodes(ledger)
-    _check_process(ledger)
-    check_processes(ledger)
+    check_process(ledger)
     return {
         "rank": rank,
         "world_size": world,
@@ -243,45 +243,6 @@ def _is_in_blocks(ledger: Ledger, rank: int, local: int | None, size: int, world
         return False
     stated = ledger.findings[Fact.NODE_COUNT].claim.trust <= Trust.STATED
     return stated and (rank // nodes != local or rank % nodes == rank // size)
-
-
-def _check_process(ledger: Ledger) -> None:
-    _check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
-    _check_below(ledger, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
-    _check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
-    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
-    nodes = ledger.number(Fact.NODE_COUNT)
-    if world and size and size > world:
-        ledger.contradiction(
-            f"{ledger.origin(Fact.LOCAL_SIZE)} on this node but {ledger.origin(Fact.WORLD_SIZE)} in all",
-            "WORLD_SIZE is the number of processes on all nodes together: correct or unset it",
-        )
-    elif world and nodes and world == nodes and (size or 1) > 1:
-        ledger.contradiction(
-            f"{ledger.origin(Fact.WORLD_SIZE)} counts nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
-            f"this node runs {size} processes ({ledger.origin(Fact.LOCAL_SIZE)})",
-            "set WORLD_SIZE to the number of processes, or unset it",
-        )
-    elif world and nodes and nodes > 1 and world == size:
-        ledger.contradiction(
-            f"{ledger.origin(Fact.NODE_COUNT)} means {nodes} nodes, but all {world} processes run on "
-            f"this one ({ledger.origin(Fact.LOCAL_SIZE)})",
-            "pass --nnodes 1 if that is meant, or start the processes on all nodes",
-        )
-    elif world and nodes and nodes > world:
-        ledger.contradiction(
-            f"{ledger.origin(Fact.NODE_COUNT)} nodes but {ledger.origin(Fact.WORLD_SIZE)} processes",
-            "every node runs at least one process: correct or unset one of them",
-        )
-
-
-def _check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
-    number, limit = ledger.number(index), ledger.number(count)
-    if number is not None and limit is not None and number >= limit:
-        ledger.contradiction(
-            f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
-            f"correct the {index.value} or the {count.value}, or unset the wrong one",
-        )
 
 
 def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Shares = list[tuple[Core, ...]]
 
-
 TORCHRUN_WORKER = "TORCHELASTIC_RUN_ID"
 LEFT_ALONE = "processes are not bound to CPUs"
 DIVIDED = "CPUs are divided evenly"

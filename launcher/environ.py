@@ -36,21 +36,6 @@ class Malformed(ValueError):
     """A text that is not what it should be; the message says what was expected."""
 
 
-def parse_signal(text: str) -> int:
-    """Return the number of a signal that a process can be told: ``TERM``, ``SIGTERM`` or ``15``.
-
-    Raises:
-        Malformed: No such signal, or one that nobody can pass on (KILL, STOP).
-    """
-    import signal
-
-    name = text.strip().upper().removeprefix("SIG")
-    number = int(name) if name.isascii() and name.isdecimal() else getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, int) or number not in signal.valid_signals() or number in (9, 19):
-        raise Malformed("the name or number of a signal, but KILL and STOP")
-    return int(number)
-
-
 def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
     """Return a decimal integer in ``minimum..limit-1``; surrounding blanks are allowed.
 

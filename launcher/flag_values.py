@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.environ import (
-    PORT_LIMIT,
-    Malformed,
-    parse_host_port,
-    parse_int,
-    parse_signal,
-)
+from launcher.environ import PORT_LIMIT, Malformed, parse_host_port, parse_int
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -97,6 +91,21 @@ def parse_gpus_per_process(text: str) -> int:
 def parse_restarts(text: str) -> int:
     """Return how often processes are started again, 0..999."""
     return parse_int(text, 0, 1000)
+
+
+def parse_signal(text: str) -> int:
+    """Return the number of a signal that a process can be told: ``TERM``, ``SIGTERM`` or ``15``.
+
+    Raises:
+        Malformed: No such signal, or one that nobody can pass on (KILL, STOP).
+    """
+    import signal
+
+    name = text.strip().upper().removeprefix("SIG")
+    number = parse_int(name) if name.isdecimal() else getattr(signal, f"SIG{name}", None)
+    if not isinstance(number, int) or number not in signal.valid_signals() or number in (9, 19):
+        raise Malformed("the name or number of a signal, but KILL and STOP")
+    return int(number)
 
 
 def parse_signal_map(text: str) -> tuple[tuple[int, int], ...]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
+COUNTS = ("slots", "cpu", "count")
+"""What Open MPI calls the number of processes on a host."""
 NAMED_MAX = 8
 """Of this node's names and addresses, in a message."""
 
@@ -121,6 +123,8 @@ def _read_options(options: Options, host: Host) -> Listed | None:
 def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     """Return the hosts of a file: a name per line, ``name slots=2``, ``name:2``, or ``name 2``; # comments.
 
+    Words may stand apart by blanks or tabs, also around ``=``, as mpiruns have it.
+
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
@@ -153,13 +157,19 @@ def _read_whole(path: str, host: Host) -> str:
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:
-    name, _, rest = line.partition(" ")
-    if not rest and name.count(":") == 1:
-        name, _, rest = name.partition(":")
-    rest = rest.strip()
-    words = dict(word.partition("=")[::2] for word in rest.split())
-    text = words.get("slots") or (rest if rest.isdecimal() else "")
-    return name, parse_int(text, 1) if text else None
+    """Return the host of a line, and how many processes it has; words that say something else are left out.
+
+    Raises:
+        Malformed: A number that is none.
+    """
+    name, *words = line.replace("=", " ").split() or [""]
+    if name.count(":") == 1:
+        name, _, text = name.partition(":")
+        return name, parse_int(text, 1)
+    for word, following in zip(words, (*words, "")[1:], strict=True):
+        if word in COUNTS:
+            return name, parse_int(following, 1)
+    return name, parse_int(words[0], 1) if len(words) == 1 and words[0].isdecimal() else None
 
 
 def _bad_file(origin: str, what: str) -> Problem:

@@ -100,18 +100,3 @@ def is_all_here(ledger: Ledger) -> bool:
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)
     return nodes == 1 or (nodes is None and world is not None and world in (1, size))
-
-
-def check_hosts(ledger: Ledger) -> None:
-    """Report a host list of another length than the number of nodes."""
-    # A list is also a claim on the node count, so two lists of different length have met already;
-    # this is for a count that was derived or asked
-    hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
-    stated = ledger.findings.get(Fact.NODE_COUNT)
-    if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
-        return
-    if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
-        ledger.contradiction(
-            f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",
-            "correct the number of nodes or the host list",
-        )

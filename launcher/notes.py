@@ -21,9 +21,7 @@ VERIFY = "--verify-fabric"
 HOOKED = "LAUNCHER_HOOKED"
 
 
-def note_job(
-    case: Case, request: Request, choice: Choice, agent: Agent | None, ledger: Ledger, host: Host
-) -> tuple[str, ...]:
+def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
     """Return what is worth a word about frameworks and engine.
 
     Raises:

@@ -15,8 +15,10 @@ from launcher.model import Evidence, Fact, Trust
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Any
 
 PET_PREFIX = "PET_"
+DEFAULT_GRACE_S = 30.0
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
 """In a worker PET_* are what its agent was told, not what we are."""
 
@@ -72,23 +74,23 @@ class Options:
 
     def pairs(self, dest: str) -> tuple[tuple[int, int], ...]:
         """Return the value of a flag that holds pairs of numbers."""
-        given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else ()
+        return self._tuple(dest) or ()
 
     def streams(self, dest: str) -> tuple[tuple[int | None, int], ...]:
         """Return (local rank or None for all, bits) of ``--redirects`` or ``--tee``."""
-        given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else ()
+        return self._tuple(dest) or ()
 
     def numbers(self, dest: str) -> tuple[int, ...] | None:
         """Return the value of a flag that holds a list of numbers, None if it was not given."""
-        given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else None
+        return self._tuple(dest)
 
     def words(self, dest: str) -> tuple[str, ...]:
         """Return the value of a flag that holds several texts; empty if it was not given."""
+        return self._tuple(dest) or ()
+
+    def _tuple(self, dest: str) -> tuple[Any, ...] | None:
         given = self._given.get(dest)
-        return given.value if given and isinstance(given.value, tuple) else ()
+        return given.value if given and isinstance(given.value, tuple) else None
 
     @property
     def framework(self) -> str:
@@ -96,6 +98,11 @@ class Options:
         if any(dest in self._given for dest in TENSORFLOW):
             return "tensorflow"
         return self.text("framework", "auto").replace("auto", "")
+
+    @property
+    def grace_s(self) -> float:
+        """Seconds between SIGTERM and SIGKILL, as we have it or as torchrun has it."""
+        return self.number("grace", self.number("shutdown_timeout", DEFAULT_GRACE_S))
 
     def origins(self, *dests: str) -> list[str]:
         """Return how these flags were given, those that were and that are not switched off."""

@@ -1,7 +1,8 @@
 """The whole program in one chain: environment -> evidence -> allocation -> topology -> plan.
 
-Only `read_machine` and the sources' few questions to `Host` touch this node; from `decide` on
-everything is a pure function over frozen values.
+This node is asked through `Host` alone, but for the file of the command, which `launcher.command.line` and
+`launcher.frameworks.script` look at. Between these questions everything is pure functions over
+frozen values.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.case import Case
-from launcher.frameworks.horovod import TRAP
+from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
 from launcher.frozen import replace
 from launcher.host import Host
@@ -77,8 +78,6 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     proof = _choose_proof(parts, shown)
     unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
-    if options.get("metrics_port"):
-        require_metrics(host)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     warnings = warn_job(case, agent, parts.wiring.notes)
@@ -95,7 +94,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         unset=plan_unset(topology, environ, case.forks),
         widen_cpus=_widens_cpus(case),
         bind=parts.binding.mode,
-        supervision=_plan_watch(parts, proof),
+        supervision=_plan_watch(parts, host, proof),
         network=parts.wiring.node.network if parts.wiring.node else None,
         peers=parts.peers,
         findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
@@ -109,9 +108,15 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     )
 
 
-def _plan_watch(parts: Parts, proof: Proof | None) -> Supervision:
-    """Return how the processes of this node are watched."""
+def _plan_watch(parts: Parts, host: Host, proof: Proof | None) -> Supervision:
+    """Return how the processes of this node are watched.
+
+    Raises:
+        LauncherError: They cannot be watched as the user asks for.
+    """
     allocation = parts.case.allocation
+    if parts.case.options.get("metrics_port"):
+        require_metrics(host)
     return plan_supervision(
         parts.case.options,
         parts.case.topology,
@@ -153,7 +158,7 @@ def _gather_notes(
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
         *warnings,
-        *note_job(parts.case, shape.request, parts.choice, parts.agent, shape.ledger, host),
+        *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
         *note_metrics(parts.case.options, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))

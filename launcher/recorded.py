@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import TypeVar
 
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.host import Host
@@ -18,19 +17,16 @@ from launcher.machine.gpu_use import GpuUse
 from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface
-from launcher.machine.numa import parse_pci_address, render_pci_address
 from launcher.machine.packages import Package
 from launcher.master import DEFAULT_PORT
-from launcher.model import Core, Gpu, Layout
+from launcher.model import Gpu, Layout
+from launcher.recorded_parts import DIGITS_LIMIT, mapping, read_cores, read_gpus, read_interface
 
-T = TypeVar("T")
 VERSION = 1
 HOME = "~"
 """Stands for the user's home folder, whose path is nobody else's business."""
 GPU_LIMIT = 256
 """More than a node has: a file that says so is not believed."""
-DIGITS_LIMIT = 19
-"""Of a number: bytes of memory have fewer."""
 
 
 class RecordedHost(Host):
@@ -40,12 +36,12 @@ class RecordedHost(Host):
         super().__init__("/nonexistent")
         self._data = data
         self.environ: dict[str, str] = {
-            str(name): str(value) for name, value in _mapping(data.get("environ")).items()
+            str(name): str(value) for name, value in mapping(data.get("environ")).items()
         }
         self._sysfs = {
-            **_mapping(data.get("sysfs")),
-            **_mapping(data.get("files")),
-            **_mapping(data.get("checked")),
+            **mapping(data.get("sysfs")),
+            **mapping(data.get("files")),
+            **mapping(data.get("checked")),
         }
 
     def read_text(self, path: str) -> str | None:
@@ -55,7 +51,7 @@ class RecordedHost(Host):
 
     def read_link(self, path: str) -> str | None:
         """Return a recorded link's target."""
-        target = _mapping(self._sysfs.get(path.removeprefix("/sys/"))).get("link")
+        target = mapping(self._sysfs.get(path.removeprefix("/sys/"))).get("link")
         return target if isinstance(target, str) else None
 
     def list_folder(self, path: str) -> tuple[str, ...]:
@@ -70,7 +66,7 @@ class RecordedHost(Host):
 
     def space(self, path: str) -> tuple[int, int] | None:
         """Return the recorded (size, free) of a folder."""
-        pair = _mapping(self._data.get("space")).get(path)
+        pair = mapping(self._data.get("space")).get(path)
         sizes = [size for size in pair if isinstance(size, int)] if isinstance(pair, (list, tuple)) else []
         return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
@@ -80,13 +76,10 @@ class RecordedHost(Host):
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
         """Return the packages that were recorded for a Python."""
-        name = "" if python in (None, sys.executable) else str(python)
-        listed = _mapping(self._data.get("packages")).get(name)
+        listed = mapping(self._data.get("packages")).get(_name_python(python))
         if not isinstance(listed, list):
             return None
-        fields = [
-            [str(_mapping(item).get(field, "")) for field in Package.__annotations__] for item in listed
-        ]
+        fields = [[str(mapping(item).get(field, "")) for field in Package.__annotations__] for item in listed]
         return tuple(Package(*values) for values in fields)
 
     def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
@@ -96,7 +89,7 @@ class RecordedHost(Host):
 
     def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
         """Return the recorded copies of a library."""
-        listed = _mapping(self._data.get("libraries")).get(name)
+        listed = mapping(self._data.get("libraries")).get(name)
         pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
         return tuple(Library(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
 
@@ -154,13 +147,12 @@ class RecordedHost(Host):
 
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that was recorded for a Python."""
-        name = "" if python in (None, sys.executable) else str(python)
-        version = _mapping(self._data.get("torch")).get(name)
+        version = mapping(self._data.get("torch")).get(_name_python(python))
         return version if isinstance(version, str) else None
 
     def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
         """Return the mpirun that was recorded, or raise what was wrong with it."""
-        mpirun = _mapping(self._data.get("mpirun"))
+        mpirun = mapping(self._data.get("mpirun"))
         if "problem" in mpirun:
             raise Unavailable(unknown_mpirun(str(mpirun["problem"])))
         path, family, version = (str(mpirun.get(name)) for name in ("path", "family", "version"))
@@ -170,7 +162,7 @@ class RecordedHost(Host):
         """Return the recorded addresses."""
         return {
             str(name): tuple(str(item) for item in items)
-            for name, items in _mapping(self._data.get("addresses")).items()
+            for name, items in mapping(self._data.get("addresses")).items()
             if isinstance(items, list)
         }
 
@@ -186,7 +178,7 @@ class RecordedHost(Host):
         recorded = self._data.get("interfaces")
         if not isinstance(recorded, list):
             return super().interfaces()
-        return tuple(_read_interface(fields) for fields in map(_mapping, recorded) if fields.get("name"))
+        return tuple(read_interface(fields) for fields in map(mapping, recorded) if fields.get("name"))
 
     def verbs_devices(self) -> frozenset[str] | None:
         """Return the recorded names of RDMA device files."""
@@ -205,36 +197,36 @@ class RecordedHost(Host):
         gpus = self._data.get("gpus")
         if not isinstance(gpus, list):
             return tuple(GpuFacts(index) for index in range(min(self.gpu_count() or 0, GPU_LIMIT)))
-        return tuple(parse_gpu(index, _mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
+        return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
         """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""
         listed = self._cpu_list("affinity")
         if listed:
             return listed
-        bound = _mapping(self._data.get("cpus")).get("bound")
+        bound = mapping(self._data.get("cpus")).get("bound")
         return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the recorded GPUs."""
-        return _read_gpus(self._data.get("gpus"))
+        return read_gpus(self._data.get("gpus"))
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return the recorded cores and GPUs."""
         return Layout(
             own=tuple(sorted(self._cpu_list("affinity"))),
             cpuset=tuple(sorted(self._cpu_list("cpuset"))),
-            cores=_read_cores(_mapping(_mapping(self._data.get("cpus")).get("cores"))),
+            cores=read_cores(mapping(mapping(self._data.get("cpus")).get("cores"))),
             gpus=self.gpus(),
         )
 
     def _cpu_list(self, name: str) -> frozenset[int]:
-        text = _mapping(self._data.get("cpus")).get(name)
+        text = mapping(self._data.get("cpus")).get(name)
         return parse_cpu_list(text) if isinstance(text, str) else frozenset()
 
     def granted_cpus(self) -> int | None:
         """Return the recorded share of the cgroup."""
-        granted = _mapping(self._data.get("cpus")).get("granted")
+        granted = mapping(self._data.get("cpus")).get("granted")
         return granted if isinstance(granted, int) and granted > 0 else None
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
@@ -245,59 +237,9 @@ class RecordedHost(Host):
         return tuple(tuple(str(word) for word in line) for line in lines[:limit] if isinstance(line, list))
 
 
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _read_interface(fields: Mapping[str, object]) -> Interface:
-    """Return one recorded interface; a field of another type than it should have is None."""
-    addresses = fields.get("addresses")
-    return Interface(
-        name=str(fields["name"]),
-        addresses=tuple(map(_read_address, addresses)) if isinstance(addresses, list) else (),
-        is_up=_field(fields, "is_up", bool),
-        has_carrier=_field(fields, "has_carrier", bool),
-        speed_mbps=_field(fields, "speed_mbps", int),
-        is_loopback=_field(fields, "is_loopback", bool) or False,
-        kind=_field(fields, "kind", str),
-        master=_field(fields, "master", str),
-    )
-
-
-def _field(fields: Mapping[str, object], name: str, kind: type[T]) -> T | None:
-    value = fields.get(name)
-    return value if isinstance(value, kind) else None
-
-
-def _read_address(text: object) -> tuple[str, int | None]:
-    address, _, length = str(text).partition("/")
-    return address, int(length) if length.isascii() and length.isdecimal() and len(length) <= 3 else None
-
-
-def _read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:
-    """Return the recorded cores in the order of NUMA nodes."""
-    cores = []
-    for name, text in nodes.items():
-        node = int(name) if name.isascii() and name.isdecimal() and len(name) < DIGITS_LIMIT else None
-        lists = text.split() if isinstance(text, str) else ()
-        cores += [Core(tuple(sorted(cpus)), node) for cpus in map(parse_cpu_list, lists) if cpus]
-    return tuple(sorted(cores, key=lambda core: (-1 if core.node is None else core.node, core.cpus)))
-
-
-def _read_gpus(gpus: object) -> tuple[Gpu, ...]:
-    """Return the recorded GPUs; none where only their number was recorded."""
-    found = []
-    for gpu in gpus if isinstance(gpus, list) else ():
-        address = parse_pci_address(str(_mapping(gpu).get("pci_bus_id")))
-        node, uuid = _mapping(gpu).get("numa_node"), _mapping(gpu).get("uuid")
-        found.append(
-            Gpu(
-                address=render_pci_address(address) if address else "",
-                node=node if isinstance(node, int) and node >= 0 else None,
-                uuid=uuid if isinstance(uuid, str) else None,
-            )
-        )
-    return tuple(found)
+def _name_python(python: str | None) -> str:
+    """Return what a Python is called in a snapshot: the launcher's own has no name."""
+    return "" if python in (None, sys.executable) else str(python)
 
 
 def read_snapshot(path: str) -> RecordedHost:
@@ -309,15 +251,16 @@ def read_snapshot(path: str) -> RecordedHost:
     try:
         with open(path, encoding="utf-8") as file:
             data = json.load(file, parse_int=_parse_int)
+        text = json.dumps(data, ensure_ascii=False)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
         raise UsageError(_refuse(path, reason)) from error
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:
-        "\n".join(str(value) for value in data["environ"].values()).encode("utf-8", "surrogateescape")
+        text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        reason = "a variable holds half of a surrogate pair, which no environment can"
+        reason = "a text holds half of a surrogate pair: no machine has such a text"
         raise UsageError(_refuse(path, reason)) from error
     if data.get("version", VERSION) != VERSION:
         raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))

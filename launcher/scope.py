@@ -71,18 +71,6 @@ def _described(ledger: Ledger, fact: Fact) -> str:
     return claims[0].origin if claims else f"no {fact.value}"
 
 
-def check_processes(ledger: Ledger) -> None:
-    """Report a number of processes that was asked for where the platform has started another already."""
-    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
-    if given and isinstance(given.value, int) and local_size and given.value != local_size:
-        ledger.contradiction(
-            f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started the "
-            f"processes of this node already, {local_size} of them",
-            "leave out --nproc-per-node, or let the platform start one launcher per node",
-            "command line and environment",
-        )
-
-
 def settle_processes(ledger: Ledger, machine: Machine) -> None:
     """Settle how many processes a launcher per node starts here."""
     count, origin = processes_wanted(ledger, machine)
@@ -120,7 +108,7 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     for claim in claims:
         if claim.trust <= Trust.STATED:
-            return _resolve_word(ledger, claim, machine)
+            return _resolve_word(claim, machine)
     if ledger.options.framework == ONE_PER_NODE:
         return 1, f"a task of {ONE_PER_NODE} has all GPUs of its node"
     if machine.gpu_count:
@@ -132,7 +120,7 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
     return 1, "no GPUs"
 
 
-def _resolve_word(ledger: Ledger, claim: Claim, machine: Machine) -> tuple[int, str]:
+def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
     if isinstance(claim.value, int):
         return claim.value, claim.origin
     gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1

@@ -56,6 +56,7 @@ def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, .
 def plan_one(
     case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
 ) -> Process:
+    """Return one process, with the arguments that are its own; ``common``: what all of this node share."""
     own = plan_process(case, place, binding)
     if argv and case.options.origins(*PER_PROCESS):
         from launcher.command.arguments import plan_words
@@ -118,13 +119,18 @@ def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> t
 
 
 def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of one process: inherited, less what is unset, plus settings.
+    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+    return apply_settings(environ, *list_changes(plan, process))
+
+
+def list_changes(plan: Plan, process: Process | Companion) -> tuple[tuple[str, ...], tuple[Setting, ...]]:
+    """Return the names that one process does not inherit, and all variables that it gets.
 
     A companion has no rank: it gets neither what the ranks share nor what describes one.
     """
     if isinstance(process, Companion):
-        return apply_settings(environ, (*plan.unset, *process.unset), process.settings)
-    return apply_settings(environ, plan.unset, (*plan.settings, *process.settings))
+        return (*plan.unset, *process.unset), process.settings
+    return plan.unset, (*plan.settings, *process.settings)
 
 
 def apply_settings(

@@ -8,8 +8,9 @@ from launcher.engines.agents import Request, count_processes, read_request, refu
 from launcher.engines.choice import MPIRUN
 from launcher.errors import EnvironmentUntrusted, Problem
 from launcher.flag_values import PROCESS_LIMIT
-from launcher.frameworks import horovod, jax, table
-from launcher.frameworks.horovod import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks import jax, table
+from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks.horovod_meeting import NAME as HOROVOD
 from launcher.frameworks.script import (
     STRATEGY,
     TENSORFLOW,
@@ -101,7 +102,7 @@ def decide_shape(
 
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
     source = options.get("source")
-    typed = source is not None and source.origin.startswith("--")
+    typed = source is not None and source.is_typed
     found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=leads)
     if options.get("hosts") or options.get("hostfile") or leads:
         from launcher.hosts import read_listed, require_hosts
@@ -140,7 +141,7 @@ def _find_framework(
     options = request.options
     meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
     if meeting.kind in (MPI, GLOO):
-        options = name_framework(options, horovod.NAME, meeting.why)
+        options = name_framework(options, HOROVOD, meeting.why)
     elif options.framework == "" and jax.is_distributed(script):
         options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
     return replace(request, options=options), meeting
@@ -160,13 +161,20 @@ def _refuse_arguments(options: Options, request: Request) -> None:
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
-    """Return how many processes to fork; refuse what is no plan but an attempt on the node's memory."""
-    count = count_processes(request, allocation.node_count)
-    if count is not None:
-        return count
+    """Return how many processes a node runs; refuse what is no plan but an attempt on its memory.
+
+    Where the command is a launcher that knows nodes which we do not, its number is that of the whole job.
+
+    Raises:
+        EnvironmentUntrusted: The number is beyond all nodes.
+    """
+    own = count_processes(request, allocation.node_count)
+    if own is not None and (own <= PROCESS_LIMIT or allocation.ranks_at_start):
+        return own
     claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
-    if not isinstance(claim.value, int) or claim.value > PROCESS_LIMIT:
-        fix = "correct it, or pass --nproc-per-node N"
-        what = f"{claim.origin}: {claim.value} processes on one node, expected {PROCESS_LIMIT} at most"
-        raise EnvironmentUntrusted(Problem("too-many-processes", what, "environment", fix))
-    return claim.value
+    count, origin = (claim.value, claim.origin) if own is None else (own, str(request.starter))
+    if not isinstance(count, int) or count > PROCESS_LIMIT:
+        what = f"{origin}: {count} processes on one node, expected {PROCESS_LIMIT} at most"
+        where, fix = ("environment", ", or pass --nproc-per-node N") if own is None else ("command line", "")
+        raise EnvironmentUntrusted(Problem("too-many-processes", what, where, f"correct it{fix}"))
+    return count

@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 
 from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
-from launcher.errors import LauncherError, Problem, UsageError
+from launcher.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.host import Host
 from launcher.model import Companion, Plan, Process, Scope
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.replace import replace_file
 from launcher.stdout import write
 
 TYPE_CHECKING = False
@@ -41,16 +42,16 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     plan, inherited = plan_here(vars(words), environ, ())
     if plan.meeting is not None:
         raise UsageError(_addresses_at_start())
-    from launcher.settings import render_environ
+    from launcher.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files
 
-    process = _choose(parser, plan, words.local_rank)
-    result = render_environ(plan, process, inherited)
+    unset, settings = list_changes(plan, _choose(parser, plan, words.local_rank))
+    result = apply_settings(inherited, unset, settings)
     if not words.all:
-        chosen = {setting.name for setting in (*plan.settings, *process.settings)}
+        chosen = {setting.name for setting in settings}
         result = {name: value for name, value in result.items() if name in chosen}
     result, missing = without_files(plan, result)
-    text, notes = render_environment(result, plan.unset, words.format)
+    text, notes = render_environment(result, unset, words.format)
     write(text)
     for note in (*missing, *notes):
         sys.stderr.write(f"launcher: note: {note}\n")
@@ -105,40 +106,60 @@ def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
 def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher snapshot``: one file that replays this node anywhere."""
     parser = make_parser("snapshot", "[-o FILE]", description)
+    _add_output(parser)
+    words = parser.parse_args(argv)
+    from launcher.snapshot import render_snapshot, take_snapshot
+
+    _write_to(words.output, render_snapshot(take_snapshot(Host(), environ)))
+    return 0
+
+
+def _add_output(parser: Parser) -> None:
     parser.add_argument(
         "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
     )
-    words = parser.parse_args(argv)
-    from launcher.snapshot import render_snapshot, take_snapshot, write_snapshot
 
-    text = render_snapshot(take_snapshot(Host(), environ))
-    if words.output == "-":
+
+def _write_to(output: str, text: str) -> None:
+    if output == "-":
         write(text)
     else:
-        write_snapshot(text, words.output)
-    return 0
+        write_file(text, output)
+
+
+def write_file(text: str, path: str) -> None:
+    """Write a file in one step: a reader sees the old one or the whole new one.
+
+    Raises:
+        NotReady: The folder or the disk refuses.
+    """
+    try:
+        replace_file(text, path)
+    except OSError as error:
+        raise NotReady(
+            Problem(
+                "cannot-write",
+                f"{path!r}: {error.strerror}",
+                "command line",
+                "name a writable place with -o FILE",
+            )
+        ) from error
 
 
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
     parser = make_parser("topology", "[options]", description)
     parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
-    )
+    _add_output(parser)
     add_replay(parser, environ)
     add_flags(parser)
     words = parser.parse_args(argv)
     from launcher.views.survey import render, take_view
 
     host, environ = _find_host(vars(words), environ)
-    text = render(take_view(host, environ, read_options(vars(words), environ)), words.format)
-    if words.output == "-":
-        write(text)
-    else:
-        from launcher.snapshot import write_snapshot
-
-        write_snapshot(text, words.output)
+    _write_to(
+        words.output, render(take_view(host, environ, read_options(vars(words), environ)), words.format)
+    )
     return 0
 
 

@@ -11,6 +11,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
      "torch": {"": "2.13.0", "python": "2.13.0", "python3": ""},
+     "root": false,
      "mpirun": {"path": "/usr/bin/mpirun", "family": "Open MPI", "version": "4.1.4"},
      "sysfs": {"class/infiniband/mlx5_0": {"link": "../../devices/..."},
                "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE"},
@@ -34,7 +35,7 @@ import json
 from collections.abc import Mapping
 
 from launcher import __version__
-from launcher.errors import NotReady, Problem, Unavailable
+from launcher.errors import Unavailable
 from launcher.fabrics.facts import IMEX_CHANNELS
 from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.host import Host
@@ -51,7 +52,6 @@ from launcher.machine.sysfs import natural_order
 from launcher.model import Layout
 from launcher.recorded import HOME, VERSION
 from launcher.redact import is_public_name, redact, redact_argv
-from launcher.replace import replace_file
 from launcher.sources.hydra import PROXY_NAMES
 
 PYTHONS = ("", "python", "python3")
@@ -70,9 +70,9 @@ SYSFS_FILES = frozenset(
         "hca_type",
     )
 )
+SYSFS_FOLDERS = frozenset(("ports",))
 NO_NODE = "-1"
 """The NUMA node of a core where the kernel tells none, in its own way of saying so."""
-SYSFS_FOLDERS = frozenset(("ports",))
 CHECKED_LINES = {
     "/proc/self/limits": ("Max locked memory", "Max open files"),
     "/proc/self/status": ("CapEff:",),
@@ -275,22 +275,3 @@ class _Witness(Host):
 def render_snapshot(snapshot: Mapping[str, object]) -> str:
     """Return the file's text. Bytes that are not UTF-8 become JSON's lone surrogate escapes."""
     return json.dumps(snapshot, indent=1) + "\n"
-
-
-def write_snapshot(text: str, path: str) -> None:
-    """Write a file in one step: a reader sees the old one or the whole new one.
-
-    Raises:
-        NotReady: The folder or the disk refuses.
-    """
-    try:
-        replace_file(text, path)
-    except OSError as error:
-        raise NotReady(
-            Problem(
-                "cannot-write",
-                f"{path!r}: {error.strerror}",
-                "command line",
-                "name a writable place with -o FILE",
-            )
-        ) from error

@@ -19,7 +19,7 @@ def write(text: str) -> None:
     data = text.encode("utf-8", "surrogateescape")
     try:
         while data:
-            data = data[os.write(1, data) :]
+            data = data[_write_some(data) :]
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -27,3 +27,14 @@ def write(text: str) -> None:
         raise NotReady(
             Problem("cannot-write", what, "command line", "free the disk, or name another file")
         ) from error
+
+
+def _write_some(data: bytes) -> int:
+    """Write what goes out at once; wait for a slow reader, also of a pipe that does not block."""
+    import select
+
+    while True:
+        try:
+            return os.write(1, data)
+        except BlockingIOError:
+            select.select([], [1], [])

@@ -7,7 +7,6 @@ from launcher.host import Host
 from launcher.model import STDERR, STDOUT, Preemption, Proof, Route, Supervision, Topology
 from launcher.options import Options
 
-DEFAULT_GRACE_S = 30.0
 BOTH = STDOUT | STDERR
 
 
@@ -30,14 +29,11 @@ def plan_supervision(
     Raises:
         UsageError: Options that exclude each other.
     """
-    restarts = int(options.number("restarts", 0))
-    if restarts and topology.node_count != 1:
-        raise UsageError(_restarts_on_one_node(options, topology))
+    restarts = _read_restarts(options, topology)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     count = 1 if of_agent else len(routes) + companion_count
-    grace_s = options.number("grace", options.number("shutdown_timeout", DEFAULT_GRACE_S))
     return Supervision(
-        grace_s=grace_s,
+        grace_s=options.grace_s,
         signal_to=options.text("signal_to", "leader"),
         signal_map=options.pairs("signal_map"),
         routes=routes if not of_agent else (Route(),),
@@ -89,12 +85,18 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 
-def _restarts_on_one_node(options: Options, topology: Topology) -> Problem:
-    given = options.get("restarts")
+def _read_restarts(options: Options, topology: Topology) -> int:
+    restarts, given = int(options.number("restarts", 0)), options.get("restarts")
+    if restarts and given and topology.node_count != 1:
+        raise UsageError(_restarts_on_one_node(given.origin, topology))
+    return restarts
+
+
+def _restarts_on_one_node(asked: str, topology: Topology) -> Problem:
     return Problem(
         "restarts-need-one-node",
-        f"{given.origin if given else '--restarts'}: this job has {topology.node_count or 'several'} nodes, "
-        "and processes of the others would be left waiting",
+        f"{asked}: this job has {topology.node_count or 'several'} nodes, and processes of the others "
+        "would be left waiting",
         "command line",
         "--max-restarts N (torchrun restarts the processes of all nodes together), or restart the job",
     )

@@ -20,14 +20,14 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     """
     if allocation.ranks_at_start:
         count = allocation.node_count
-        shape = _topology(allocation, count and count * processes_per_node, processes_per_node, ())
+        shape = make_topology(allocation, count and count * processes_per_node, processes_per_node, ())
         return replace(shape, node_rank=None)
     if allocation.task:
-        return _topology(allocation, allocation.world_size, allocation.local_size, ())
+        return make_topology(allocation, allocation.world_size, allocation.local_size, ())
     if allocation.scope is Scope.PROCESS:
         assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
         assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
-        return _topology(
+        return make_topology(
             allocation,
             allocation.world_size,
             allocation.local_size,
@@ -36,12 +36,13 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101
     first = allocation.node_rank * processes_per_node
     places = tuple(Place(first + local, local) for local in range(processes_per_node))
-    return _topology(allocation, allocation.node_count * processes_per_node, processes_per_node, places)
+    return make_topology(allocation, allocation.node_count * processes_per_node, processes_per_node, places)
 
 
-def _topology(
+def make_topology(
     allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
 ) -> Topology:
+    """Return the shape of a job whose nodes and master are as the platform gave them."""
     return Topology(
         world_size=world_size,
         node_count=allocation.node_count,

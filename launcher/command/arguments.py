@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.command.line import find_script, is_python
+from launcher.command.line import is_python, read_flags
 from launcher.errors import Problem, UsageError
 
 TYPE_CHECKING = False
@@ -52,12 +52,7 @@ def expand(word: str, variables: Mapping[str, str]) -> str:
 
 def count_callers(argv: Sequence[str]) -> int:
     """Return how many words of a command line come before the script's own arguments."""
-    if not is_python(argv[0]):
-        return 1
-    place = find_script(argv)
-    if place is None:
-        return len(argv) if "-c" not in argv else min(argv.index("-c") + 2, len(argv))
-    return min(place + (2 if argv[place] == "-m" else 1), len(argv))
+    return read_flags(argv)[2] if is_python(argv[0]) else 1
 
 
 def refuse_words(options: Options, who: str) -> UsageError:

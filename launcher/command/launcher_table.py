@@ -145,7 +145,6 @@ _MPI_SWITCHES = (
     *("use_hwthread_cpus", "use_hwthreads_as_cpus", "do_not_launch", "do_not_resolve", "enable_recovery"),
     *("disable_recovery", "continuous", "leave_session_attached", "debug_daemons", "debug_devel", "novm"),
     *(
-        "nooversubscribe",
         "loadbalance",
         "pernode",
         "merge_stderr_to_stdout",

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Programs whose ``-c STRING`` may be nothing but one command (`launcher.command.shell`)."""
-
-
+VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
+"""Flags of a Python that take a value: letters, which may stand together, and a word."""
 STARTERS = frozenset(
     (
         *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),
@@ -42,27 +42,59 @@ def may_be_launcher(argv: tuple[str, ...]) -> bool:
     return any(word.rpartition("/")[2] in STARTERS for word in words)
 
 
+def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
+    """Return where a Python's own flags end, what ends them, and where the arguments of its program begin.
+
+    What ends them is ``c`` or ``m`` for that flag, which may stand behind others (``-um NAME``) and right
+    before its value (``-mNAME``); else nothing: a script stands there, ``-`` for standard input, or no word.
+
+    Source:
+        docs.python.org, "Command line and environment", Interface options.
+    """
+    place = 1
+    while place < len(argv) and argv[place].startswith("-") and argv[place] != "-":
+        word = argv[place]
+        valued = (
+            "" if word.startswith("--") else next((letter for letter in word[1:] if letter in VALUED), "")
+        )
+        is_apart = word.index(valued) == len(word) - 1 if valued else word == CHECK_HASHES
+        if valued in ("c", "m"):
+            return place, valued, min(place + 1 + is_apart, len(argv))
+        place += 1 + is_apart
+    return place, "", min(place + 1, len(argv))
+
+
 def find_script(argv: Sequence[str]) -> int | None:
     """Return where ``-m`` or the script stands in a Python's command line, None if there is neither."""
-    place = 1
-    while place < len(argv):
-        word = argv[place]
-        if word == "-m" or not word.startswith("-"):
-            return place
-        if word == "-c":
-            return None
-        place += 2 if word in ("-W", "-X", "--check-hash-based-pycs") else 1
-    return None
+    place, flag, _ = read_flags(argv)
+    return None if flag == "c" or place >= len(argv) or argv[place] == "-" else place
+
+
+def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a Python's command line with ``-m`` and its module as words of their own."""
+    place, flag, _ = read_flags(argv)
+    if flag != "m" or argv[place] == "-m":
+        return argv
+    others, _, name = argv[place].partition("m")
+    flags = (*([others] if others != "-" else []), "-m", *([name] if name else []))
+    return (*argv[:place], *flags, *argv[place + 1 :])
 
 
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the full command line: a ``.py`` file or ``-m module`` runs under Python.
 
-    So does a file that cannot be executed and says in its first line that it is Python's.
+    So does a file that cannot be executed and says in its first line that it is Python's. Of a Python's own
+    command line ``-m`` is a word of its own, and the module the next one, however they were written.
 
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
+    argv = _complete(command, options, environ)
+    return part_module(argv) if is_python(argv[0]) else argv
+
+
+def _complete(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command with Python in front of it, where that is missing."""
     if not command:
         raise UsageError(no_command())
     if options.switch("run_path"):

@@ -8,12 +8,13 @@ Source: deepspeed/launcher/runner.py, autotuning/scheduler.py, launcher/multinod
 from __future__ import annotations
 
 from launcher.engines import wrapped
-from launcher.engines.mpirun import FOLDER, SERVE, no_key, plan_fleet
+from launcher.engines.mpirun import FOLDER, plan_fleet, plan_server
 from launcher.errors import Problem, UsageError
 from launcher.frozen import replace
-from launcher.model import Agent, Fleet
+from launcher.model import Agent
 
 HOSTFILE = f"{FOLDER}/hostfile"
+WHO = "the autotuner"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -27,22 +28,18 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
             on GPUs that the job does not have.
     """
     check_gpus(job)
-    fleet = plan_fleet(job.allocation, job.topology, job.options, job.environ, job.host, "the autotuner")
+    fleet = plan_fleet(job.allocation, job.topology, job.options, job.host, WHO)
     if job.allocation.node_rank:
-        if not fleet.has_key:
-            raise UsageError(no_key(job.allocation, "the autotuner"))
-        return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+        return plan_server(job.allocation, fleet, WHO)
     agent = wrapped.plan_agent(job, argv)
     if job.nodes == 1:
         return replace(agent, fleet=fleet)
     head, told = job.command.head, plan_flags(job)
-    return Agent(
-        **{
-            **vars(agent),
-            "argv": (*argv[:head], *told, *argv[head:]),
-            "files": ((HOSTFILE, render_hostfile(fleet)),),
-            "fleet": fleet,
-        }
+    return replace(
+        agent,
+        argv=(*argv[:head], *told, *argv[head:]),
+        files=((HOSTFILE, wrapped.render_hostfile(fleet.hosts, fleet.per_node)),),
+        fleet=fleet,
     )
 
 
@@ -51,11 +48,6 @@ def plan_flags(job: wrapped.Job) -> tuple[str, ...]:
     hostfile = () if job.command.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
     master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
     return (*hostfile, *master)
-
-
-def render_hostfile(fleet: Fleet) -> str:
-    """Return the file's text: a line for each node."""
-    return "".join(f"{host} slots={fleet.per_node}\n" for host in fleet.hosts)
 
 
 def check_gpus(job: wrapped.Job) -> None:

@@ -1,6 +1,6 @@
-"""Who starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is. Pure.
+"""Who starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is.
 
-Of this machine only one thing is asked: which torch a Python has.
+Of this machine two things are asked: which torch a Python has, and whether we are process 1.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def name_starter(options: Options, own_launcher: str | None) -> str | None:
     asked = _users(options, "engine")
     if asked is not None and asked.value in (TORCHRUN, MPIRUN):
         return asked.origin
-    return next(iter(_torchruns(options, users=True)), None)
+    return next(iter(_torchruns(options)), None)
 
 
 def _users(options: Options, dest: str) -> Given | None:
@@ -80,15 +80,14 @@ def _users(options: Options, dest: str) -> Given | None:
     return None if given is None or given.is_platforms else given
 
 
-def _torchruns(options: Options, *, users: bool) -> list[str]:
-    """Return the flags, as given, that only torchrun can honour whatever the number of nodes."""
-    found = [(dest, options.get(dest)) for dest in (*ONLY_TORCHRUN, "nnodes", "rdzv_backend")]
+def _torchruns(options: Options) -> list[str]:
+    """Return the user's flags, as given, that only torchrun can honour whatever the number of nodes."""
+    found = [(dest, _users(options, dest)) for dest in (*ONLY_TORCHRUN, "nnodes", "rdzv_backend")]
     return [
         given.origin
         for dest, given in found
         if given is not None
         and given.value
-        and not (users and given.is_platforms)
         and (dest != "nnodes" or isinstance(given.value, str))
         and (dest != "rdzv_backend" or given.value != STATIC)
     ]

@@ -9,16 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.engines.dialects import (
-    EVERYWHERE,
-    MpirunJob,
-    carries,
-    changed,
-    plan_line,
-    plan_variables,
-    render_hostfile,
-)
+from launcher.engines.dialect_hydra import EVERYWHERE
+from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
+from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.flags import PREFIX
 from launcher.frozen import replace
@@ -77,17 +71,14 @@ def plan_agent(
     """
     if options.number("restarts", 0):
         raise UsageError(_no_restarts(options))
-    fleet = plan_fleet(allocation, topology, options, environ, host)
+    fleet = plan_fleet(allocation, topology, options, host, MPIRUN)
     if allocation.node_rank != 0:
-        if not fleet.has_key:
-            raise UsageError(no_key(allocation, MPIRUN))
-        return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+        return plan_server(allocation, fleet, MPIRUN)
     mpi = _require_mpi(options, environ, host)
     inherited = {name: value for name, value in environ.items() if not name.startswith(PREFIX)}
     chosen = choose_forwarded(inherited, options.words("forward"))
-    fleet = replace(
-        fleet, forward=tuple(name for name in chosen if carries(mpi, name)), restored=changed(mpi)
-    )
+    forward = tuple(name for name in chosen if carries(mpi, name))
+    fleet = replace(fleet, forward=forward, restored=changed(mpi))
     job = make_job(mpi, fleet, options, environ, host)
     variables = plan_variables(job)
     shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology, bind), "--", *argv) if argv else ()
@@ -128,9 +119,8 @@ def plan_fleet(
     allocation: Allocation,
     topology: Topology,
     options: Options,
-    environ: Mapping[str, str],
     host: Host,
-    who: str = MPIRUN,
+    who: str,
 ) -> Fleet:
     """Return the nodes, and how the head reaches them; ``who`` is to start processes there.
 
@@ -156,10 +146,21 @@ def plan_fleet(
     )
 
 
+def plan_server(allocation: Allocation, fleet: Fleet, who: str) -> Agent:
+    """Return what another node than the head does: an sshd, by which ``who`` starts processes there.
+
+    Raises:
+        UsageError: It has no key of the job.
+    """
+    if not fleet.has_key:
+        raise UsageError(_no_key(allocation, who))
+    return Agent(engine=SERVE, argv=("sshd",), stays=True, fleet=fleet)
+
+
 def typed_path(options: Options) -> str:
     """Return the path of the job's keys as typed; what the variable holds stays in the environment."""
     given = options.get("ssh_key")
-    return str(given.value) if given is not None and given.origin.startswith("--") else ""
+    return str(given.value) if given is not None and given.is_typed else ""
 
 
 def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
@@ -223,8 +224,7 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
     return interface.name, network_of(interface, fleet.address)
 
 
-def no_key(allocation: Allocation, who: str) -> Problem:
-    """Return what is wrong where another node than the head has no key of the job."""
+def _no_key(allocation: Allocation, who: str) -> Problem:
     return Problem(
         "no-key",
         f"this is node {allocation.node_rank}, which is to serve {who}, and there is no key of the job",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.command.launchers import Command
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
-from launcher.environ import MPI_STARTERS
+from launcher.environ import MPI_STARTERS, Malformed, parse_int
 from launcher.errors import Problem, UsageError
 from launcher.frameworks import starters
 from launcher.frozen import frozen
@@ -20,7 +20,7 @@ from launcher.options import PET_PREFIX, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
 """Launchers with torchrun's agent inside."""
@@ -152,10 +152,13 @@ def _tell_deepspeed(job: Job) -> Told:
     flags.append(f"--master_port={job.allocation.master_port}")
     if job.command.has("hostfile", "H"):
         return Told(tuple(flags))
-    names, text = _name_hosts(job), ""
-    for name in names:
-        text += f"{name} slots={job.each}\n"
+    text = render_hostfile(_name_hosts(job), job.each)
     return Told((f"--hostfile={HOSTFILE}", *flags), files=((HOSTFILE, text),))
+
+
+def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
+    """Return the text of a hostfile for DeepSpeed: a line for each node."""
+    return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
 def _name_hosts(job: Job) -> tuple[str, ...]:
@@ -220,7 +223,10 @@ def count_own(command: Command, node_count: int | None) -> int | None:
     if command.launcher.name != "accelerate" and not command.launcher.whole_job:
         return None
     total = next((value for name in names if (value := command.value(name)) is not None), "")
-    return max(1, int(total) // (node_count or 1)) if total.isascii() and total.isdecimal() else None
+    try:
+        return max(1, parse_int(total) // (node_count or 1))
+    except Malformed:
+        return None
 
 
 TELL = {

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 NAME = "accelerate"
 USE_CPU = "ACCELERATE_USE_CPU"
-
-
 PACKAGES = (NAME, "transformers")
 
 

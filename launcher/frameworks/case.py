@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.frameworks.horovod import Meeting
+from launcher.frameworks.horovod_meeting import Meeting
 from launcher.frameworks.script import Script
 from launcher.frozen import frozen
 from launcher.model import Allocation, Machine, Topology

@@ -19,7 +19,6 @@ from launcher.frameworks.case import Case
 from launcher.frozen import frozen
 from launcher.host import Host
 
-DEEPSPEED = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"
 HOSTFILE = ("hostfile", "H")
 FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")

@@ -16,215 +16,25 @@ import os
 import sys
 
 from launcher.command.line import is_python
-from launcher.environ import PORT_LIMIT, Malformed, parse_int, shorten
-from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
-from launcher.frameworks.script import list_pythons
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.environ import PORT_LIMIT, parse_int
+from launcher.frameworks.horovod_meeting import ADDRESS, CONTROLLER, GLOO, OPERATIONS, PORT, TRAP
 from launcher.machine.pythons import own_python
-from launcher.model import Companion, Place, Policy, Scope, Setting, Topology
-from launcher.options import Options
+from launcher.model import Companion, Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from launcher.frameworks.case import Case
-    from launcher.frameworks.script import Script
 
-NAME = "horovod"
-CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
-ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 INTERFACE = "HOROVOD_GLOO_IFACE"
 TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 TIMEOUT_S = 600
 """How long ranks wait for each other. Horovod's 30 s are for processes that one command has started;
 those of a job on several nodes begin when their node is ready."""
-MPI, GLOO = "mpi", "gloo"
-TRAP = "trap"
-"""Nobody has said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
 NOWHERE = ("127.0.0.1", "1")
 """Where no program listens: without a server, the address must be refused and not be looked for."""
-STARTERS = {"OMPI_COMM_WORLD_RANK": "Open MPI", "MPI_LOCALRANKID": "MPICH"}
-"""What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
-KERAS = (
-    "horovod.tensorflow.keras",
-    "horovod.keras",
-    "horovod.tensorflow import keras",
-    "horovod import keras",
-)
 _PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers")
 WAITER = os.path.join(_PROGRAMS, "horovod_wait.py")
 SERVER = os.path.join(_PROGRAMS, "horovod_server.py")
-
-
-@frozen
-class Meeting:
-    """How the processes of a job meet by Horovod, if they do.
-
-    Attributes:
-        kind: `MPI` (it asks MPI), `GLOO` (it needs all of our variables), `TRAP`; empty for nothing.
-        why: What shows it.
-        notes: What is worth a word.
-    """
-
-    kind: str = ""
-    why: str = ""
-    notes: tuple[str, ...] = ()
-
-
-def find_meeting(
-    argv: tuple[str, ...],
-    script: Script,
-    options: Options,
-    environ: Mapping[str, str],
-    scope: Scope,
-    topology: Topology,
-    host: Host,
-) -> Meeting:
-    """Return how the processes of this job meet; looks at its script, and into its Python's folders.
-
-    Args:
-        argv: The command line of a process; empty if there is none.
-        script: What stands in it.
-        options: What the user asked for.
-        environ: What the processes inherit.
-        scope: How often the launcher was started.
-        topology: The shape of the job.
-        host: This machine.
-
-    Raises:
-        UsageError: Horovod is asked for, and cannot meet in such a job.
-        Unavailable: The script and its Keras do not go together.
-        EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other; or it would
-            meet at a port that is none.
-    """
-    asked = options.text("framework", "auto")
-    if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
-        return Meeting()
-    if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
-        return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
-    python = argv[0] if argv and is_python(argv[0]) else ""
-    starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
-    why = f"{script.path} imports horovod" if script.imports(NAME) else ""
-    if why and asked == "auto" and host.find_version(python, environ, NAME) == "":
-        return Meeting(notes=(f"{why}, and {python} has none: taken for a job without it",))
-    if why:
-        _check_keras(script, python, environ, host)
-    why = options.origins("framework")[0] if asked == NAME else why
-    if not why:
-        maybe = bool(argv) and not starter and not environ.get(CONTROLLER)
-        return _trap(_find_python(argv, environ, host)) if maybe else Meeting()
-    kind, notes = _choose_controller(python, environ, starter, host)
-    if kind == GLOO and not _can_meet(topology, environ, is_asked=asked == NAME):
-        return _trap(python)
-    return Meeting(kind, why, notes)
-
-
-def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool) -> bool:
-    """Whether gloo brings these processes together; where the user asks for it, it must.
-
-    Raises:
-        UsageError: It is asked for, and the job has not what it needs.
-        EnvironmentUntrusted: It is asked for, and contradicted; or the port is none.
-    """
-    _check_port(environ)
-    problems = [*_find_gaps(topology), *_find_contradictions(environ)]
-    if problems and is_asked:
-        raise problems[0]
-    return not problems
-
-
-def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
-    """Stop what would train each rank alone, and end well: Keras 3 never asks Horovod's optimizer."""
-    text = script.text
-    if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
-        return
-    legacy = environ.get("TF_USE_LEGACY_KERAS") in ("1", "true", "True")
-    if legacy or "tf_keras" in text or "TF_USE_LEGACY_KERAS" in text:
-        return
-    version = host.find_version(python, environ, "keras") or ""
-    if version.partition(".")[0].isdecimal() and int(version.partition(".")[0]) >= 3:
-        what = f"{script.path} uses horovod.tensorflow.keras, and {python} has Keras {version}"
-        raise Unavailable(
-            Problem(
-                "horovod-keras",
-                f"{what}: its DistributedOptimizer averages nothing there, each rank would train alone",
-                "command line and environment",
-                "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
-            )
-        )
-
-
-def _choose_controller(
-    python: str, environ: Mapping[str, str], starter: str, host: Host
-) -> tuple[str, tuple[str, ...]]:
-    """Return who brings the processes together, and why if that is not what one would think."""
-    told = environ.get(CONTROLLER, "").lower()
-    if told:
-        return (told if told in (MPI, GLOO) else ""), ()
-    if not starter:
-        return GLOO, ()
-    packages = host.packages(python or None, environ) or ()
-    built = next((package.mpi for package in packages if package.name == NAME), STARTERS[starter])
-    if built == STARTERS[starter]:
-        return MPI, ()
-    what = f"is built for {built}" if built else "is built without MPI"
-    return GLOO, (f"Horovod {what}, and mpirun is of {STARTERS[starter]}: it meets by gloo",)
-
-
-def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
-    """Return a Python that has Horovod: the command's, or where that is unknown one that it may come to."""
-    known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
-    pythons = list_pythons(argv, environ) if known is None else [argv[0]]
-    return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
-
-
-def _trap(python: str) -> Meeting:
-    """Return what makes ``hvd.init()`` fail, if there is a Python that has Horovod."""
-    if not python:
-        return Meeting()
-    note = (
-        f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
-        "(else hvd.init() fails, rather than make every process a job of its own)"
-    )
-    return Meeting(TRAP, "horovod is installed, and nothing says that this is a job of Horovod", (note,))
-
-
-def _find_gaps(topology: Topology) -> list[UsageError]:
-    """Return what gloo needs of a job and this one has not, or does not tell."""
-    if ":" in topology.master_addr:
-        what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
-        fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
-        return [UsageError(Problem("horovod-address", what, "command line and environment", fix))]
-    sizes = (topology.node_count, topology.node_rank, topology.local_size)
-    known = None not in (*sizes, topology.world_size)
-    if known and topology.world_size == (topology.node_count or 0) * (topology.local_size or 0):
-        return []
-    shown = f"{topology.world_size} processes on {topology.node_count} nodes, {topology.local_size} on this"
-    what = f"Horovod without mpirun needs as many processes on each node: {shown} (node {topology.node_rank})"
-    fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
-    return [UsageError(Problem("horovod-shape", what, "command line and environment", fix))]
-
-
-def _find_contradictions(environ: Mapping[str, str]) -> list[EnvironmentUntrusted]:
-    if environ.get(OPERATIONS, "").lower() != MPI:
-        return []
-    what = f"{OPERATIONS}={environ[OPERATIONS]}, but no mpirun starts the processes: each would be alone"
-    fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
-    return [EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))]
-
-
-def _check_port(environ: Mapping[str, str]) -> None:
-    """Hold that a rendezvous can listen where the user says: else all ranks would wait for it."""
-    if not environ.get(PORT):
-        return
-    try:
-        parse_int(environ[PORT], 1, PORT_LIMIT)
-    except Malformed as error:
-        what = f"{PORT}={shorten(environ[PORT])!r}: expected {error}"
-        fix = "a port that is free on node 0, or unset it: the one above MASTER_PORT is agreed on"
-        raise EnvironmentUntrusted(Problem("malformed-variable", what, "environment", fix)) from None
 
 
 def plan_common(case: Case) -> list[Setting]:

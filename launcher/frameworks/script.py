@@ -70,7 +70,7 @@ def _read_first_line(path: str) -> list[str]:
 
 def find_missing(argv: tuple[str, ...]) -> str:
     """Return the script that a Python's command line names, if there is nothing of that name; else empty."""
-    place = find_script(argv) if argv and is_python(argv[0]) and "-" not in argv[:2] else None
+    place = find_script(argv) if argv and is_python(argv[0]) else None
     if place is None or argv[place] == "-m" or os.path.exists(argv[place]):
         return ""
     return argv[place]

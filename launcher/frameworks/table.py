@@ -17,6 +17,7 @@ from __future__ import annotations
 from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
 from launcher.frameworks.case import Case
+from launcher.frameworks.horovod_meeting import NAME as HOROVOD
 from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.options import Options
 
@@ -60,7 +61,7 @@ def name_origins(options: Options) -> dict[str, str]:
 def plan_companions(case: Case) -> list[Companion]:
     """Return what runs on this node beside the ranks: the servers of the framework that is named."""
     named = _find_tensorflow(case.options, case.allocation)
-    if named is None and case.options.framework == horovod.NAME:
+    if named is None and case.options.framework == HOROVOD:
         return horovod.plan_companions(case)
     companions: list[Companion] = named.plan_companions(case) if named else []
     return companions

@@ -39,6 +39,7 @@ from launcher.frameworks.tensorflow_tasks import (
 from launcher.machine.pythons import own_python
 from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.options import Options
+from launcher.topology import make_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,24 +69,10 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
         cast = plan_cast(options, allocation.node_count)
         own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
         places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
-        return _topology(allocation, len(cast.ranked), len(places), places)
+        return make_topology(allocation, len(cast.ranked), len(places), places)
     if _runs_standard(options) and _read_inherited(environ, "task").get("type") == WORKER:
-        return _topology(allocation, allocation.world_size, allocation.local_size, ())
+        return make_topology(allocation, allocation.world_size, allocation.local_size, ())
     return None
-
-
-def _topology(
-    allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
-) -> Topology:
-    return Topology(
-        world_size,
-        allocation.node_count,
-        allocation.node_rank,
-        local_size,
-        allocation.master_addr,
-        allocation.master_port,
-        places,
-    )
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -184,7 +171,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
         return Companion(task.name, _server(case, leaves), settings)
     argv = case.argv
     if leaves and argv:
-        linger = ("--linger", f"{case.options.number('grace', 30.0):g}") if finishes else ()
+        linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
         argv = (sys.executable, SERVER, *leaves, *linger, "--", *case.argv)
     return Companion(task.name, argv, settings, finishes=finishes)
 

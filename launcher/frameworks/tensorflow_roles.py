@@ -96,7 +96,7 @@ def plan_cast(options: Options, node_count: int) -> Cast:
     refused = _refuse_both(options)
     if refused is not None:
         raise UsageError(refused)
-    nodes = _read_roles(options, node_count) if options.get("roles") else _deal(options, node_count)
+    nodes = _read_roles(options) if options.get("roles") else _deal(options, node_count)
     problem = _find_problem(options, nodes, node_count)
     if problem is not None:
         raise UsageError(problem)
@@ -133,7 +133,7 @@ def _place(tasks: Sequence[Task]) -> tuple[Task, ...]:
     return tuple(placed)
 
 
-def _read_roles(options: Options, node_count: int) -> dict[str, list[int]]:
+def _read_roles(options: Options) -> dict[str, list[int]]:
     given = options.get("roles")
     assert given is not None and isinstance(given.value, tuple)  # noqa: S101 - as its flag parses it
     found = dict(given.value)

@@ -40,7 +40,6 @@ from launcher.run.spawn import Child
 from launcher.settings import apply_settings
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
-from launcher.supervision import DEFAULT_GRACE_S
 
 FILES, FILES_PER_NODE = 256, 8
 SERVE_FLAGS = (
@@ -99,7 +98,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
             has_key=key is not None,
             timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
         )
-        watch = Supervision(grace_s=options.number("grace", DEFAULT_GRACE_S))
+        watch = Supervision(grace_s=options.grace_s)
     else:
         plan = plan_job(environ, Host(), options, ())
         if plan.agent is None or plan.agent.fleet is None or not plan.agent.fleet.address:

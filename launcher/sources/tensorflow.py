@@ -15,6 +15,7 @@ from launcher.frozen import frozen
 from launcher.model import Fact, Scope, Trust
 
 TF_CONFIG = "TF_CONFIG"
+FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with one task at most."""
@@ -27,9 +28,6 @@ class Task:
     cluster: dict[str, list[str]]
     role: str
     index: int
-
-
-FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"
 
 
 class Refused(Exception):

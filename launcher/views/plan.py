@@ -1,4 +1,4 @@
-"""A plan for people (text, by rich) and for tools (JSON, documented in docs/plan-json.md).
+"""A plan as text for people, by rich; `launcher.views.plan_json` has it for tools.
 
 Nothing leaves here raw: secrets are taken out, and control characters are shown as escapes.
 """
@@ -13,13 +13,7 @@ from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
 from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import (
-    Fleet,
-    Mode,
-    Plan,
-    Process,
-    Setting,
-)
+from launcher.model import Fleet, Mode, Plan, Process, Setting
 from launcher.redact import printable, redact, redact_argv
 from launcher.run.signals import name_signal
 from launcher.views.plan_json import describe_setting

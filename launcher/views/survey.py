@@ -12,7 +12,8 @@ from launcher.options import Options
 from launcher.plan import plan_job
 from launcher.redact import redact
 from launcher.views.nccl_xml import render_nccl_xml
-from launcher.views.topology import View, render_json, render_text
+from launcher.views.topology import View, render_text
+from launcher.views.topology_json import render_json
 from launcher.views.topology_svg import render_svg
 
 

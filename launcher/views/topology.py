@@ -1,22 +1,19 @@
-"""The parts of a node and how far they are from each other, as text and as JSON (docs/topology.md)."""
+"""The parts of a node and how far they are from each other, as text (docs/topology.md)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
-from launcher import __version__
 from launcher.assignment import Assigned
 from launcher.frozen import frozen
 from launcher.machine.cpus import render_cpu_list
-from launcher.machine.gpu_facts import GpuFacts, describe_gpu
+from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import Hardware, count_switched, distance
 from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.network import Interface
 from launcher.machine.pci import MEANINGS, SELF
 from launcher.redact import printable
 
-VERSION = 1
 GIB = 1 << 30
 LISTED = 4
 """So many addresses or routes of an interface stand in its row."""
@@ -37,81 +34,6 @@ class View:
     visible: frozenset[int] = frozenset()
     assigned: tuple[Assigned, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-def describe(view: View) -> dict[str, object]:
-    """Return everything as a JSON object."""
-    hardware = view.hardware
-    parts = hardware.parts
-    labels = {part.port: part.label for part in parts if part.port is not None}
-    paths = {part.gpu: part.path for part in parts if part.gpu is not None}
-    return {
-        "version": VERSION,
-        "launcher": __version__,
-        "hostname": hardware.hostname,
-        "numa_nodes": [
-            {"node": node.number, "cpus": render_cpu_list(node.cpus), "cores": node.core_count}
-            for node in hardware.nodes
-        ],
-        "gpus": [
-            {**describe_gpu(gpu), "pci_path": list(paths[gpu]), "visible": gpu.index in view.visible}
-            for gpu in hardware.gpus
-        ],
-        "ports": [_describe_port(labels[port], port) for port in hardware.ports],
-        "interfaces": [_describe_interface(one, hardware) for one in hardware.interfaces],
-        "matrix": {
-            "labels": [part.label for part in parts],
-            "rows": [[distance(row, column) for column in parts] for row in parts],
-        },
-        "processes": [_describe_process(process) for process in view.assigned],
-        "notes": list(view.notes),
-    }
-
-
-def _describe_port(label: str, port: Port) -> dict[str, object]:
-    names = ("device", "number", "link_layer", "state", "rate_gbps", "numa_node", "interface", "driver")
-    return {
-        "label": label,
-        **{name: vars(port)[name] for name in names},
-        "pci_path": list(port.pci_path),
-        "usable": is_usable(port),
-    }
-
-
-def _describe_interface(interface: Interface, hardware: Hardware) -> dict[str, object]:
-    names = ("name", "kind", "is_up", "has_carrier", "speed_mbps", "master")
-    return {
-        **{name: vars(interface)[name] for name in names},
-        "addresses": list(_addresses(interface)),
-        "routes": list(_routes(interface, hardware)),
-    }
-
-
-def _addresses(interface: Interface) -> tuple[str, ...]:
-    """Return addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
-    return tuple(
-        address if length is None else f"{address}/{length}" for address, length in interface.addresses
-    )
-
-
-def _routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
-    return next((networks for name, networks in hardware.routes if name == interface.name), ())
-
-
-def _describe_process(process: Assigned) -> dict[str, object]:
-    return {
-        "rank": process.rank,
-        "local_rank": process.local_rank,
-        "gpus": list(process.gpus),
-        "cpus": None if process.cpus is None else render_cpu_list(process.cpus),
-        "nearest_ports": list(process.ports),
-        "distance": process.reach,
-    }
-
-
-def render_json(view: View) -> str:
-    """Return everything as JSON text, keys in a fixed order."""
-    return json.dumps(describe(view), indent=1) + "\n"
 
 
 def render_text(view: View) -> str:
@@ -246,13 +168,25 @@ def _interfaces(hardware: Hardware) -> list[str]:
             _or(interface.kind),
             show_carrier(interface),
             "?" if interface.speed_mbps is None else f"{interface.speed_mbps / 1000:g} Gb/s",
-            _several(_addresses(interface)),
-            _several(_routes(interface, hardware)),
+            _several(show_addresses(interface)),
+            _several(show_routes(interface, hardware)),
         ]
         for interface in hardware.interfaces
         if interface.addresses and not interface.is_loopback
     ]
     return _table(["interface", "kind", "state", "speed", "addresses", "leads to"], rows)
+
+
+def show_addresses(interface: Interface) -> tuple[str, ...]:
+    """Return addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
+    return tuple(
+        address if length is None else f"{address}/{length}" for address, length in interface.addresses
+    )
+
+
+def show_routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
+    """Return the networks that an interface leads to."""
+    return next((networks for name, networks in hardware.routes if name == interface.name), ())
 
 
 def show_carrier(interface: Interface) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 
 MPI = {
@@ -355,6 +357,25 @@ def test_statuses_arrive_where_sigchld_was_ignored() -> None:
 def test_closed_descriptors_stop_nothing(closed: str, flags: tuple[str, ...]) -> None:
     """A daemon's child has no standard streams; the command runs, with /dev/null in their place."""
     assert shell(f'exec "$@" {closed}', *flags, "sh", "-c", "exit 5").returncode == 5
+
+
+def test_a_reader_that_is_slow_gets_everything() -> None:
+    """Also through a pipe that does not block, as some programs make it: it has room again later."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    environ = clean_environ(**{f"MASTER_{number}": "x" * 1000 for number in range(200)})
+    with subprocess.Popen(
+        [sys.executable, "-m", "launcher", "env", "--all"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        env=environ,
+    ) as process:
+        wait_for(lambda: not select.select([], [writing], [], 0)[1], "the pipe is full")
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            assert len(pipe.read()) > 200_000
+        assert process.stderr is not None
+        assert (process.wait(30), process.stderr.read()) == (0, b"")
 
 
 def test_a_full_disk_is_said_in_one_line() -> None:

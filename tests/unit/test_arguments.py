@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import pytest
 
 from launcher.cli import dispatch
 from launcher.command.arguments import count_callers, expand
+from launcher.command.line import find_script, plan_argv
 from launcher.errors import CommandNotFound, UsageError
 from launcher.host import Host
 from launcher.model import Plan
-from launcher.options import read_options
+from launcher.options import Options, read_options
 from launcher.plan import plan_job
 from launcher.views.plan import render_text
 from launcher.views.plan_json import describe
@@ -60,6 +62,8 @@ def test_nothing_is_expanded_twice() -> None:
 @pytest.mark.parametrize(
     ("line", "count"),
     [
+        ("python -uc code a", 3),
+        ("python -ccode a", 2),
         ("python train.py --x", 2),
         ("/opt/bin/python3.11 -u -X dev train.py", 5),
         ("python --check-hash-based-pycs always train.py", 4),
@@ -76,6 +80,56 @@ def test_nothing_is_expanded_twice() -> None:
 def test_the_scripts_own_arguments_begin_behind_it(line: str, count: int) -> None:
     """Behind the script or the module of a Python, behind the name of any other program."""
     assert count_callers(line.split()) == count
+
+
+@pytest.mark.parametrize(
+    ("written", "line"),
+    [
+        ("-um torch.distributed.run t.py", "-u -m torch.distributed.run t.py"),
+        ("-mtorch.distributed.run t.py", "-m torch.distributed.run t.py"),
+        ("-X dev -BIum mod -m x", "-X dev -BIu -m mod -m x"),
+        ("-m mod -mx", "-m mod -mx"),
+        ("-u t.py -um x", "-u t.py -um x"),
+        ("-uc code -um x", "-uc code -um x"),
+        ("-Wm -Xm t.py", "-Wm -Xm t.py"),
+        ("-u - -um x", "-u - -um x"),
+        ("-um", "-u -m"),
+    ],
+)
+def test_a_module_is_a_word_of_its_own(written: str, line: str) -> None:
+    """However its flag was written: what looks for a launcher's module finds it."""
+    python = "/usr/bin/python3"
+    assert plan_argv((python, *written.split()), Options(), {}) == (python, *line.split())
+    assert plan_argv(("./train", *written.split()), Options(), {}) == ("./train", *written.split())
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [
+        ("python t.py a", 1),
+        ("python -m mod", 1),
+        ("python -uX dev -W ignore t.py", 5),
+        ("python -WW -Xa t.py", 3),
+        ("python --check-hash-based-pycs always t.py", 3),
+        ("python -uc code t.py", None),
+        ("python -ccode t.py", None),
+        ("python - t.py", None),
+        ("python -u", None),
+        ("python", None),
+    ],
+)
+def test_the_script_of_a_pythons_line(line: str, place: int | None) -> None:
+    """Its own flags may stand together, and some have a value."""
+    assert find_script(line.split()) == place
+
+
+@pytest.mark.parametrize(
+    "flags", [("-uc", SHOW, "a"), ("-Bu", "-X", "dev", "-c", SHOW, "a"), ("-u", "-", "a")]
+)
+def test_code_is_never_taken_for_a_script(flags: tuple[str, ...]) -> None:
+    """It is no file, and so none that is missing."""
+    done = launch("run", "--", sys.executable, *flags)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_each_process_has_its_own_line() -> None:

@@ -214,6 +214,18 @@ def test_env_prints_the_process_that_was_asked_for(capfd: pytest.CaptureFixture[
     assert main(["env", "--nproc-per-node", "3", "--local-rank", "3"], {}) == EXIT_USAGE
 
 
+def test_env_drops_what_a_process_without_a_rank_does_not_inherit(capfd: pytest.CaptureFixture[str]) -> None:
+    """A shell that evaluates it has nothing left that describes a rank."""
+    task = {
+        "cluster": {"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]},
+        "task": {"type": "ps", "index": 0},
+    }
+    environ = {"TF_CONFIG": json.dumps(task), "ROLE_RANK": "5", "MASTER_PORT": "7"}
+    assert main(["env", "--format", "sh"], environ) == 0
+    out, _ = capfd.readouterr()
+    assert "unset ROLE_RANK\n" in out and "MASTER_PORT" not in out
+
+
 def test_a_dry_run_prints_the_plan_and_starts_nothing(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

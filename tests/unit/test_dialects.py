@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engines.dialects import MpirunJob, carries, changed, plan_line, plan_variables, render_hostfile
+from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
+from launcher.engines.mpirun_job import MpirunJob, carries
 from launcher.errors import UsageError
 from launcher.machine.mpi import Mpi
 

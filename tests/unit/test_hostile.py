@@ -279,6 +279,15 @@ def test_more_gpus_than_a_node_can_hold_are_refused(
     assert "[too-many-processes]" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("line", ["mpirun -np 16000000 t", "accelerate launch --num_processes 16000000 t"])
+def test_more_processes_than_a_node_can_hold_are_refused(
+    line: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """By a launcher's own flags, too: a plan of them would not fit into memory."""
+    assert main(["plan", "--", *line.split()], {}) == EXIT_UNTRUSTED
+    assert "[too-many-processes] the command is" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     "name", ["MASTER_ADDR", "RANK", "OMPI_COMM_WORLD_RANK", "TF_CONFIG", "LAUNCHER_NNODES"]
 )

@@ -97,7 +97,10 @@ MALFORMED = {
     "require_fabric": ["auto", "tcp", ""],
     "grace": ["-1", "nan", "inf", "soon", "86401"],
     "signal_to": ["children", ""],
-    "signal_map": ["TERM", "TERM=", "TERM=KILL", "STOP=USR1", "TERM=USR1,TERM=USR2", "99=1", "TERM=1e1", ""],
+    "signal_map": [
+        *("TERM", "TERM=", "TERM=KILL", "STOP=USR1", "TERM=USR1,TERM=USR2", "99=1", "TERM=1e1", ""),
+        f"{'9' * 5000}=TERM",
+    ],
     "restarts": ["-1", "1001", "many"],
     "redirects": ["4", "-1", "0:4", "0:1,", "stdout", ""],
     "tee": ["0:1:2", "x:1"],

@@ -20,7 +20,8 @@ from launcher.plan import plan_job
 from launcher.recorded import RecordedHost, read_snapshot
 from launcher.redact import is_public_name
 from launcher.settings import render_environ
-from launcher.snapshot import render_snapshot, take_snapshot, write_snapshot
+from launcher.showing import write_file
+from launcher.snapshot import render_snapshot, take_snapshot
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 from tests.unit.test_hostile import source_names
 
@@ -165,7 +166,11 @@ def test_fields_may_be_missing_or_of_another_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}']
+    "text",
+    [
+        *("", "[]", "null", "{}", '{"environ": []}', '{"environ": {}, "version": 2}', '{"version": 1}'),
+        *('{"environ": {"A\\ud800": ""}}', '{"environ": {}, "hostname": "\\ud800"}'),
+    ],
 )
 def test_what_is_no_snapshot_is_refused_by_name(text: str, tmp_path: Path) -> None:
     """A version we do not know is not guessed at."""
@@ -181,12 +186,12 @@ def test_a_snapshot_is_written_in_one_step(tmp_path: Path) -> None:
     """A reader sees the old file or the whole new one; nothing is left beside it."""
     path = tmp_path / "node.json"
     path.write_text("old")
-    write_snapshot('{"environ": {}}\n', str(path))
+    write_file('{"environ": {}}\n', str(path))
     assert path.read_text() == '{"environ": {}}\n'
     assert os.listdir(tmp_path) == ["node.json"]
     assert stat.S_ISREG(path.stat().st_mode)
     with pytest.raises(NotReady):
-        write_snapshot("x", str(tmp_path / "no" / "folder.json"))
+        write_file("x", str(tmp_path / "no" / "folder.json"))
 
 
 def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -208,9 +213,7 @@ def test_the_command_writes_what_replay_reads(tmp_path: Path, capfd: pytest.Capt
 def test_bytes_that_are_not_utf_8_survive_a_snapshot(tmp_path: Path) -> None:
     """Bug reports come with what was really there."""
     environ = {"SLURM_JOB_NAME": os.fsdecode(b"na\xffme\n")}
-    write_snapshot(
-        render_snapshot(take_snapshot(RecordedHost({"environ": {}}), environ)), str(tmp_path / "x")
-    )
+    write_file(render_snapshot(take_snapshot(RecordedHost({"environ": {}}), environ)), str(tmp_path / "x"))
     assert read_snapshot(str(tmp_path / "x")).environ == environ
 
 
@@ -219,9 +222,9 @@ def test_a_snapshot_never_replaces_what_is_no_file(tmp_path: Path) -> None:
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target.json"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    write_snapshot("{}\n", str(pipe))
+    write_file("{}\n", str(pipe))
     assert (os.read(reader, 10), pipe.is_fifo()) == (b"{}\n", True)
     os.close(reader)
     link.symlink_to(target)
-    write_snapshot("{}\n", str(link))
+    write_file("{}\n", str(link))
     assert (link.is_symlink(), target.read_text()) == (True, "{}\n")

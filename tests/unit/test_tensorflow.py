@@ -246,6 +246,8 @@ def test_an_evaluator_on_a_node_of_its_own_is_ended_when_the_chief_is_gone() -> 
         *("--until", f"{HOSTS[0]}:2222,{HOSTS[0]}:2223", "--wait", "900", "--linger", "7", "--"),
         "./train",
     )
+    (evaluator,) = plan(1, 2, roles="chief=0 worker=0 evaluator=1", shutdown_timeout="9").companions
+    assert evaluator.argv[6:8] == ("--linger", "9")
 
 
 def test_one_worker_per_node_has_all_its_gpus() -> None:
