@@ -44,6 +44,7 @@ class Part(NamedTuple):
 PARTS = (
     Part("processes", "Running processes, beside the peers", (), ("--quick",)),
     Part("startup", "A start, beside a bare Python", ("--runs", "20"), ("--runs", "5")),
+    Part("log_lines", "Passing output on"),
     Part("package", "Installing the package", (), ("--rounds", "1")),
     Part("hook", "The environment hook", ("--runs", "150"), ("--runs", "20")),
     Part("planning", "Planning"),

@@ -76,9 +76,11 @@ def cell(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 1 else f"{value:.2g}"
 
 
-def promise(words: str, limit: float, value: float) -> str:
+def promise(words: str, limit: float, value: float, *, least: bool = False) -> str:
     """Return one line: what was promised, with its unit, and whether it is so."""
-    return f"- promise: at most {limit:g} {words}: {'kept' if value <= limit else 'BROKEN'} ({cell(value)})"
+    kept = value >= limit if least else value <= limit
+    bound = "at least" if least else "at most"
+    return f"- promise: {bound} {limit:g} {words}: {'kept' if kept else 'BROKEN'} ({cell(value)})"
 
 
 def progress(text: str) -> None:

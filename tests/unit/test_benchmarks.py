@@ -58,6 +58,12 @@ def test_the_report_begins_with_ratios_and_promises() -> None:
     assert read_report(text)["processes"] == read_tables(processes.text)
 
 
+def test_a_promise_has_a_direction() -> None:
+    """A cost is kept below its limit, a rate above."""
+    assert promise("ms", 30, 31) == "- promise: at most 30 ms: BROKEN (31.0)"
+    assert promise("MiB/s", 500, 649, least=True) == "- promise: at least 500 MiB/s: kept (649)"
+
+
 def test_every_plot_is_of_a_part() -> None:
     """And is left out where the part has not printed its table."""
     assert {plot.module for plot in PLOTS} <= {part.module for part in PARTS}
