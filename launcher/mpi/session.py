@@ -250,8 +250,8 @@ class Session:
         data = b""
         with contextlib.suppress(OSError):
             data = self._serve.recv(wire.READ_BYTES)
-        if data.isdigit() or data.strip().isdigit():
-            self.tell({"is": "told", "number": int(data.split()[0])})
+        for word in filter(bytes.isdigit, data.split()):  # two signals may have come as one piece
+            self.tell({"is": "told", "number": int(word)})
         if not data:
             self._poll.unregister(self._serve.fileno())
             self._serve.close()

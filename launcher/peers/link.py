@@ -100,7 +100,11 @@ class Link:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as problem:  # no IPv6 in this kernel, or no descriptor left
+            self._fail(problem.strerror or "no socket", next_port=False)
+            return
         self._until = self._called_at + CONNECT_S
         error = self._socket.connect_ex((address, port))
         if error in (0, EINPROGRESS):
@@ -161,13 +165,14 @@ class Link:
         assert calling.sealed is not None  # noqa: S101 - see `_on_answer`
         self._loop.remove(connected.fileno())
         self._socket = self._calling = None
-        self._connection = Connection(
+        self._connection = connection = Connection(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
         now = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # the clocks are compared
-        self._connection.send({**self._hello, "is": "hello", **now})
-        self._connection.take(calling.rest)
+        connection.send({**self._hello, "is": "hello", **now})
+        if connection.is_open:
+            connection.take(calling.rest)
 
     def _fail(self, why: str, *, next_port: bool = True) -> None:
         """There is no connection: try again, there or at the next place."""
