@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +10,7 @@ from launcher.environ import REHEARSED, is_loopback
 from launcher.errors import NotReady, Problem
 from launcher.host import Host
 from launcher.model import Peers, Plan
-from launcher.peers.doors import listen
+from launcher.peers.doors import DOORS_MAX, listen
 from launcher.peers.facts import read_facts
 from launcher.peers.hub import Hub
 from launcher.peers.keys import make_key, name_job, read_token
@@ -21,6 +20,7 @@ from launcher.peers.settings import Shape
 from launcher.peers.together import Together
 from launcher.redact import printable
 from launcher.run.execute import CPU_LIMIT
+from launcher.run.open_files import raise_limit
 from launcher.run.ports import is_taken, port_taken
 from launcher.run.spawn import Child
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 HOSTS_ASKED = 3
 """Nodes that are tried for the way that leads to them; names of more would cost time."""
-FILES, FILES_PER_NODE = 256, 1
 PORTS_AHEAD = 200
 """Ports above the master's that are tried when that one is taken."""
 
@@ -108,7 +107,7 @@ def make_hub(
     Raises:
         NotReady: There is no address or no free port to listen at.
     """
-    raise_limit(shape.node_count)
+    raise_limit(DOORS_MAX + shape.node_count)
     listener, port = open_listener(host, shape)
     together.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
 
@@ -255,12 +254,3 @@ def check_port(plan: Plan, port: int) -> Plan:
         return plan
     user = "MASTER_PORT, on which this node insists"
     raise NotReady(port_taken(plan.topology.master_port, "node 0", user, "", "--master-port"))
-
-
-def raise_limit(node_count: int) -> None:
-    """Raise how many files node 0 may have open, where it needs more; its processes inherit that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES + 256 + FILES_PER_NODE * node_count
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
