@@ -7,7 +7,7 @@ import sys
 
 from launcher.__main__ import BROKEN_PIPE, print_problems
 from launcher.bandwidth.expect import is_telling, judge, plan_expectation
-from launcher.bandwidth.job import Job, load_torch, read_identity
+from launcher.bandwidth.job import START, Job, load_torch, read_identity
 from launcher.bandwidth.measure import measure_pairs, sweep
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import find_slow
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 WRONG_SUMS = 1
 INTERRUPTED = 130  # 128 + SIGINT
+ONE_BY_ONE = "one after the other"
+AT_ONCE = "those without a node in common at once, slow ones once more alone"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -87,11 +89,6 @@ def _measure_pairs(job: Job, setup: Setup, options: Options) -> int:
         render = pairs_json if options.format == "json" else render_pairs
         _write(render(setup, tuple(units), pairs, slow, how), options.output)
     return 0
-
-
-START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth"
-ONE_BY_ONE = "one after the other"
-AT_ONCE = "those without a node in common at once, slow ones once more alone"
 
 
 def _write(text: str, path: str) -> None:

@@ -12,8 +12,7 @@ from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.fabrics.told import find_obstacle
-from launcher.frozen import replace
-from launcher.machine.infiniband import Port, is_usable
+from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 CAUSES = {
     "INIT": "no subnet manager has answered yet (opensm on the fabric); else another VM",
@@ -24,7 +23,7 @@ DEAD = "the port or its cable is dead (ibstat, dmesg): another node"
 
 def look(case: Case) -> list[Finding]:
     """Compare the ports with each other, with the VM's, and with what we were given."""
-    ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not _is_omni_path(port)]
+    ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     if not ports and not case.vm_port_count:
         return []
     found = [*_look_at_states(ports), *_look_at_count(case, ports), *_look_at_rates(ports)]
@@ -32,11 +31,6 @@ def look(case: Case) -> list[Finding]:
     if any(finding.level == PROBLEM for finding in found):
         return found
     return [*found, ok("infiniband", "InfiniBand", f"{_describe(ports)} active and exposed to us")]
-
-
-def _is_omni_path(port: Port) -> bool:
-    """Whether a port only calls itself InfiniBand: it would not be usable with any state."""
-    return not is_usable(replace(port, state="ACTIVE"))
 
 
 def _describe(ports: list[Port]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.frozen import frozen
 from launcher.machine.azure_vm import Vm
-from launcher.machine.infiniband import OMNI_PATH, Port, is_usable
+from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.network import Interface
 from launcher.model import Gpu
 
@@ -90,11 +90,6 @@ class Facts:
     def reachable(self, ports: Sequence[Port]) -> tuple[Port, ...]:
         """Return the ports whose device file is exposed to us; without it no program can use one."""
         return tuple(port for port in ports if port.has_uverbs is not False)
-
-
-def is_omni_path(port: Port) -> bool:
-    """Whether a port says InfiniBand, and is Omni-Path."""
-    return any(name.startswith(OMNI_PATH) for name in (port.driver or "", port.device))
 
 
 def infiniband_ports(facts: Facts) -> tuple[Port, ...]:

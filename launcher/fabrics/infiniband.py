@@ -10,9 +10,10 @@ families of VMs are given in /etc/nccl.conf).
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts, infiniband_ports, is_omni_path
+from launcher.fabrics.facts import Facts, infiniband_ports
 from launcher.fabrics.finding import ELSEWHERE, Found, Wish, count, name_ports
 from launcher.fabrics.topology_file import plan_family
+from launcher.machine.infiniband import is_omni_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

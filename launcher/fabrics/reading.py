@@ -12,6 +12,9 @@ from launcher.machine.network import Interface, cluster_interface, leads_out
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from launcher.machine.infiniband import Port
 
 OFI_FOLDERS = (
     *(
@@ -52,17 +55,13 @@ def read_facts(
         hosts: The nodes of the job, in order, as far as known.
         node_rank: Index of this node in it.
         master_addr: Where rank 0 is; empty if unknown.
-        ask: Whether Azure's metadata service may be asked for the size of the VM: only where this is
-            certainly Azure, and where a port makes it matter.
+        ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
     ports = host.hca_ports(tables=False)
     interfaces = host.interfaces()
     certain = is_azure(host, environ)
-    may_ask = ask and certain and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
-    vm = read_vm(environ) or (host.ask_vm() if may_ask else None)
+    vm = _find_vm(host, environ, ports, may_ask=ask and certain)
     interface, why = choose_interface(host, interfaces, hosts, node_rank, master_addr)
-    kind = vm.kind if vm else None
-    topologies = read_topologies(host, vm)
     plugins = host.nccl_plugins(environ)
     return Facts(
         ports=ports,
@@ -74,13 +73,29 @@ def read_facts(
         plugins=plugins,
         strays=_find_strays(host, plugins) if any(port.driver == "efa" for port in ports) else (),
         configured=read_configured(host, environ),
-        topologies=topologies,
-        gpus=host.gpus() if topologies or (kind is not None and kind.switches) else (),
         has_topologyd=bool(host.list_folder(TOPOLOGYD)),
-        has_imex=kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
         mpi_chooses=read_mpi_choice(host, environ),
         environ=environ,
+        **_read_of_kind(host, vm),
     )
+
+
+def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
+    """Return what the variables say, else what the service does, where a port makes it matter."""
+    told = read_vm(environ)
+    asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
+    return host.ask_vm() if told is None and asks else told
+
+
+def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
+    """Return the facts that matter on VMs of certain kinds alone, and are not read on others."""
+    kind = vm.kind if vm else None
+    topologies = read_topologies(host, vm)
+    return {
+        "topologies": topologies,
+        "gpus": host.gpus() if topologies or (kind is not None and kind.switches) else (),
+        "has_imex": kind is not None and kind.has_imex and bool(host.list_folder(IMEX_CHANNELS)),
+    }
 
 
 def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:

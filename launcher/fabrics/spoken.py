@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 
+from launcher.fabrics.infiniband import EXPOSE
 from launcher.frozen import frozen, replace
 from launcher.model import Network
 from launcher.redact import printable
@@ -27,7 +28,6 @@ NAME_CHARS = 64
 NAMES_LIMIT = 64
 OLD_ENDS = ("Init COMPLETE", "Launch mode")
 """What stands behind all that a NCCL before 2.6 says of its network."""
-EXPOSE = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memlock=-1"
 SIGNS = (
     (
         "NCCL_IB_DISABLE set by environment to 1",

@@ -124,6 +124,7 @@ def _ask(python: str) -> Facts:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=PROBE_TIMEOUT_S,
             check=False,
         )

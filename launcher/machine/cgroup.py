@@ -10,8 +10,8 @@ from launcher.frozen import frozen
 from launcher.host import Host
 
 ROOT = "/sys/fs/cgroup"
-UNLIMITED = 1 << 60
 PATH_MAX = 4096
+UNLIMITED = 1 << 60
 """v1 writes "no limit" as the largest number of pages, in bytes."""
 
 

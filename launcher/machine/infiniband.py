@@ -84,13 +84,17 @@ class Port:
     driver: str | None = None
 
 
-def is_usable(port: Port) -> bool:
-    """Whether a port is InfiniBand with a subnet behind it.
+def is_omni_path(port: Port) -> bool:
+    """Whether a port is Omni-Path.
 
-    Omni-Path states link layer InfiniBand too, but nothing written for InfiniBand's verbs runs well on it.
+    It states link layer InfiniBand too, but nothing written for InfiniBand's verbs runs well on it.
     """
-    is_omni_path = any(name.startswith(OMNI_PATH) for name in (port.driver or "", port.device))
-    return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path
+    return any(name.startswith(OMNI_PATH) for name in (port.driver or "", port.device))
+
+
+def is_usable(port: Port) -> bool:
+    """Whether a port is InfiniBand with a subnet behind it."""
+    return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path(port)
 
 
 def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:

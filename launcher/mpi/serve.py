@@ -93,7 +93,9 @@ class Server(Supervisor):
         """Start sshd."""
         self.loop.timers.append(self.wake)
         super().start_all()
-        os.close(self.writing)
+        if self.writing >= 0:  # a process that is not even prepared has no pipe
+            os.close(self.writing)
+            self.writing = -1
 
     def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
         """Return sshd as it is to be started: what it says is for us to read."""

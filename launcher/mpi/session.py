@@ -27,10 +27,10 @@ from errno import EADDRINUSE
 from launcher import __version__
 from launcher.mpi import wire
 from launcher.mpi.daemons import Daemons
+from launcher.mpi.leftovers import end_leftovers
 from launcher.mpi.session_folder import FOLDERS, SOCKET, make_folder, remove_folder
 from launcher.mpi.shim import Rank
 from launcher.run.family import descends_from, is_alive
-from launcher.run.guardian import find_marked, is_guardian
 from launcher.run.kernel import set_name
 from launcher.run.signals import send
 
@@ -38,9 +38,6 @@ SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Where the serving launcher of this node listens, if there is one."""
 NAME = "launcher-node"
 DEFAULT_GRACE_S = 30.0
-LINGER_S = 1.0
-"""After the job, before what it left here is killed."""
-KILL_WAIT_S = 2.0
 
 
 class Session:
@@ -250,8 +247,8 @@ class Session:
         data = b""
         with contextlib.suppress(OSError):
             data = self._serve.recv(wire.READ_BYTES)
-        if data.isdigit() or data.strip().isdigit():
-            self.tell({"is": "told", "number": int(data.split()[0])})
+        for word in filter(bytes.isdigit, data.split()):  # two signals may have come as one piece
+            self.tell({"is": "told", "number": int(word)})
         if not data:
             self._poll.unregister(self._serve.fileno())
             self._serve.close()
@@ -263,28 +260,11 @@ class Session:
 
     def clean_up(self) -> None:
         """End what the job has left on this node, and tell who serves here how the job ended."""
-        deadline = time.monotonic() + (LINGER_S if self.status is not None else 0.0)
-        while (self.daemons.living() or find_marked(self.job.encode())) and time.monotonic() < deadline:
-            select.select([], [], [], 0.02)
-        self.daemons.kill()
-        kill_leftovers(self.job)
+        end_leftovers(self.job, self.daemons, may_linger=self.status is not None)
         remove_folder(os.path.join(self.folder, SOCKET))
         if self._serve is not None and self.status is not None:
             with contextlib.suppress(OSError):
                 self._serve.sendall(b"%d\n" % self.status)
-
-
-def kill_leftovers(job: str) -> None:
-    """Kill what carries the job's mark; the guardians of launchers that are killed end by themselves."""
-    deadline = time.monotonic() + KILL_WAIT_S
-    while found := find_marked(job.encode()):
-        is_late = time.monotonic() >= deadline
-        for pid in found:
-            if is_late or not is_guardian(pid):
-                send(pid, signal.SIGKILL)
-        if is_late:
-            return
-        select.select([], [], [], 0.01)
 
 
 def attach(path: str | None) -> socket.socket | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shlex
 import shutil
 import sys
@@ -36,12 +35,14 @@ from launcher.options import Options
 from launcher.plan import plan_job
 from launcher.run.execute import find_program
 from launcher.run.guardian import MARK, mark_of
+from launcher.run.open_files import raise_limit
 from launcher.run.spawn import Child
 from launcher.settings import apply_settings
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
 
-FILES, FILES_PER_NODE = 256, 8
+FILES_PER_NODE = 8
+"""Ours and mpirun's: three for each session, four for each daemon. Ranks have what their nodes give."""
 SERVE_FLAGS = (
     *("local_addr", "hosts", "hostfile", "node_rank", "nnodes", "ssh_key", "ssh_port"),
     *("roll_call_timeout", "grace", "source"),
@@ -69,7 +70,7 @@ def run_fleet(
             return _serve(plan.supervision, fleet, environ, folder, checks)
         name = os.urandom(8).hex()
         lines = _reach_all(fleet, environ, folder, name)
-        raise_limit(len(fleet.hosts))
+        raise_limit(FILES_PER_NODE * len(fleet.hosts))
         _write_files(agent, folder)
         if agent.engine != MPIRUN:
             from launcher.mpi.tuner import run_tuner
@@ -210,18 +211,6 @@ def _lead(
     head = Head(child, path, plan.supervision, job, inherited, folder)
     head.checks = checks
     return head.run()
-
-
-def raise_limit(node_count: int) -> None:
-    """Raise how many files we, and mpirun, may have open: three for each session, four for each daemon.
-
-    The ranks have what their nodes give; only what runs here is concerned.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES + FILES_PER_NODE * node_count
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
 
 
 def _write_files(agent: Agent, folder: str) -> None:

@@ -182,7 +182,8 @@ class Doors:
         self._resume()
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and say how many were turned away."""
+        self.strangers.say_summary()
         self._pause()
         self._listener.close()
         for door in list(self._doors.values()):

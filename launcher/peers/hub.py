@@ -294,9 +294,6 @@ class Hub:
 
     def close(self) -> None:
         """Hang up on everybody."""
-        said = self.doors.strangers.summary()
-        if said:
-            self._say(said)
         self.doors.close()
         for member in self.members.values():
             member.hang_up()

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import socket
 import time
 from collections.abc import Callable, Mapping
-from errno import ECONNREFUSED, EINPROGRESS
+from errno import ECONNREFUSED
 from os import strerror
 
+from launcher.peers.attempt import Attempt, Outcome
 from launcher.peers.connection import Connection
-from launcher.peers.obstacle import MUTE, NOT_YET, SILENT, Obstacle
+from launcher.peers.obstacle import NOT_YET, Obstacle
 from launcher.peers.offset import Offset, better, measure
 from launcher.peers.reach import resolve
 from launcher.peers.settings import BEAT_S, SAY_EVERY_S, Shape
-from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder, number, text
+from launcher.peers.wire import Calling, number, text
 from launcher.redact import printable
 from launcher.run.loop import Loop
 
 Message = dict[str, object]
 
-CONNECT_S = 3.0
 ANSWER_S = 5.0
 NODES_PER_S = 500
 """So many of those that call at once node 0 lets in within a second, on a busy CPU; others wait for it."""
@@ -75,8 +74,8 @@ class Link:
         self._port = 0  # index in shape.ports
         self._address = 0
         self._attempts = 0
-        self._socket: socket.socket | None = None
-        self._calling: Calling | None = None
+        self._outcome = Outcome(self._open, self._on_refused, self._fail)
+        self._attempt: Attempt | None = None
         self._connection: Connection | None = None
         self._until = self._called_at = 0.0
         self._retry_at: float | None = now
@@ -99,30 +98,8 @@ class Link:
             return
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._until = self._called_at + CONNECT_S
-        error = self._socket.connect_ex((address, port))
-        if error in (0, EINPROGRESS):
-            self._loop.add(self._socket.fileno(), self._on_connected, writable=True)
-        else:
-            self._on_refused(error)
-
-    def _on_connected(self) -> None:
-        assert self._socket is not None  # noqa: S101 - it has just become writable
-        self._loop.remove(self._socket.fileno())
-        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if error:
-            self._on_refused(error)
-            return
-        self._calling = Calling(self._key)
-        self._until = time.monotonic() + self._answer_s
-        try:
-            self._socket.send(self._calling.call)
-        except OSError as problem:
-            self._fail(problem.strerror or "broken")
-            return
-        self._loop.add(self._socket.fileno(), self._on_answer)
+        self._attempt = Attempt(self._key, self._answer_s, self._loop, self._outcome)
+        self._attempt.begin(address, port)
 
     def _on_refused(self, error: int) -> None:
         if error == ECONNREFUSED:
@@ -132,49 +109,22 @@ class Link:
         else:
             self._fail(strerror(error), next_port=False)
 
-    def _on_answer(self) -> None:
-        connected, calling = self._socket, self._calling
-        assert connected is not None and calling is not None  # noqa: S101 - this is their handler
-        try:
-            data = connected.recv(ANSWER_BYTES)
-            if not data:
-                self._fail("it hung up at once: another program, or too busy")
-                return
-            reply = calling.feed(data)
-            if reply:
-                connected.send(reply)
-        except (BlockingIOError, InterruptedError):
-            return
-        except Intruder as intruder:
-            with contextlib.suppress(OSError):
-                connected.send(REFUSAL)
-            self._fail(f"{intruder} listens there")
-            return
-        except OSError as error:
-            self._fail(error.strerror or "broken")
-            return
-        if calling.sealed is not None:
-            self._open(connected, calling)
-
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """The hub has proved itself, and so have we."""
-        assert calling.sealed is not None  # noqa: S101 - see `_on_answer`
-        self._loop.remove(connected.fileno())
-        self._socket = self._calling = None
-        self._connection = Connection(
+        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        self._attempt = None
+        self._connection = connection = Connection(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
         now = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # the clocks are compared
-        self._connection.send({**self._hello, "is": "hello", **now})
-        self._connection.take(calling.rest)
+        connection.send({**self._hello, "is": "hello", **now})
+        if connection.is_open:
+            connection.take(calling.rest)
 
-    def _fail(self, why: str, *, next_port: bool = True) -> None:
+    def _fail(self, why: str, next_port: bool = True) -> None:
         """There is no connection: try again, there or at the next place."""
-        if self._socket is not None:
-            self._loop.remove(self._socket.fileno())
-            self._socket.close()
-        self._socket = self._calling = None
+        self._attempt = None
         self.obstacle.note(self._shape.ports[self._port % len(self._shape.ports)], why, self._called_at)
         self._attempts += 1
         now = time.monotonic()
@@ -253,11 +203,13 @@ class Link:
         if late_s > LATE_S:  # we have slept, not they: what they have sent is still to be read
             self._heard += late_s
             self._until += late_s
+            if self._attempt is not None:
+                self._attempt.until += late_s
         if self._retry_at is not None and now >= self._retry_at:
             self._call()
-        elif self._socket is not None and now >= self._until:
-            has_connected = self._calling is not None
-            self._fail(MUTE if has_connected else SILENT, next_port=has_connected)
+        elif self._attempt is not None:
+            if now >= self._attempt.until:
+                self._attempt.give_up()
         elif self._connection is not None and not self.is_connected and now >= self._until:
             self._connection.close()
             self._on_closed("no welcome")
@@ -295,7 +247,9 @@ class Link:
             times.append(self._retry_at)
         if self.is_connected:
             times.append(self._beat_at)
-        elif self._socket is not None or self._connection is not None:
+        elif self._attempt is not None:
+            times.append(self._attempt.until)
+        elif self._connection is not None:
             times.append(self._until)
         if self.has_started and not self.is_lost:
             times.append(self._heard + self._shape.lost_after_s + 0.001)
@@ -307,12 +261,11 @@ class Link:
     def close(self) -> None:
         """Hang up."""
         self._is_closed = True
-        if self._socket is not None:
-            self._loop.remove(self._socket.fileno())
-            self._socket.close()
+        if self._attempt is not None:
+            self._attempt.close()
         if self._connection is not None:
             self._connection.close()
-        self._socket = self._connection = None
+        self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
 

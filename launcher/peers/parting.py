@@ -9,12 +9,9 @@ from launcher.peers.link import Link
 from launcher.peers.roll import FAREWELL_S as HUB_FAREWELL_S
 from launcher.peers.roll import LATE_COMERS_S
 from launcher.peers.tidings import lose_hub
-from launcher.run.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from launcher.errors import LauncherError
     from launcher.peers.together import Together
 
@@ -77,7 +74,7 @@ class Parting:
     def wait_for_word(self) -> None:
         """Give the others the time to end, where our processes could not be started."""
         together = self._together
-        self._wait_until(lambda: together.over is not None, together.shape.grace_s + FAREWELL_S)
+        together.loop.turn_until(lambda: together.over is not None, together.shape.grace_s + FAREWELL_S)
         self.say_good_bye()
 
     def leave_refused(self, error: LauncherError) -> None:
@@ -89,21 +86,12 @@ class Parting:
         for problem in error.problems:
             together.say(f"the job does not start: [{problem.code}] {problem.what}")
         together.say(f"this node stays {LATE_COMERS_S:g} s to tell those that come late")
-        self._wait_until(lambda: hub.may_leave or together.relay.told is not None, HUB_PATIENCE_S)
+        together.loop.turn_until(lambda: hub.may_leave or together.relay.told is not None, HUB_PATIENCE_S)
 
     def say_good_bye(self) -> None:
         """Hang up: at once on a node, on node 0 when all have heard the end."""
         channel = self._together.channel
         if isinstance(channel, Hub):
-            self._wait_until(lambda: channel.may_leave, HUB_PATIENCE_S)
+            self._together.loop.turn_until(lambda: channel.may_leave, HUB_PATIENCE_S)
         else:
             channel.send({"is": "bye"})
-
-    def _wait_until(self, is_true: Callable[[], bool], wait_s: float) -> None:
-        """Turn the loop until something is true, for so long at most."""
-        loop, deadline = self._together.loop, time.monotonic() + wait_s
-        wake = Later(deadline, lambda: None)
-        loop.timers.append(wake)
-        while not is_true() and time.monotonic() < deadline:
-            loop.turn()
-        loop.timers.remove(wake)

@@ -47,7 +47,11 @@ def find_reasons(hosts: Mapping[int, str], port: int) -> dict[int, str]:
             found[rank] = UNKNOWN_NAME
             continue
         family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
-        probe = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            probe = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as problem:  # no IPv6 in this kernel, or no descriptor left
+            found[rank] = _explain(problem.errno or 0)
+            continue
         error = probe.connect_ex((addresses[0], port))
         if error != EINPROGRESS:
             found[rank] = _explain(error)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,7 +10,7 @@ from launcher.environ import REHEARSED, is_loopback
 from launcher.errors import NotReady, Problem
 from launcher.host import Host
 from launcher.model import Peers, Plan
-from launcher.peers.doors import listen
+from launcher.peers.doors import DOORS_MAX, listen
 from launcher.peers.facts import read_facts
 from launcher.peers.hub import Hub
 from launcher.peers.keys import make_key, name_job, read_token
@@ -21,6 +20,7 @@ from launcher.peers.settings import Shape
 from launcher.peers.together import Together
 from launcher.redact import printable
 from launcher.run.execute import CPU_LIMIT
+from launcher.run.open_files import raise_limit
 from launcher.run.ports import is_taken, port_taken
 from launcher.run.spawn import Child
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 HOSTS_ASKED = 3
 """Nodes that are tried for the way that leads to them; names of more would cost time."""
-FILES, FILES_PER_NODE = 256, 1
 PORTS_AHEAD = 200
 """Ports above the master's that are tried when that one is taken."""
 
@@ -59,23 +58,17 @@ def run_together(
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
     """
-    host = Host()
     shape = plan_shape(plan, peers)
-    token = read_token(peers.token_file, environ)
-    key = make_key(token, name_job(environ, plan.allocation, _rendezvous_id(plan)))
-    session = os.urandom(8).hex()
-    hello = {**read_facts(plan, command, host, environ), "rank": shape.node_rank, "session": session}
+    key, has_token = find_key(plan, peers, environ)
+    hello = make_hello(plan, shape, command, environ)
 
     def make_channel(together: Together) -> Hub | Link:
         if shape.node_rank != 0:
             return Link(key, shape, hello, together.loop, together.say, together.deliver)
-        return make_hub(plan, host, shape, hello, key, together, has_token=token is not None)
+        return make_hub(plan, shape, hello, key, together, has_token=has_token)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
-        port = agreed.get("master_port")
-        if not isinstance(port, int) or port == plan.topology.master_port:
-            return make_children(plan)
-        return make_children(check_port(replan(port), port))
+        return make_children(adopt_port(plan, agreed.get("master_port"), replan))
 
     if plan.widen_cpus:
         os.sched_setaffinity(0, range(CPU_LIMIT))
@@ -84,9 +77,28 @@ def run_together(
     return together.run()
 
 
+def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:
+    """Return the key of the job, and whether it is that of a token.
+
+    Raises:
+        UsageError: The token cannot be read, or is none.
+    """
+    words = plan.agent.argv if plan.agent is not None else ()
+    rendezvous = next((word.partition("=")[2] for word in words if word.startswith("--rdzv_id=")), "")
+    token = read_token(peers.token_file, environ)
+    return make_key(token, name_job(environ, plan.allocation, rendezvous)), token is not None
+
+
+def make_hello(
+    plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]
+) -> dict[str, object]:
+    """Return what this node says first: its facts, its rank, and what tells its launcher from a later one."""
+    facts = read_facts(plan, command, Host(), environ)
+    return {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()}
+
+
 def make_hub(
     plan: Plan,
-    host: Host,
     shape: Shape,
     hello: Mapping[str, object],
     key: bytes,
@@ -98,7 +110,6 @@ def make_hub(
 
     Args:
         plan: The plan of node 0.
-        host: Node 0.
         shape: The job.
         hello: What node 0 says of itself.
         key: Of the job.
@@ -108,13 +119,9 @@ def make_hub(
     Raises:
         NotReady: There is no address or no free port to listen at.
     """
-    raise_limit(shape.node_count)
-    listener, port = open_listener(host, shape)
+    raise_limit(DOORS_MAX + shape.node_count)
+    listener, port = open_listener(Host(), shape)
     together.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
-
-    def look_for(ranks: Sequence[int]) -> dict[int, str]:
-        return find_reasons({rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}, port)
-
     return Hub(
         listener,
         key,
@@ -124,8 +131,13 @@ def make_hub(
         together.say,
         together.deliver,
         lambda: agree(plan, together.say),
-        look_for,
+        lambda ranks: look_for(ranks, shape, port),
     )
+
+
+def look_for(ranks: Sequence[int], shape: Shape, port: int) -> dict[int, str]:
+    """Return what a look at the hosts of nodes that are missing tells, as far as hosts are listed."""
+    return find_reasons({rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}, port)
 
 
 def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
@@ -161,11 +173,6 @@ def plan_shape(plan: Plan, peers: Peers) -> Shape:
         keep_going=peers.keep_going,
         master_port=plan.topology.master_port,
     )
-
-
-def _rendezvous_id(plan: Plan) -> str:
-    words = plan.agent.argv if plan.agent is not None else ()
-    return next((word.partition("=")[2] for word in words if word.startswith("--rdzv_id=")), "")
 
 
 def open_listener(host: Host, shape: Shape) -> tuple[socket.socket, int]:
@@ -245,22 +252,21 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     return {"master_port": port}
 
 
-def check_port(plan: Plan, port: int) -> Plan:
-    """Return the plan if it has that port.
+def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
+    """Return the plan with the port of the rendezvous that was agreed on.
+
+    Args:
+        plan: This node's.
+        port: What node 0 has told; what is no number changes nothing.
+        replan: From another port to the plan with it.
 
     Raises:
         NotReady: Something that the user has set insists on another one.
     """
-    if plan.topology.master_port == port:
+    if not isinstance(port, int) or port == plan.topology.master_port:
         return plan
+    found = replan(port)
+    if found.topology.master_port == port:
+        return found
     user = "MASTER_PORT, on which this node insists"
-    raise NotReady(port_taken(plan.topology.master_port, "node 0", user, "", "--master-port"))
-
-
-def raise_limit(node_count: int) -> None:
-    """Raise how many files node 0 may have open, where it needs more; its processes inherit that."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = FILES + 256 + FILES_PER_NODE * node_count
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, limit), hard))
+    raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", "--master-port"))

@@ -44,6 +44,12 @@ class Strangers:
         )
         return f"control channel: turned away {self.total} connections: {named}"
 
+    def say_summary(self) -> None:
+        """Say how often that happened, if there is something to say."""
+        said = self.summary()
+        if said:
+            self._say(said)
+
     def reasons(self) -> dict[str, str]:
         """Return why it was, by address; of several reasons the last new one."""
         found = {}

@@ -13,7 +13,6 @@ from launcher.errors import EXIT_NOT_READY, HardwareMissing, LauncherError, NotR
 from launcher.model import Supervision
 from launcher.peers import preemption, tidings
 from launcher.peers import verdict as on_its_way
-from launcher.peers.court import RANK, REFUSED, STALLED, UNPROVEN
 from launcher.peers.hub import Hub
 from launcher.peers.link import Link
 from launcher.peers.parting import Parting
@@ -21,6 +20,7 @@ from launcher.peers.questions import Questions
 from launcher.peers.refusals import node_0_missing
 from launcher.peers.relay import PeerRelay
 from launcher.peers.settings import Shape
+from launcher.peers.telling import Teller
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import DUE
 from launcher.run.execute import find_program
@@ -30,7 +30,7 @@ from launcher.run.report import publish
 from launcher.run.sig import signal
 from launcher.run.signals import name_signal
 from launcher.run.spawn import Child
-from launcher.run.supervise import Node, Supervisor
+from launcher.run.supervise import Node
 from launcher.run.verdict import Verdict
 
 Message = dict[str, object]
@@ -40,11 +40,10 @@ WHAT_LENGTH = 800
 """Of what has happened on another node, with its name."""
 
 
-class Together(Supervisor):
+class Together(Teller):
     """The processes of this node, as a part of the whole job.
 
     Attributes:
-        channel: To the other nodes: `Hub` on node 0, `Link` on all others.
         has_begun: The processes have been started, or are about to be.
         agreed: What came with the start signal.
     """
@@ -72,7 +71,7 @@ class Together(Supervisor):
         """
         super().__init__([], [], watch, Node(shape.node_rank, shape.world_size), environ)
         self.shape, self.make_children = shape, make_children
-        self.has_begun = self.is_told = self.has_failed = False
+        self.has_begun = False
         self.agreed: dict[str, object] | None = None
         self.refusal: Message | None = None
         self.over: Message | None = None
@@ -124,6 +123,7 @@ class Together(Supervisor):
             self.take_children(children, [find_program(child.argv[0], child.environ) for child in children])
         except LauncherError as error:
             self.tell_refusal(error)
+            self.parting.wait_for_word()
             raise
 
     def run_once(self) -> None:
@@ -136,6 +136,7 @@ class Together(Supervisor):
             super().run_once()
         except LauncherError as error:
             self.tell_refusal(error)
+            self.parting.wait_for_word()
             raise
 
     def gather(self) -> None:
@@ -232,26 +233,6 @@ class Together(Supervisor):
         is_ending = self.stop_message is not None or self.relay.told is not None or self.has_failed
         return not self.running and self.first is None and not is_ending
 
-    def tell_signal(self, told: int) -> None:
-        """We were told to end: so is the job, unless we have it from there."""
-        if not self.is_told:
-            self.is_told = True
-            self.say_to_hub({"is": "told", "number": int(told), "name": name_signal(told)})
-
-    def say_to_hub(self, message: Message) -> None:
-        """Tell node 0 something, which may be we."""
-        if isinstance(self.channel, Hub):
-            self.channel.hear_own(message)
-        else:
-            self.channel.send(message)
-
-    def publish_note(self, kind: str, body: object) -> None:
-        """Tell node 0 a fact or an event of this node: a small value that JSON can hold.
-
-        `Hub.subscribers` has who hears it there; `Hub.broadcast` reaches `subscribers` of all nodes.
-        """
-        self.say_to_hub({"is": "note", "kind": kind, "body": body})
-
     # --- who asks what the job does
 
     def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
@@ -272,7 +253,7 @@ class Together(Supervisor):
         heard = 1 + self.channel.is_connected
         return {"count": self.shape.node_count, "heard": heard, "lost": int(self.channel.is_lost)}
 
-    # --- our processes
+    # --- our processes, to their end
 
     def start_all(self) -> None:
         """Start our processes, unless the job has ended meanwhile."""
@@ -281,58 +262,15 @@ class Together(Supervisor):
         if self.stop_message is not None and not self.stopper.begun:
             self.stopper.begin(signal.SIGTERM)
 
-    def on_end(self, process: Process) -> None:
-        """One of our processes has ended; a first failure is news for all nodes."""
-        before = self.first
-        super().on_end(process)
-        if before is None and self.first is not None:
-            self.tell_failure(self.first)
-
-    def tell_failure(self, first: Process) -> None:
-        """Report our first failure, with its time by node 0's clock."""
-        if first.child.called and self.told_before is not None:
-            return  # an agent that was told to end, as we were: nobody has failed
-        what = f"{first.name} {first.end}"
-        self.tell_event(RANK, first.status, what, tidings.describe_process(first))
-
-    def stop_stalled(self, reason: str) -> None:
-        """The job hangs here, and is to end as a failure everywhere."""
-        super().stop_stalled(reason)
-        self.tell_event(STALLED, 1, f"stalled: {reason}", {})
-
-    def stop_unproven(self, reason: str, fix: str) -> None:
-        """NCCL uses another network than the one that is required: the job is to end so everywhere."""
-        super().stop_unproven(reason, fix)
-        self.tell_event(
-            UNPROVEN, HardwareMissing.exit_status, f"not the fabric that is required: {reason}", {}
-        )
-
-    def tell_refusal(self, error: LauncherError) -> None:
-        """Our processes cannot be started: the others would wait for them."""
-        what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
-        self.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what, {}))
-        self.say_to_hub({"is": "ended", "status": error.exit_status, "record": None})
-        self.parting.wait_for_word()
-
-    def tell_event(self, kind: str, status: int, what: str, more: Message) -> None:
-        """Report what ends the job."""
-        self.has_failed = True
-        add_ns = 0
-        if isinstance(self.channel, Link) and self.channel.offset is not None:
-            add_ns = self.channel.offset.add_ns
-        self.say_to_hub(tidings.tell_event(kind, status, what, more, add_ns))
-
-    # --- the end
-
     def finish(self) -> int:
         """Say how the job ended, and return its status."""
         self.tell_logs()
         survivors = self.find_survivors()
-        own, first = 0, self.first
+        first = self.first
         verdict: Verdict | None = None
         if first is not None:
-            own, verdict = first.status, self.guarded_verdict(first, survivors)
-            own = own if self.mismatch is None else HardwareMissing.exit_status
+            verdict = self.guarded_verdict(first, survivors)
+            own = first.status if self.mismatch is None else HardwareMissing.exit_status
         elif survivors:
             own = 128 + signal.SIGKILL
         else:

@@ -104,6 +104,7 @@ class Aws:
 
     def __init__(self) -> None:
         self._token = ""
+        self._was_taken = False
 
     def request(self) -> bytes:
         """Return what is asked next: a token, then the notice."""
@@ -124,11 +125,14 @@ class Aws:
             token = answer.body.decode("latin-1").strip()
             if not token or len(token) > TOKEN_LENGTH or not token.isascii() or not token.isprintable():
                 raise Unclear("it gives no token")  # nor anything else that would be a header of ours
-            self._token = token
+            self._token, self._was_taken = token, False
             return None
         if answer.status == UNAUTHORIZED:
             self._token = ""
-            raise Unclear("it does not take its own token any more")
+            if self._was_taken:  # its time is over, as is that of each after some hours
+                return None
+            raise Unclear("it does not take its own token")
+        self._was_taken = True
         if answer.status == NOT_FOUND:
             return []
         _expect_ok(answer)

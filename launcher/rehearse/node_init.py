@@ -69,16 +69,19 @@ def reap(sessions: dict[int, socket.socket]) -> None:
 def answer(connection: socket.socket, sessions: dict[int, socket.socket], home: str) -> None:
     """Take one request (three descriptors, then the command) and start it."""
     connection.settimeout(READ_TIMEOUT_S)
+    descriptors: list[int] = []
     try:
         _, descriptors, _, _ = socket.recv_fds(connection, 1, 3)
         command = b"".join(iter(lambda: connection.recv(65536), b""))
+        if len(descriptors) == 3:
+            sessions[start(command, descriptors, home)] = connection
+        else:
+            connection.close()
     except OSError:
         connection.close()
-        return
-    if len(descriptors) == 3:
-        sessions[start(command, descriptors, home)] = connection
-    for descriptor in descriptors:
-        os.close(descriptor)
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def start(command: bytes, descriptors: list[int], home: str) -> int:

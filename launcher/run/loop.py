@@ -28,6 +28,11 @@ if TYPE_CHECKING:
             """It is time."""
 
 
+BATCH = 64
+FAULTS_SAID = 3
+"""How many of our own faults are written out: one that repeats must not fill the log."""
+
+
 class Later:
     """Something that is made at a time: what must be imported for it costs nothing before."""
 
@@ -39,11 +44,6 @@ class Later:
         """Make it, once."""
         self.due = None
         self._make()
-
-
-BATCH = 64
-FAULTS_SAID = 3
-"""How many of our own faults are written out: one that repeats must not fill the log."""
 
 
 class Loop:

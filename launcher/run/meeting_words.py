@@ -48,7 +48,7 @@ def parse_word(text: bytes, meeting: Meeting) -> tuple[int, int] | None:
 
 
 def render_answer(hosts: tuple[str, ...], key: bytes, challenge: str) -> bytes:
-    """Return what a launcher is told: the hosts; with a token, and that it is the first who says so."""
+    """Return what a launcher is told: the hosts; where there is a key, with proof of who says so."""
     return render_line({"hosts": hosts, "proof": prove(key, challenge, [*hosts])} if key else hosts)
 
 

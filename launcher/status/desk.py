@@ -122,11 +122,11 @@ class Desk:
         is_whole = b"\n" in caller.asked
         if not data or (len(caller.asked) > QUESTION_LIMIT_BYTES and not is_whole):
             self._end(caller)
-        elif is_whole and not caller.has_asked:
+        elif caller.has_asked:
+            caller.asked = b""  # nothing is to be said after the question
+        elif is_whole:
             caller.has_asked = True
             self._hear(caller, caller.asked.partition(b"\n")[0])
-        else:
-            caller.asked = b""  # nothing is to be said after the question
 
     def _hear(self, caller: Caller, line: bytes) -> None:
         try:

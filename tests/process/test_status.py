@@ -363,6 +363,16 @@ def test_garbage_gets_an_error_and_nothing_else(job: Asked, garbage: bytes) -> N
     assert job.status()["nodes"][0]["state"] == "running"
 
 
+def test_a_question_may_come_in_pieces(job: Asked) -> None:
+    """What has come is kept until its line has an end."""
+    with job.connect() as connected:
+        connected.sendall(STATUS[:5])
+        assert job.status()["nodes"][0]["state"] == "running"  # so the first piece has been read
+        connected.sendall(STATUS[5:])
+        answer, over = map(json.loads, read_all(connected).splitlines())
+    assert (answer["answer"]["state"], over) == ("running", {"over": True})
+
+
 def test_a_question_without_end_is_hung_up_on(job: Asked) -> None:
     """Nobody makes the launcher keep more than a question is long."""
     with job.connect() as connected:

@@ -190,8 +190,17 @@ def test_aws_tells_by_404_that_there_is_nothing() -> None:
     assert [
         notice.at for notice in service.read(Answer(200, body.replace(b"terminate", b"hibernate"))) or []
     ] == [None]
-    with pytest.raises(Unclear):
-        service.read(Answer(401, b""))
+    assert service.read(Answer(401, b"")) is None
+    assert service.request().startswith(b"PUT ")
+
+
+def test_a_token_that_is_never_taken_is_no_token_that_has_had_its_time() -> None:
+    """The first is worth a word; the second comes every six hours, and is none of anybody's business."""
+    service = Aws()
+    for _ in range(2):
+        assert service.read(Answer(200, b"token==")) is None
+        with pytest.raises(Unclear):
+            service.read(Answer(401, b""))
     assert service.request().startswith(b"PUT ")
 
 

@@ -1,0 +1,132 @@
+"""One attempt of a node to reach node 0: a call, a handshake, and in the end both or why there is none."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from errno import EINPROGRESS
+
+from launcher.peers.obstacle import MUTE, SILENT
+from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder
+from launcher.run.loop import Loop
+
+CONNECT_S = 3.0
+
+
+class Outcome:
+    """Whom an attempt tells how it went; it tells one of these, once.
+
+    Attributes:
+        opened: Takes the socket, which the loop does not watch, and the handshake: both sides have proved
+            themselves.
+        refused: Takes the number of the error by which the call itself has failed.
+        failed: Takes why there is no connection, and whether it may be worth a look at the next port.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[socket.socket, Calling], None],
+        refused: Callable[[int], None],
+        failed: Callable[[str, bool], None],
+    ) -> None:
+        self.opened, self.refused, self.failed = opened, refused, failed
+
+
+class Attempt:
+    """One call.
+
+    Attributes:
+        until: When it has taken too long, monotonic seconds.
+    """
+
+    def __init__(self, key: bytes, answer_s: float, loop: Loop, outcome: Outcome) -> None:
+        """Prepare it.
+
+        Args:
+            key: Of the job.
+            answer_s: How long node 0 may take to answer, once it has taken the call.
+            loop: Who waits for the socket.
+            outcome: Whom it tells how it went.
+        """
+        self.until = time.monotonic() + CONNECT_S
+        self._key, self._answer_s, self._loop, self._outcome = key, answer_s, loop, outcome
+        self._socket: socket.socket | None = None
+        self._calling: Calling | None = None
+
+    def begin(self, address: str, port: int) -> None:
+        """Call a place."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        try:
+            self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as problem:  # no IPv6 in this kernel, or no descriptor left
+            self._fail(problem.strerror or "no socket", next_port=False)
+            return
+        error = self._socket.connect_ex((address, port))
+        if error in (0, EINPROGRESS):
+            self._loop.add(self._socket.fileno(), self._on_connected, writable=True)
+        else:
+            self._refuse(error)
+
+    def give_up(self) -> None:
+        """It has taken too long."""
+        has_connected = self._calling is not None
+        self._fail(MUTE if has_connected else SILENT, next_port=has_connected)
+
+    def close(self) -> None:
+        """Hang up; nobody is told."""
+        if self._socket is not None:
+            self._loop.remove(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _refuse(self, error: int) -> None:
+        self.close()
+        self._outcome.refused(error)
+
+    def _fail(self, why: str, *, next_port: bool = True) -> None:
+        self.close()
+        self._outcome.failed(why, next_port)
+
+    def _on_connected(self) -> None:
+        assert self._socket is not None  # noqa: S101 - it has just become writable
+        self._loop.remove(self._socket.fileno())
+        error = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            self._refuse(error)
+            return
+        self._calling = Calling(self._key)
+        self.until = time.monotonic() + self._answer_s
+        try:
+            self._socket.send(self._calling.call)
+        except OSError as problem:
+            self._fail(problem.strerror or "broken")
+            return
+        self._loop.add(self._socket.fileno(), self._on_answer)
+
+    def _on_answer(self) -> None:
+        connected, calling = self._socket, self._calling
+        assert connected is not None and calling is not None  # noqa: S101 - this is their handler
+        try:
+            data = connected.recv(ANSWER_BYTES)
+            if not data:
+                self._fail("it hung up at once: another program, or too busy")
+                return
+            reply = calling.feed(data)
+            if reply:
+                connected.send(reply)
+        except (BlockingIOError, InterruptedError):
+            return
+        except Intruder as intruder:
+            with contextlib.suppress(OSError):
+                connected.send(REFUSAL)
+            self._fail(f"{intruder} listens there")
+            return
+        except OSError as error:
+            self._fail(error.strerror or "broken")
+            return
+        if calling.sealed is not None:
+            self._loop.remove(connected.fileno())
+            self._socket = None
+            self._outcome.opened(connected, calling)

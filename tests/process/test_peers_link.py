@@ -1,0 +1,66 @@
+"""A node on its way to node 0, where the kernel gives it no socket."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from errno import EAFNOSUPPORT
+from typing import Any
+
+import pytest
+
+from launcher.peers import link as calling
+from launcher.peers import reach
+from launcher.peers.link import Link
+from launcher.peers.settings import Shape
+from launcher.run.loop import Loop
+from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
+
+
+@pytest.fixture
+def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel without IPv6, which a test cannot have: there `socket` raises."""
+    make = socket.socket
+
+    def refuse(family: int = socket.AF_INET, *more: Any, **named: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(EAFNOSUPPORT, os.strerror(EAFNOSUPPORT))
+        return make(family, *more, **named)
+
+    monkeypatch.setattr(socket, "socket", refuse)
+
+
+def has_two(addresses: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    """Return a resolver that knows both addresses of a name."""
+    return lambda name: addresses
+
+
+@pytest.mark.usefixtures("no_ipv6")
+def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The name of node 0 has an address of IPv6 as well: it is the other one's turn then."""
+    monkeypatch.setattr(calling, "resolve", has_two(("::1", ADDRESS)))
+    said: list[str] = []
+    loop = Loop(said.append)
+    with live_hub(2) as hub:
+        shape = Shape(1, 2, 2, "node0", (hub.port,))
+        link = Link(KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None)
+        loop.timers.append(link)
+        loop.turn_until(lambda: link.has_started, WAIT_S)
+        assert link.is_connected
+        link.close()
+    loop.close()
+    assert [line for line in said if FAULT in line] == []
+
+
+@pytest.mark.usefixtures("no_ipv6")
+def test_a_node_that_cannot_be_knocked_at_is_one_of_those_that_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What node 0 says of those that are missing must not depend on a look that this kernel cannot have."""
+    monkeypatch.setattr(reach, "resolve", has_two(("::1",)))
+    assert reach.find_reasons({3: "node3"}, 1) == {
+        3: "its name resolves, but: Address family not supported by protocol"
+    }
