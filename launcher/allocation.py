@@ -123,7 +123,7 @@ def _add_single_machine(ledger: Ledger) -> None:
             Problem(
                 "no-identity",
                 f"{origin} but nothing says which node or rank this is",
-                "environment",
+                "command line" if origin.startswith("--") else "environment",
                 fix,
             )
         )
@@ -280,7 +280,7 @@ def _check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
     if number is not None and limit is not None and number >= limit:
         ledger.contradiction(
             f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
-            f"correct the {index.value} or the {count.value}, or unset the wrong one",
+            ledger.correct(index, count),
         )
 
 

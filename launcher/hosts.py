@@ -13,7 +13,7 @@ from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
 NAMED_MAX = 8
@@ -126,8 +126,9 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     """
     try:
         text = _read_whole(os.path.abspath(path), host)
-        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-        entries = [_parse_line(line) for line in lines if line]
+        entries = list(_parse_lines(text, origin))
+        if not entries:
+            raise Malformed("one host at least, and no line names one")
         hosts = parse_hosts(",".join(name for name, _ in entries))
     except Malformed as error:
         raise UsageError(_bad_file(origin, f"expected {error}")) from error
@@ -152,6 +153,24 @@ def _read_whole(path: str, host: Host) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
+def _parse_lines(text: str, origin: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the hosts of a file, with the number of processes.
+
+    Raises:
+        UsageError: A line is none of a hostfile.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if words:
+            try:
+                name, count = _parse_line(words)
+                parse_hosts(name)
+            except Malformed as error:
+                what = f"{origin}, line {number}, {words!r}: expected {error}"
+                raise UsageError(_bad_file("", what)) from error
+            yield name, count
+
+
 def _parse_line(line: str) -> tuple[str, int | None]:
     name, _, rest = line.partition(" ")
     if not rest and name.count(":") == 1:
@@ -165,7 +184,7 @@ def _parse_line(line: str) -> tuple[str, int | None]:
 def _bad_file(origin: str, what: str) -> Problem:
     return Problem(
         "malformed-hostfile",
-        f"{origin}: {what}",
+        f"{origin}: {what}" if origin else what,
         "command line and environment",
         "one host per line, node 0 first: NAME, NAME slots=N or NAME:N",
     )
