@@ -231,6 +231,13 @@ def test_what_is_wrong_in_a_hostfile_is_named_with_its_line(tmp_path: Path, text
     assert code == "malformed-hostfile" and what.startswith(f"--hostfile {file}{wrong}")
 
 
+def test_a_hostfile_that_is_not_there_has_another_fix_than_its_lines(tmp_path: Path) -> None:
+    """The system's own words, and the flag that takes names."""
+    code, what, text = refusal(OnDisk(node()), hostfile=f"{tmp_path}/none")
+    assert (code, what) == ("malformed-hostfile", f"--hostfile {tmp_path}/none: No such file or directory")
+    assert "--hosts HOST,..." in text and "slots" not in text
+
+
 class OnDisk(RecordedHost):
     """A recorded machine on which files can be read."""
 
