@@ -48,8 +48,15 @@ def traceback_is_enough(verdict: Verdict) -> bool:
 
 
 def _leave_out_said(verdict: Verdict) -> list[str]:
-    """Return its stderr without an error of a launcher that is word for word the cause above it."""
+    """Return its stderr without what stands above it word for word.
+
+    That is an error of a launcher that is the cause, and the same traceback of other ranks behind one agent.
+    """
     lines = list(verdict.stderr)
+    size = len(verdict.traceback)
+    for place in range(len(lines) - size, -1, -1) if size else ():
+        if tuple(lines[place : place + size]) == tuple(verdict.traceback):
+            del lines[place : place + size]
     for cause in verdict.causes[:CAUSES_SHOWN]:
         error = f"{ERROR}{cause.code}] {cause.what}"
         start = lines.index(error) if error in lines else len(lines)

@@ -121,6 +121,14 @@ def test_an_error_of_a_launcher_that_is_the_cause_is_not_quoted_again() -> None:
     assert "| launcher: error: [usage] no" in other
 
 
+def test_the_same_traceback_of_two_ranks_is_shown_once() -> None:
+    """An agent of torchrun has one stderr for all its workers."""
+    other = TRACEBACK.replace("line 3", "line 4")
+    screen = render_text(judge(dead(0, 1, stderr=f"{other}{TRACEBACK}between\n{TRACEBACK}"), [], [PYTHON]))
+    assert screen.count('File "train.py", line 3') == 1 and screen.count('File "train.py", line 4') == 1
+    assert screen.count("| between") == 1
+
+
 def test_ctrl_c_is_one_cause() -> None:
     """That the launcher was told to stop; Python's own word for it says nothing more."""
     interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "none is needed")
