@@ -124,7 +124,7 @@ def _add_single_machine(ledger: Ledger) -> None:
             Problem(
                 "no-identity",
                 f"{origin} but nothing says which node or rank this is",
-                "environment",
+                "command line" if origin.startswith("--") else "environment",
                 fix,
             )
         )

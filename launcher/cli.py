@@ -51,11 +51,13 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     if name == "--version":
         print(f"launcher {__version__}")
         return 0
+    from launcher.unknown import mend_command
+
     what = f"{name!r} is no command" if name else "no command given"
-    fix = (
-        f"launcher run -- {name} ..., or launcher --help" if name[:1] not in ("", "-") else "launcher --help"
+    expected = f"expected one of {', '.join(COMMANDS)}"
+    raise UsageError(
+        Problem("usage", f"{what}: {expected}", "command line", mend_command(name, tuple(COMMANDS)))
     )
-    raise UsageError(Problem("usage", f"{what}: expected one of {', '.join(COMMANDS)}", "command line", fix))
 
 
 def _overview() -> str:

@@ -44,7 +44,7 @@ def check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
     if number is not None and limit is not None and number >= limit:
         ledger.contradiction(
             f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
-            f"correct the {index.value} or the {count.value}, or unset the wrong one",
+            ledger.correct(index, count),
         )
 
 

@@ -13,11 +13,12 @@ from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")
 """What Open MPI calls the number of processes on a host."""
+LINES = "one host per line, node 0 first: NAME, NAME slots=N or NAME:N"
 NAMED_MAX = 8
 """Of this node's names and addresses, in a message."""
 
@@ -129,31 +130,52 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
     try:
-        text = _read_whole(os.path.abspath(path), host)
-        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-        entries = [_parse_line(line) for line in lines if line]
+        text = _read_whole(os.path.abspath(path), origin, host)
+        entries = list(_parse_lines(text, origin))
+        if not entries:
+            raise Malformed("one host at least, and no line names one")
         hosts = parse_hosts(",".join(name for name, _ in entries))
     except Malformed as error:
-        raise UsageError(_bad_file(origin, f"expected {error}")) from error
+        raise UsageError(_bad_file(f"{origin}: expected {error}")) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
-        raise UsageError(_bad_file(origin, f"{sorted(counts)} processes: expected as many on each node"))
+        raise UsageError(_bad_file(f"{origin}: {sorted(counts)} processes: expected as many on each node"))
     return Listed(hosts, origin, counts.pop() if counts else None)
 
 
-def _read_whole(path: str, host: Host) -> str:
+def _read_whole(path: str, origin: str, host: Host) -> str:
     """Return a file's text.
 
     Raises:
-        Malformed: It cannot be read, or is longer than any list of nodes: half of one is another job.
+        UsageError: It cannot be read.
+        Malformed: It is longer than any list of nodes: half of one is another job.
     """
     try:
         data = host.read_whole(path, HOSTFILE_LIMIT_BYTES)
     except OSError as error:
-        raise Malformed(f"a file that can be read: {error.strerror}") from error
+        fix = "a file that is there on this node; --hosts HOST,... takes the names themselves"
+        raise UsageError(_bad_file(f"{origin}: {error.strerror}", fix)) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
         raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")
     return data.decode("utf-8", "surrogateescape")
+
+
+def _parse_lines(text: str, origin: str) -> Iterator[tuple[str, int | None]]:
+    """Yield the hosts of a file, with the number of processes.
+
+    Raises:
+        UsageError: A line is none of a hostfile.
+    """
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].strip()
+        if words:
+            try:
+                name, count = _parse_line(words)
+                parse_hosts(name)
+            except Malformed as error:
+                what = f"{origin}, line {number}, {words!r}: expected {error}"
+                raise UsageError(_bad_file(what)) from error
+            yield name, count
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:
@@ -172,10 +194,5 @@ def _parse_line(line: str) -> tuple[str, int | None]:
     return name, parse_int(words[0], 1) if len(words) == 1 and words[0].isdecimal() else None
 
 
-def _bad_file(origin: str, what: str) -> Problem:
-    return Problem(
-        "malformed-hostfile",
-        f"{origin}: {what}",
-        "command line and environment",
-        "one host per line, node 0 first: NAME, NAME slots=N or NAME:N",
-    )
+def _bad_file(what: str, fix: str = LINES) -> Problem:
+    return Problem("malformed-hostfile", what, "command line and environment", fix)

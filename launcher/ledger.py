@@ -69,6 +69,16 @@ class Ledger:
         finding = self.findings.get(fact)
         return finding.claim.origin if finding else f"no {fact.value}"
 
+    def correct(self, *facts: Fact) -> str:
+        """Return what to do about facts that contradict each other, by their flags or variables."""
+        fix = f"correct {' or '.join(map(self._name, facts))}"
+        typed = all(self.origin(fact).startswith("--") for fact in facts)
+        return fix if typed else f"{fix}, or unset the wrong one"
+
+    def _name(self, fact: Fact) -> str:
+        word = self.origin(fact).replace("=", " ", 1).split(" ", 1)[0]
+        return word if word.startswith("--") or word.isupper() else f"the {fact.value}"
+
     def is_broken(self) -> bool:
         """Whether something is known to be wrong that explains why other things are missing."""
         codes = ("malformed-variable", "no-identity", "ambiguous-scope")

@@ -21,11 +21,21 @@ OTHERS = {
     "--machine-rank": "--node-rank",
     "--num-processes": "--nproc-per-node",
     "--num-gpus": "--nproc-per-node",
+    "--gpus": "--nproc-per-node",
+    "--gpus-per-node": "--nproc-per-node",
+    "--nproc": "--nproc-per-node",
+    "--nprocs": "--nproc-per-node",
+    "--ntasks-per-node": "--nproc-per-node",
+    "--nodes": "--nnodes",
     "--devices": "--nproc-per-node",
     "--main-process-ip": "--master-addr",
     "--main-process-port": "--master-port",
 }
 """What other launchers call some of our flags."""
+OTHER_COMMANDS = {"help": "--help", "version": "--version", "launch": "run", "start": "run", "exec": "run"}
+"""What other programs call some of our commands."""
+NEAR_COMMAND = 0.6
+"""The same as `NEAR`, for commands, which are short."""
 REHEARSED = {"--nproc-per-node": "--processes", "--nnodes": "--nodes"}
 """What they are called where a job is rehearsed."""
 
@@ -36,6 +46,21 @@ def describe_unknown(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(_describe(name, _find_near(name, known, len(PREFIX))) for name in names)
 
 
+def mend_command(name: str, known: Sequence[str]) -> str:
+    """Return what to type in place of a word that is no command of ours.
+
+    Args:
+        name: The word; empty if there is none.
+        known: Our commands.
+    """
+    if name[:1] in ("", "-"):
+        return "launcher --help"
+    near = [OTHER_COMMANDS[name]] if name in OTHER_COMMANDS else []
+    near = near or difflib.get_close_matches(name, known, 1, NEAR_COMMAND)
+    meant = f"launcher {near[0]} in place of launcher {name}" if near else f"launcher run -- {name} ..."
+    return f"{meant}; launcher --help lists the commands"
+
+
 def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
     """Return what may be meant by words that a parser does not know, and where others belong.
 
@@ -44,7 +69,8 @@ def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
         words: What it could not read.
         fix: What helps always: its own help.
     """
-    known = [name for action in parser._actions for name in action.option_strings if name[:2] == "--"]
+    names = [name for action in parser._actions for name in action.option_strings if name[:2] == "--"]
+    known = [name for name in names if "_" not in name]  # torchrun's other spelling is taken, and not shown
     takes_command = any(action.dest == "command" for action in parser._actions)
     flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")]
     fixes = [_mend(flag, known, parser.prog) for flag in dict.fromkeys(flags)]

@@ -176,12 +176,15 @@ def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, 
 
 
 def _no_torch(python: str, why: str) -> Problem:
+    fix = "fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*"
+    if "ENGINE" in why.upper():
+        fix = f"leave out {why}: the launcher starts the processes then"
     where = f"{python} and the launcher's own Python have" if python else "the launcher's Python has"
     return Problem(
         "torch-missing",
         f"{why}: torchrun has to start this job, and {where} no torch",
         "command line and environment",
-        "install torch there, or fix the job: --nnodes N --node-rank R without --max-restarts and --rdzv-*",
+        f"install torch there, or {fix}",
     )
 
 

@@ -80,6 +80,8 @@ def describe_missing(path: str) -> Problem:
     """Return what is wrong where a script is not there, as for a program."""
     where = "on this machine" if path.startswith("/") else f"in {os.getcwd()}"
     fix = "check the name and the working directory, and that the node has the code"
+    if len(path.split()) > 1:
+        fix = f"write the command without quotes, as words: launcher run -- {path}; or {fix}"
     return Problem("command-not-found", f"{path!r}: no such script {where}", "command line", fix)
 
 

@@ -17,6 +17,15 @@ CPU_LIMIT = 8192
 """More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these two from its start, and exec would hand that down to the command."""
+SHELL_WORDS = (".", "alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask")
+"""What people write before a command in a shell, and what is no program."""
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
+    "horovodrun": "horovod",
+    "torchrun": "torch",
+}
+"""Programs of frameworks, and the packages that bring them."""
 
 
 def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ...] | None = None) -> None:
@@ -70,18 +79,32 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
     raise refusal(name, PermissionError(EACCES, "not executable") if seen else OSError(ENOENT, "not found"))
 
 
+def _find_fix(name: str) -> str:
+    """Return what to do where there is no program of a name, by what it looks like."""
+    if name.startswith("-"):
+        return (
+            "flags of the launcher stand before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
+            "launcher run FLAGS -- COMMAND), or set their LAUNCHER_* variables"
+        )
+    if not name:
+        return "a variable of a script may be unset: launcher run -- COMMAND"
+    if len(name.split()) > 1:
+        return f"write it without quotes, as words: launcher run -- {name}; or sh -c {name!r}"
+    if name.partition("=")[0].isidentifier() and "=" in name:
+        return f"set it in front of the launcher: {name} launcher run ...; or as a program: env {name} ..."
+    if name in SHELL_WORDS:
+        return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
+    if name in FRAMEWORKS:
+        return f"pip install {FRAMEWORKS[name]} in the image, or put its environment's folder on PATH"
+    return "check the name, the working directory and PATH (a script needs its interpreter, too)"
+
+
 def refusal(name: str, error: Exception) -> LauncherError:
     """Return why a command cannot be started, as a shell would number it."""
     number = getattr(error, "errno", None)
     if number in (ENOENT, ENOTDIR):
-        fix = "check the name, the working directory and PATH (a script needs its interpreter, too)"
-        if name.startswith("-"):
-            fix = (
-                "flags of the launcher stand before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
-                "launcher run FLAGS -- COMMAND), or set their LAUNCHER_* variables"
-            )
         return CommandNotFound(
-            Problem("command-not-found", f"{name!r}: no such program", "command line", fix)
+            Problem("command-not-found", f"{name!r}: no such program", "command line", _find_fix(name))
         )
     if os.path.isdir(name):
         fix = "the name of a program or script in it"

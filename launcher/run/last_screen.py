@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from launcher.run.causes import ERROR, FIX
 from launcher.run.presentable import shorten_lines
 from launcher.run.verdict import End, Verdict
 
@@ -26,9 +27,10 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
     wanted = (
         STDERR_SHOWN if traceback_is_enough(verdict) else max(STDERR_SHOWN, room - len(verdict.traceback))
     )
-    stderr_room = min(len(verdict.stderr), wanted)
+    news = _leave_out_said(verdict)
+    stderr_room = min(len(news), wanted)
     traceback = _quoted(verdict.traceback, room - stderr_room)
-    stderr = [_cut(line) for line in verdict.stderr[len(verdict.stderr) - stderr_room :]]
+    stderr = [_cut(line) for line in news[len(news) - stderr_room :]]
     lines = list(head)
     if traceback:
         lines += [f"  traceback, from its {verdict.traceback_from}:", *(f"  | {line}" for line in traceback)]
@@ -43,6 +45,25 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
 def traceback_is_enough(verdict: Verdict) -> bool:
     """Whether the reason is known without many lines of what was written before."""
     return bool(verdict.traceback) or verdict.told is not None
+
+
+def _leave_out_said(verdict: Verdict) -> list[str]:
+    """Return its stderr without what stands above it word for word.
+
+    That is an error of a launcher that is the cause, and the same traceback of other ranks behind one agent.
+    """
+    lines = list(verdict.stderr)
+    size = len(verdict.traceback)
+    for place in range(len(lines) - size, -1, -1) if size else ():
+        if tuple(lines[place : place + size]) == tuple(verdict.traceback):
+            del lines[place : place + size]
+    for cause in verdict.causes[:CAUSES_SHOWN]:
+        error = f"{ERROR}{cause.code}] {cause.what}"
+        start = lines.index(error) if error in lines else len(lines)
+        fixes = [place for place in range(start, len(lines)) if lines[place] == FIX + cause.fix]
+        if fixes:
+            del lines[start : fixes[0] + 1]
+    return lines
 
 
 def _head(verdict: Verdict) -> Iterator[str]:

@@ -174,6 +174,7 @@ def _complete(
     ahead = None
     if told is not None:
         ahead = _told_to_stop(told)
+        causes = [cause for cause in causes if cause.code != "interrupted"]  # the same, as Python says it
     elif reason is not None:
         ahead = _stalled(_safe(reason))
     elif mismatch is not None:

@@ -107,7 +107,8 @@ def _read_remains(reader: Reader) -> None:
     # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables, of which the step's were left out
     for name, alone in REMAINS:
         if (reader.integer(name) or alone) > alone:
-            reader.sign(name, f"hand {STEP_ID} and the other SLURM_* into the container as well")
+            fix = f"hand {STEP_ID} and the other SLURM_* into the container as well"
+            reader.sign(name, f"{fix}; in a shell of a job: srun launcher run ..., or unset {name}")
 
 
 def _read_node_count(reader: Reader) -> int | None:

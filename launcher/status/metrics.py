@@ -100,7 +100,7 @@ def start_exporter(watch: Supervision, path: str, say: Callable[[str], None]) ->
     try:
         exporter = Exporter(path, watch.metrics_port, address)
     except OSError as error:
-        say(f"no metrics at {place}: {error.strerror}")
+        say(f"no metrics at {place}: {error.strerror}; the job goes on (--metrics-port names another port)")
         return None
     say(f"metrics of this node: {place}")
     return exporter

@@ -91,6 +91,33 @@ def test_a_script_that_is_not_there_is_no_start(tmp_path: Path, environ: dict[st
         assert "command-not-found" not in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("command", "fix"),
+    [
+        (["python train.py"], "launcher run -- python train.py"),
+        (["no-such train"], "launcher run -- no-such train"),
+        (["LR=1", "python"], "LR=1 launcher run ..."),
+        (["cd", "/tmp"], "sh -c 'cd ...'"),
+        ([""], "a variable of a script may be unset"),
+        (["horovodrun", "x"], "pip install horovod"),
+        (["pyhton", "x"], "check the name"),
+    ],
+)
+def test_a_command_that_is_no_program_is_told_what_it_looks_like(command: list[str], fix: str) -> None:
+    """Quotes around it, a variable before it, a word of the shell, a framework that is not installed."""
+    done = launch("run", "--", *command, environ={"PATH": str(Path(sys.executable).parent)})
+    assert done.returncode == 127
+    assert fix in done.stderr.splitlines()[-1]
+
+
+def test_a_launchers_own_error_is_not_repeated_by_the_verdict() -> None:
+    """`docker run IMAGE launcher rnu`: once by the command itself, once as the cause."""
+    done = launch("run", "--", sys.executable, "-m", "launcher", "rnu")
+    assert done.returncode == 64
+    assert done.stderr.count("'rnu' is no command") == 2
+    assert "cause: [usage] 'rnu' is no command" in done.stderr and "its stderr ended" not in done.stderr
+
+
 def test_what_nobody_would_notice_later_is_said_at_the_start(tmp_path: Path) -> None:
     """Once per node, and by nothing that is inside of the job."""
     script = tmp_path / "train.py"

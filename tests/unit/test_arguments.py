@@ -194,6 +194,10 @@ def test_real_processes_get_them(given: str) -> None:
         (("run", "--nproc_per_nod=2", "--", "true"), "--nproc-per-node in place of --nproc-per-nod; "),
         (("run", "--num-nodes", "2", "--", "true"), "--nnodes in place of --num-nodes; "),
         (("run", "-np", "2", "--", "true"), "--nproc-per-node in place of -np; "),
+        (("run", "--nprocpernode", "2", "--", "true"), "--nproc-per-node in place of --nprocpernode; "),
+        (("run", "--nproc", "2", "--", "true"), "--nproc-per-node in place of --nproc; "),
+        (("run", "--gpus", "2", "--", "true"), "--nproc-per-node in place of --gpus; "),
+        (("run", "--nodes", "2", "--", "true"), "--nnodes in place of --nodes; "),
         (("run", "--learning-rate", "2", "--", "true"), "launcher run --help; what belongs to your command"),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
         (("bandwidth", "--itters", "2"), "--iters in place of --itters"),
@@ -214,6 +218,26 @@ def test_an_unknown_flag_is_told_what_may_be_meant(words: tuple[str, ...], fix: 
     assert fix in problem.fix
     takes_command = words[0] in ("run", "rehearse")
     assert ("-- COMMAND ..." in problem.fix) is takes_command
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("rnu", "launcher run in place of launcher rnu"),
+        ("snapshto", "launcher snapshot in place of launcher snapshto"),
+        ("help", "launcher --help in place of launcher help"),
+        ("version", "launcher --version in place of launcher version"),
+        ("launch", "launcher run in place of launcher launch"),
+        ("python", "launcher run -- python ..."),
+        ("train.py", "launcher run -- train.py ..."),
+    ],
+)
+def test_a_word_that_is_no_command_is_told_what_may_be_meant(word: str, meant: str) -> None:
+    """The nearest command, what others call it, or how to run a program."""
+    with pytest.raises(UsageError) as refused:
+        dispatch((word, "x"), {})
+    (problem,) = refused.value.problems
+    assert problem.fix == f"{meant}; launcher --help lists the commands"
 
 
 def test_a_rehearsal_of_a_script_that_is_not_there_starts_no_node() -> None:

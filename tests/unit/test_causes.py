@@ -240,6 +240,14 @@ SPOKEN: dict[str, tuple[str, list[str]]] = {
         ["connection-refused"],
     ),
     "disk": (raised("OSError: [Errno 28] No space left on device"), ["disk-full"]),
+    "no NCCL": (raised("RuntimeError: Distributed package doesn't have NCCL built in"), ["no-nccl"]),
+    "module with the name of another": (
+        raised(
+            "AttributeError: partially initialized module 'torch' has no attribute 'ones' "
+            "(most likely due to a circular import)"
+        ),
+        ["module-hidden"],
+    ),
     "module": (raised("ModuleNotFoundError: No module named 'deepspeed'"), ["import-error"]),
     "module to run": ("/opt/env/bin/python3: No module named trainer\n", ["import-error"]),
     "library": (

@@ -138,6 +138,14 @@ def test_an_elastic_job_without_torch_is_an_error() -> None:
     status, code, text = refuse(*TRAIN, machine=NO_TORCH, nnodes="1:4", rdzv_endpoint="node0:29400")
     assert (status, code) == (69, "torch-missing")
     assert "1 to 4 nodes" in text and PYTHON in text
+    assert "--max-restarts" in text
+
+
+def test_torchrun_that_was_asked_for_without_torch_can_be_left_out() -> None:
+    """The launcher starts the processes itself; a fixed job on one node needs no other flag."""
+    status, code, text = refuse(*TRAIN, machine=NO_TORCH, engine="torchrun")
+    assert (status, code) == (69, "torch-missing")
+    assert "or leave out --engine torchrun: " in text and "--max-restarts" not in text
 
 
 def test_the_launchers_own_torch_does_where_the_commands_python_has_none() -> None:

@@ -214,6 +214,30 @@ def test_hosts_of_a_hostfile_with_their_slots(tmp_path: Path) -> None:
     assert code == "malformed-hostfile" and "[2, 3] processes" in what
 
 
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("# nodes\n10.0.0.4\n10.0.0.5 slots=x\n", ", line 3, '10.0.0.5 slots=x': expected an integer in 1.."),
+        ("10.0.0.4\nnode/5\n", ", line 2, 'node/5': expected a host name or an IP address"),
+        ("# nothing\n\n", ": expected one host at least, and no line names one"),
+        ("10.0.0.4\n10.0.0.4\n", ": expected hosts that occur once each, not '10.0.0.4' twice"),
+    ],
+)
+def test_what_is_wrong_in_a_hostfile_is_named_with_its_line(tmp_path: Path, text: str, wrong: str) -> None:
+    """Where to look, and what stands there."""
+    file = tmp_path / "hosts"
+    file.write_text(text)
+    code, what, _ = refusal(OnDisk(node()), hostfile=str(file))
+    assert code == "malformed-hostfile" and what.startswith(f"--hostfile {file}{wrong}")
+
+
+def test_a_hostfile_that_is_not_there_has_another_fix_than_its_lines(tmp_path: Path) -> None:
+    """The system's own words, and the flag that takes names."""
+    code, what, text = refusal(OnDisk(node()), hostfile=f"{tmp_path}/none")
+    assert (code, what) == ("malformed-hostfile", f"--hostfile {tmp_path}/none: No such file or directory")
+    assert "--hosts HOST,..." in text and "slots" not in text
+
+
 class OnDisk(RecordedHost):
     """A recorded machine on which files can be read."""
 

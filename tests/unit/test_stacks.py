@@ -171,6 +171,13 @@ def test_without_a_collective_the_minority_is_pointed_at_and_nothing_more() -> N
     assert lines == ["rank 0 waits in train (train.py:60)", "rank 1 waits in train (train.py:40)"]
 
 
+def test_who_imports_a_package_of_collectives_waits_for_nobody() -> None:
+    """Two ranks that are slow to import torch.distributed are in two places, which proves nothing."""
+    body = Frame(ALL_REDUCE.file, 1, "<module>")
+    lines = render_report([answer(0, SELECT, body, script(1)), answer(1, body, script(1))], 2)
+    assert len(lines) == 2 and not any("they wait" in line for line in lines)
+
+
 def test_the_python_below_a_shell_or_another_python_speaks_for_its_rank() -> None:
     """Wrappers wait for what they have started; that is where the job is."""
     shell = Answer(0, 1, "bash run.sh", "S", "wait4", "do_wait")

@@ -111,6 +111,31 @@ def test_the_screen_of_an_oom_kill() -> None:
     assert render_text(judge(dead(2, -9, stderr="epoch 3\n"), others, [OOM])) == KILLED
 
 
+def test_an_error_of_a_launcher_that_is_the_cause_is_not_quoted_again() -> None:
+    """What it said before stays, and so does an error that is another one."""
+    error = "launcher: error: [usage] no\nlauncher:   from: command line\nlauncher:   fix:  launcher --help\n"
+    cause = Cause("usage", "no", "launcher --help", False)
+    screen = render_text(judge(dead(0, 64, stderr=f"before\n{error}after\n"), [], [cause]))
+    assert screen.endswith("its stderr ended with:\nlauncher:   | before\nlauncher:   | after\n")
+    other = render_text(judge(dead(0, 64, stderr=error), [], [Cause("usage", "yes", "x", False)]))
+    assert "| launcher: error: [usage] no" in other
+
+
+def test_the_same_traceback_of_two_ranks_is_shown_once() -> None:
+    """An agent of torchrun has one stderr for all its workers."""
+    other = TRACEBACK.replace("line 3", "line 4")
+    screen = render_text(judge(dead(0, 1, stderr=f"{other}{TRACEBACK}between\n{TRACEBACK}"), [], [PYTHON]))
+    assert screen.count('File "train.py", line 3') == 1 and screen.count('File "train.py", line 4') == 1
+    assert screen.count("| between") == 1
+
+
+def test_ctrl_c_is_one_cause() -> None:
+    """That the launcher was told to stop; Python's own word for it says nothing more."""
+    interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "none is needed")
+    told = judge(dead(0, -2, asked=2), [], [interrupted], told="SIGINT")
+    assert [cause.code for cause in told.causes] == ["told-to-stop"]
+
+
 def test_the_screen_of_an_exception() -> None:
     """The traceback whole, the rest of stderr beside it, without secrets; what is left over."""
     first = dead(0, 1, stderr=f"starting\ntoken={SECRET}\n{TRACEBACK}")

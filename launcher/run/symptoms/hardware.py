@@ -119,6 +119,13 @@ SYMPTOMS = (
         False,
     ),
     Symptom(
+        "no-nccl",
+        ("Distributed package doesn't have NCCL built in",),
+        "this PyTorch is built without NCCL, as those for CPUs are",
+        "on CPUs init_process_group('gloo'), or without a backend's name; on GPUs a PyTorch with CUDA",
+        False,
+    ),
+    Symptom(
         "gpu-busy",
         ("CUDA-capable device(s) is/are busy or unavailable", "CUDA-capable devices are busy or unavailable"),
         "another process has the GPU for itself",

@@ -79,6 +79,13 @@ SYMPTOMS = (
         None,
     ),
     Symptom(
+        "module-hidden",
+        ("most likely due to a circular import", "partially initialized module"),
+        "modules import each other, or a file beside the script has the name of a library's module",
+        "rename such a file (torch.py, cuda.py, random.py): the traceback has it among the library's lines",
+        False,
+    ),
+    Symptom(
         "import-error",
         (
             "ModuleNotFoundError:",
