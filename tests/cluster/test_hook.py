@@ -16,8 +16,9 @@ import pytest
 
 from tests.cluster.conftest import need_namespaces
 from tests.mpis import find_mpi
-from tests.process.hooking import find_python, install, make_venv
+from tests.process.hooking import install, make_venv
 from tests.process.starting import ROOT, clean_environ
+from tests.pythons import need_python
 
 pytestmark = pytest.mark.root
 
@@ -140,9 +141,7 @@ def test_plain_python_is_one_rank(like: str, environment: Path) -> None:
 @pytest.fixture(scope="module", params=[sys.version_info[1], 8], ids=lambda minor: f"3.{minor}")
 def python(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return a Python with the hook: one that plans by itself, and one that asks the launcher's."""
-    found = sys.executable if request.param == sys.version_info[1] else find_python(request.param)
-    if found is None:
-        pytest.skip(f"no Python 3.{request.param} on this machine")
+    found = sys.executable if request.param == sys.version_info[1] else need_python(request.param)
     prefix = make_venv(tmp_path_factory.mktemp("hooked") / "venv", found)
     install(prefix)
     return str(prefix / "bin" / "python")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.leftovers import no_process_is_left
-from tests.process.hooking import find_python, install, make_venv
+from tests.process.hooking import install, make_venv
+from tests.pythons import need_python
 
 __all__ = ["no_process_is_left"]
 
@@ -21,10 +22,7 @@ def hooked(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def hooked_old(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the same of a Python in which planning cannot run."""
-    found = find_python(8)
-    if found is None:
-        pytest.skip("no Python 3.8 on this machine")
-    prefix = make_venv(tmp_path_factory.mktemp("hooked_old") / "venv", found)
+    prefix = make_venv(tmp_path_factory.mktemp("hooked_old") / "venv", need_python(8))
     install(prefix)
     return str(prefix / "bin" / "python")
 

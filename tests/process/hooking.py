@@ -33,16 +33,6 @@ NOT_THE_HOOKS = ("LC_CTYPE", "PYTHONPATH", "PWD", "SHLVL", "_", HOOKED)
 """What starting a program in one or another way changes."""
 
 
-def find_python(minor: int) -> str | None:
-    """Return pyenv's Python 3.minor of this machine, or Debian's."""
-    for pattern in (f"versions/3.{minor}.*/bin/python3.{minor}",):
-        found = sorted(Path("~/.pyenv").expanduser().glob(pattern))
-        if found:
-            return str(found[-1])
-    debian = f"/usr/bin/python3.{minor}"
-    return debian if os.path.exists(debian) else None
-
-
 def make_venv(folder: Path, python: str = sys.executable) -> Path:
     """Make a virtual environment of a Python, and return it."""
     subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)

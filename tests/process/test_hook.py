@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import glob
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import pytest
 from launcher.hook import STACK_SIGNAL
 from launcher.run.last_words import read_last_words
 from tests.process.starting import ROOT, clean_environ
+from tests.pythons import find_python
 
 ARM = "import launcher.hook; launcher.hook.arm()\n"
 FAILING = "def step(loss):\n    raise ValueError(f'loss is {loss}')\nstep('n\\x1ban')\n"
@@ -40,10 +40,9 @@ def interpreters() -> list[str]:
     """Return one interpreter for each version from 3.8 on that this machine has, ours first."""
     found = {sys.version_info[1]: sys.executable}
     for minor in range(8, 16):
-        patterns = (f"~/.pyenv/versions/3.{minor}.*/bin/python", f"/usr/bin/python3.{minor}")
-        paths = [path for pattern in patterns for path in sorted(glob.glob(os.path.expanduser(pattern)))]
-        if paths:
-            found.setdefault(minor, paths[-1])
+        python = find_python(minor)
+        if python:
+            found.setdefault(minor, python)
     return list(found.values())
 
 

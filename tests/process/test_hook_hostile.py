@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.hooking import RANK, find_python, install, make_prefix, make_venv, run, write_dump
+from tests.process.hooking import RANK, install, make_prefix, make_venv, run, write_dump
 from tests.process.starting import ROOT
+from tests.pythons import need_python
 
 HOST = """
 #include <Python.h>
@@ -96,9 +97,7 @@ def test_nothing_can_be_written_anywhere(each_hooked: str, tmp_path: Path) -> No
 def test_the_launchers_python_is_gone(hooked_old: str, tmp_path: Path) -> None:
     """Another Python has nobody to ask then, and says why."""
     folder = tmp_path / "old"
-    found = find_python(8)
-    assert found is not None
-    prefix = make_prefix(folder, found)
+    prefix = make_prefix(folder, need_python(8))
     path = install(prefix)
     path.write_text(path.read_text().replace(sys.executable, "/nowhere/python"))
     done = run(prefix / "bin" / "python", write_dump(tmp_path), **RANK)

@@ -15,7 +15,6 @@ import pytest
 from launcher.hook.line import HEAD
 from tests.process.hooking import (
     RANK,
-    find_python,
     hook,
     install,
     make_prefix,
@@ -26,6 +25,7 @@ from tests.process.hooking import (
     write_dump,
 )
 from tests.process.starting import ROOT
+from tests.pythons import need_python
 
 SYSTEM = "/usr/bin/python3"
 
@@ -35,17 +35,9 @@ def list_files(folder: Path) -> set[str]:
     return {str(path) for path in folder.rglob("*") if "__pycache__" not in path.parts}
 
 
-def need(minor: int) -> str:
-    """Return a Python 3.minor, or skip."""
-    python = find_python(minor)
-    if python is None:
-        pytest.skip(f"no Python 3.{minor} on this machine")
-    return python
-
-
 def make(layout: str, minor: int, folder: Path) -> Path:
     """Make an environment of a layout."""
-    python = need(minor)
+    python = need_python(minor)
     if layout == "venv":
         return make_venv(folder / "venv", python)
     if layout == "conda":
@@ -227,7 +219,7 @@ def test_a_python_that_does_not_run(tmp_path: Path) -> None:
 
 def test_an_old_python(tmp_path: Path) -> None:
     """3.7 has no command line at that moment, and no posix_spawn."""
-    done = hook("install", "--prefix", need(7))
+    done = hook("install", "--prefix", need_python(7))
     assert (done.returncode, "needs 3.8 or newer" in done.stderr) == (64, True)
 
 
