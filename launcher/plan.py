@@ -204,7 +204,8 @@ def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
         nodes, node = found[Fact.NODE_COUNT].claim, found[Fact.NODE_RANK].claim
         per_node = f"{each.value} per node ({each.origin})"
         origins["local_size"] = per_node
-        origins["world_size"] = f"{nodes.value} nodes ({nodes.origin}) x {per_node}"
+        counted = "1 node" if nodes.value == 1 else f"{nodes.value} nodes"
+        origins["world_size"] = f"{counted} ({nodes.origin}) x {per_node}"
         origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
         origins["local_rank"] = "counted on this node"
     told = {"hosts": "addresses as the nodes have told them"} if met else {}

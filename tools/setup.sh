@@ -130,15 +130,18 @@ setup_project() {
   PATH=$VENV/bin:$PATH
 }
 
+# make_command PYTHON MODULE FILE: a program that runs the module's main.
+make_command() { printf '#!%s\nfrom %s import main\n\nmain()\n' "$1" "$2" >"$3" && chmod +x "$3"; }
+
 make_project() {
   local site python=$1/bin/python
   "$PYTHON" -m venv "$1" && "$python" -m pip install --quiet --editable "${CHECKOUT}[test]" &&
     site=$(site_of "$1") &&
     # Python leaves out a folder that is not there: the main job does not need the second.
     printf '%s\n' "$(stack_dir)$site" "$FRAMEWORKS_DIR$site" >"$1$site/frameworks.pth" &&
-    # The one command of the frameworks that people type, with this environment's interpreter.
-    printf '#!%s\nfrom torch.distributed.run import main\n\nmain()\n' "$python" >"$1/bin/torchrun" &&
-    chmod +x "$1/bin/torchrun" && PYTHONPATH=$CHECKOUT "$python" -m launcher.bundle
+    # The commands of the frameworks that people type, with this environment's interpreter.
+    make_command "$python" torch.distributed.run "$1/bin/torchrun" &&
+    make_command "$python" accelerate.commands.accelerate_cli "$1/bin/accelerate" && PYTHONPATH=$CHECKOUT "$python" -m launcher.bundle
 }
 
 setup_mpis() {

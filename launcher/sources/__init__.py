@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 
 from launcher.environ import Reader
-from launcher.errors import Problem, UsageError
+from launcher.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence
@@ -109,6 +109,7 @@ def gather(
 
     Raises:
         UsageError: ``only`` names no source, or one that cannot be imported.
+        EnvironmentUntrusted: ``only`` names a source that nothing in the environment is of.
     """
     evidence: list[Evidence] = []
     reads: set[str] = set()
@@ -129,9 +130,23 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
             if any(environ.get(marker) for marker in row.markers):
                 yield row.name, _import(row.name)
     elif only in NAMES:
+        _check_present(environ, TABLE[NAMES.index(only)])
         yield only, _import(only)
     elif only != "manual":
         yield only, _import_foreign(only, typed)
+
+
+def _check_present(environ: Mapping[str, str], row: Row) -> None:
+    """Refuse to believe what says nothing: each node of a job would take itself for a single machine."""
+    if not any(environ.get(marker) for marker in row.markers):
+        raise EnvironmentUntrusted(
+            Problem(
+                "source-absent",
+                f"--source {row.name}, but none of {', '.join(row.markers)} is set: expected one of them",
+                "command line and environment",
+                f"start the command where {row.name} does, or leave --source (LAUNCHER_SOURCE) out",
+            )
+        )
 
 
 def _import(name: str) -> Read:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.errors import EXIT_USAGE, HardwareMissing, LauncherError, UsageError
+from launcher.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.flag_values import PROCESS_LIMIT
 from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
 from launcher.model import Fact, Trust
@@ -366,6 +366,15 @@ def test_a_foreign_source_that_is_none_is_a_usage_error(path: str) -> None:
     """A wrong --source is named, with those that exist; it is no bug of the launcher."""
     with pytest.raises(UsageError, match="unknown-source"):
         plan_job({}, RecordedHost({"environ": {}}), read_options({"source": path}, {}), ())
+
+
+def test_a_source_of_which_nothing_is_set_is_not_believed() -> None:
+    """--source slurm without srun: each node would be a job of its own."""
+    slurm = read_options({"source": "slurm"}, {})
+    with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
+        plan_job({"PATH": "/bin"}, RecordedHost({"environ": {}}), slurm, ("true",))
+    assert "SLURM_PROCID" in str(caught.value) and "leave --source" in str(caught.value)
+    plan_job({}, RecordedHost({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
 
 
 def test_a_key_for_a_job_that_reaches_no_node_by_ssh_is_refused() -> None:
