@@ -9,6 +9,7 @@ import sys
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
+from textwrap import TextWrapper
 from typing import Any, NamedTuple
 
 from tests.oracles.environments import SOURCES, Process, processes, source_of
@@ -20,6 +21,7 @@ PAGE = Path(ROOT) / "docs" / "frameworks-consumers.md"
 BEGIN, END = "<!-- begin: consumers -->\n", "<!-- end: consumers -->"
 WHY = "where-a-library-does-not-agree"
 DEADLINE_S = 240.0
+_PROSE = TextWrapper(120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 class Difference(NamedTuple):
@@ -126,12 +128,12 @@ def render_head() -> str:
 
 def render_reasons() -> str:
     """Return the list of what does not agree, and why."""
-    lines = [
-        f"- **{library.title}** ({', '.join(f'`{name}`' for name in reason.cases)}): {reason.why}\n"
+    points = [
+        f"- **{library.title}** ({', '.join(f'`{name}`' for name in reason.cases)}): {reason.why}"
         for library in LIBRARIES
         for reason in library.reasons
     ]
-    return "".join(lines)
+    return "".join(f"{_PROSE.fill(point)}\n" for point in points)
 
 
 def render() -> str:

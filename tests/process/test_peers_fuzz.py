@@ -148,7 +148,7 @@ def test_frames_of_a_node_of_the_job_are_no_fault_of_ours(frames: list[bytes]) -
         last.say(make_hello(1, 2))
         last.say({"is": "ended", "status": 0, "record": None})
         last.hear("start")
-        live.hub.hear_own({"is": "ended", "status": 0, "record": None})
+        live.hear_own({"is": "ended", "status": 0, "record": None})
         assert last.hear("over")
         assert live.faults == []
         last.socket.close()
@@ -179,7 +179,7 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
         caller.hear("start")
         caller.say({**GOOD["failed"], "is": "failed"})
         say_raw(caller, render({"is": "ended", "status": 1, "record": {"x": "\u00e9" * 30_000}}))
-        live.hub.hear_own({"is": "ended", "status": 0, "record": None})
+        live.hear_own({"is": "ended", "status": 0, "record": None})
         assert caller.hear("over")["status"] == 1
         assert live.faults == []
         caller.socket.close()
