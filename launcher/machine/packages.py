@@ -29,8 +29,11 @@ BUILT_FOR_MPI = {"mpi4py": ("mpi4py",), "horovod": ("horovod/torch", "horovod/te
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
 """Whose library that is; all that has the library of MPICH takes MPICH's place."""
+_BEGIN = b"\0libmpi"
 _NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)(?=\0)")
-_BINARY_BYTES = 16 << 20
+_BINARY_BYTES, _PIECE_BYTES = 16 << 20, 1 << 20
+_NAME_BYTES = 40
+"""More than a name has that is cut by the end of a piece."""
 
 
 @frozen
@@ -85,7 +88,7 @@ def _built_for(folder: str, name: str) -> str:
         return ""
     files = [file for part in BUILT_FOR_MPI[name] for file in _binaries(os.path.join(folder, part))]
     try:
-        needed = {match for file in files for match in _NEEDED.findall(_beginning(file))}
+        needed = {name for file in files for name in _find_mpi(file)}
     except OSError:
         return ""
     families = {FAMILIES.get(name.decode("ascii"), "") for name in needed}
@@ -99,6 +102,22 @@ def _binaries(folder: str) -> list[str]:
         return []
 
 
-def _beginning(path: str) -> bytes:
+def _find_mpi(path: str) -> set[bytes]:
+    """Return the names of MPI libraries in the first piece of a binary that has any.
+
+    Horovod's have many MiB: a search for a text is 20 times as fast as one for a pattern, and the names of
+    what is needed stand together, near the beginning.
+    """
     with open(path, "rb") as file:
-        return file.read(_BINARY_BYTES)
+        before = b""
+        for _ in range(_BINARY_BYTES // _PIECE_BYTES):
+            piece = file.read(_PIECE_BYTES)
+            data = before + piece
+            if _BEGIN in data:
+                found = set(_NEEDED.findall(data))
+                if found:
+                    return found
+            if len(piece) < _PIECE_BYTES:
+                break
+            before = data[-_NAME_BYTES:]
+    return set()

@@ -69,6 +69,8 @@ def test_starters_on_path(tmp_path: Path) -> None:
         (b"\x7fELF\0libmpi.so.12\0libmpi.so.40\0", ""),
         (b"\x7fELF\0libc.so.6\0", ""),
         (b"", ""),
+        *((bytes((1 << 20) - cut) + b"\0libmpi.so.12\0", "MPICH") for cut in (0, 1, 5, 13, 14)),
+        (b"\0libmpich.a\0" + bytes(3 << 20) + b"\0libmpi.so.40\0", "Open MPI"),
     ],
 )
 def test_what_a_package_was_built_for(tmp_path: Path, content: bytes, family: str) -> None:
