@@ -1,8 +1,9 @@
 """Hooks of MkDocs: what docs/ links to outside of itself becomes a page of the site.
 
 There is no public address of the repository that links could lead to, so the site carries these files:
-Markdown as a page with a name of its own, any other file as a page with its text, a folder as a list of
-its files. On disk the links stay as they are, for those who read the pages in the checkout.
+Markdown as a page with a name of its own, a picture as it is, any other file as a page with its text, a
+folder as a list of its files. On disk the links stay as they are, for those who read the pages in the
+checkout.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ NAMED = {
 WIDE = ("comparison.md", "troubleshooting.md")
 """Pages whose tables need the room beside them."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
+PICTURE = ".svg"
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 CODE = re.compile(r"<pre.*?</pre>|<code>([^<]*)</code>", re.DOTALL)
 WHOLE = '<span class="whole">{}</span>'
@@ -51,6 +53,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         text = page_text(path)
         if not path.startswith(f"{DOCS}/"):
             files.append(File.generated(config, page_name(path), content=text))
+        if path.endswith(PICTURE):
+            continue
         todo.extend(target for target in linked(text, path) if not target.startswith(f"{DOCS}/"))
     return files
 
@@ -97,6 +101,8 @@ def page_name(path: str) -> str:
     """Return the name of the page that shows a file of the checkout."""
     if path.startswith(f"{DOCS}/"):
         return path.removeprefix(f"{DOCS}/")
+    if path.endswith(PICTURE):
+        return f"files/{path}"
     return NAMED.get(path, f"files/{path}.md")
 
 
@@ -113,7 +119,7 @@ def relink(text: str, path: str) -> str:
 
 
 def page_text(path: str) -> str:
-    """Return the Markdown that shows a file or folder of the checkout."""
+    """Return the Markdown that shows a file or folder of the checkout; of a picture what it holds."""
     place = ROOT / path
     if place.is_dir():
         names = sorted(f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names)
@@ -121,7 +127,7 @@ def page_text(path: str) -> str:
         base = posixpath.basename(path)
         return f"# {path}\n\n" + "".join(f"- [{row}]({base}/{row})\n" for row in rows)
     text = place.read_text(encoding="utf-8")
-    if place.suffix == ".md":
+    if place.suffix in (".md", PICTURE):
         return text
     language = LANGUAGES.get(place.suffix, "text")
     return f"# {path}\n\n````{language}\n{text}````\n"

@@ -164,6 +164,18 @@ def test_a_file_outside_of_docs_is_a_page(built: tuple[Path, str]) -> None:
     assert "process_count_per_instance" in text
 
 
+def test_a_picture_outside_of_docs_is_shown(built: tuple[Path, str], pages: dict[Path, Page]) -> None:
+    """The plots of a report, which the page of measurements leads to."""
+    shown = [
+        (path.parent / unquote(link)).resolve()
+        for path, page in pages.items()
+        for link in page.fetched
+        if link.endswith(".svg")
+    ]
+    assert [path for path in shown if not path.read_text(encoding="utf-8").count("<svg")] == []
+    assert built[0] / "files/benchmarks/reports" in {path.parent.parent for path in shown}
+
+
 def test_the_environment_is_the_one_that_setup_makes() -> None:
     """One list, in two places."""
     setup = (CHECKOUT / "tools" / "setup.sh").read_text(encoding="utf-8")
