@@ -121,8 +121,9 @@ def flow_once(stage: Stage, way: Way, blocks: int, growth: float) -> Flow:
         cpu = cpu_ns(helpers)
         started = time.monotonic()
         job.tell_ranks(signal.SIGUSR1)
-        complete = reader.read_all(started + LIMIT_S)
-        passed = PROCESSES * blocks * BLOCK_BYTES if complete else reader.count / growth
+        written = PROCESSES * blocks * BLOCK_BYTES
+        complete = reader.read_all(started + LIMIT_S, written)
+        passed = written if complete else reader.count / growth
         return Flow(passed / MIB, reader.last - started, (cpu_ns(helpers) - cpu) / 1e9, complete)
     finally:
         reader.close()
@@ -136,12 +137,12 @@ def check_lines(stage: Stage, way: Way) -> Check:
     reader = _Reader(job, kept)
     try:
         job.tell_ranks(signal.SIGUSR1)
-        if not reader.read_all(time.monotonic() + LIMIT_S):
+        written = PROCESSES * CHECKED_BLOCKS * BLOCK_BYTES
+        if not reader.read_all(time.monotonic() + LIMIT_S, written):
             raise job.trouble(f"4 MiB did not come through in {LIMIT_S:g} s")
         arrived = Counter(line[-(LINE_BYTES - 1) :] for line in b"".join(kept).split(b"\n"))
         wanted = [line for pid in job.ranks for line in block(pid).splitlines()]
         broken = sum(max(0, CHECKED_BLOCKS - arrived[line]) for line in wanted)
-        written = PROCESSES * CHECKED_BLOCKS * BLOCK_BYTES
         text = f"{100 * broken * LINE_BYTES / written:.2g} % damaged" if broken else "all whole"
         if LOGS in way.options:
             text += ", files complete" if _bytes_below(stage) >= written else ", files INCOMPLETE"
@@ -184,8 +185,14 @@ class _Reader:
         self.kept = kept
         self.nowhere = os.open(os.devnull, os.O_WRONLY)
 
-    def read_all(self, deadline: float) -> bool:
-        """Read until every process has written all and nothing more comes; False at the deadline."""
+    def read_all(self, deadline: float, least: int) -> bool:
+        """Read until every process has written all, as much has come, and nothing more does.
+
+        Open MPI 5 takes all that its ranks write, and is silent for a while before it passes it on.
+
+        Returns:
+            False at the deadline.
+        """
         reports = self.job.report_descriptor()
         while time.monotonic() < deadline:
             ready, _, _ = select.select([self.job.stdout, reports], [], [], QUIET_S)
@@ -197,7 +204,7 @@ class _Reader:
                     raise self.job.trouble("its stdout ended early")
                 self.last = time.monotonic()
                 self.count += size
-            if not ready and len(self.job.finished) == PROCESSES:
+            if not ready and len(self.job.finished) == PROCESSES and self.count >= least:
                 return True
         return False
 
