@@ -6,21 +6,22 @@ All problems are reported together: never one per attempt, and never a guess in 
 from __future__ import annotations
 
 from launcher.contradictions import check_below, check_hosts, check_process
+from launcher.environ import is_loopback
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.ledger import IDENTITY, RULE, STARTED, Ledger
+from launcher.inherited import sift_inherited
+from launcher.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger
 from launcher.master import DEFAULT_PORT, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.options import Options
 from launcher.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
 from launcher.scope import add_local_size, decide_scope, settle_processes
+from launcher.topology import find_node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any
 
-DEFAULTS = "torch_env"
-"""The source of the names that people and images set, too."""
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
 
@@ -30,6 +31,7 @@ def decide(
     options: Options,
     machine: Machine,
     *,
+    is_own: Callable[..., bool],
     starts_processes: bool = False,
     starts_job: bool = False,
 ) -> tuple[Allocation, Ledger]:
@@ -39,6 +41,7 @@ def decide(
         evidence: What the sources know, inside first.
         options: What the user asked for.
         machine: This node; only its GPU count matters here.
+        is_own: Whether a name or an address is literally this node's.
         starts_processes: What we are to run starts the processes of a node itself.
         starts_job: It even starts those of other nodes, as mpirun does.
 
@@ -51,23 +54,32 @@ def decide(
     ledger = Ledger(evidence, options)
     alone = starts_job and _is_head(ledger)
     if not alone:
-        _add_single_machine(ledger)
+        _add_single_machine(ledger, is_own)
     scope = Scope.NODE if alone else decide_scope(ledger, machine, starts_processes=starts_processes)
     node_range = None if scope is Scope.PROCESS else read_range(ledger)
     settle_range(ledger, node_range)
     task = "" if alone else next((item.task for item in evidence if item.task), "")
-    settled = _settle_head(ledger, machine) if alone else _settle(ledger, machine, scope, node_range, task)
+    if alone:
+        settled = _settle_head(ledger, machine)
+    else:
+        settled = _settle(ledger, machine, scope, node_range, task, is_own)
     check_hosts(ledger)
     if ledger.problems:
         raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
     hosts = ledger.settle(Fact.HOSTS)
-    settled["hosts"] = hosts if isinstance(hosts, tuple) else ()
+    listed = isinstance(hosts, tuple) and settled["node_count"] in (None, len(hosts))
+    settled["hosts"] = hosts if listed else ()
     source = _name_sources(ledger)
     return Allocation(source=source, scope=scope, node_range=node_range, task=task, **settled), ledger
 
 
 def _settle(
-    ledger: Ledger, machine: Machine, scope: Scope, node_range: tuple[int, int] | None, task: str
+    ledger: Ledger,
+    machine: Machine,
+    scope: Scope,
+    node_range: tuple[int, int] | None,
+    task: str,
+    is_own: Callable[..., bool],
 ) -> dict[str, Any]:
     """Settle who we are, and where rank 0 is.
 
@@ -81,7 +93,7 @@ def _settle(
     else:
         settled, at_start = _settle_node(ledger, machine, node_range)
         single = settled["node_count"] == 1
-    address, port = settle_master(ledger, single, scope, at_start=at_start)
+    address, port = settle_master(ledger, single, scope, is_own, at_start=at_start)
     return {**settled, "master_addr": address, "master_port": port, "ranks_at_start": at_start}
 
 
@@ -105,12 +117,21 @@ def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
     return {"node_rank": None, "node_count": None, "ranks_at_start": True, **nowhere}
 
 
-def _add_single_machine(ledger: Ledger) -> None:
+def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
     # Only where there is no sign of anything: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
     known = any(ledger.about(fact) for fact in facts)
     signs = [sign for item in ledger.evidence for sign in item.signs]
+    if not any(claim.source != DEFAULTS or ledger.speakers for fact in facts for claim in ledger.about(fact)):
+        signs += _sign_master(ledger, is_own)
     if known and not signs:
+        return
+    if not signs and ledger.options.text("source", "manual") != "manual":
+        ledger.missing(
+            f"{ledger.options.origins('source')[0]} says neither which node nor which rank this is, and no "
+            "other source is asked",
+            "leave it out, or pass --nnodes N --node-rank R --master-addr HOST; --nnodes 1 for one node",
+        )
         return
     if not signs:
         nothing = "nothing in the environment speaks of other nodes"
@@ -123,16 +144,30 @@ def _add_single_machine(ledger: Ledger) -> None:
         ledger.problems.append(
             Problem(
                 "no-identity",
-                f"{origin} but nothing says which node or rank this is",
+                f"{origin} but no source knows which node or rank this is",
                 "command line" if origin.startswith("--") else "environment",
                 fix,
             )
         )
 
 
+def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str, str]]:
+    """Return a master that is another machine as a sign of several nodes, whatever names it."""
+    fix = "pass --nnodes N --node-rank R, or unset {} for a single machine"
+    elsewhere = [
+        claim
+        for claim in ledger.about(Fact.MASTER_ADDR)
+        if claim.trust is not Trust.ASKED
+        and not is_loopback(str(claim.value))
+        and not is_own(str(claim.value))
+    ]
+    return [(claim.origin, fix.format(claim.origin.partition("=")[0])) for claim in elsewhere]
+
+
 def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
     # RANK=0 and WORLD_SIZE=1 are what images carry as defaults: no answer to a sign of several nodes
-    found = [claim for claim in ledger.about(count) if claim.value != 1 or claim.source != DEFAULTS]
+    by_hand = {DEFAULTS, *(item.source for item in ledger.evidence if item.lone)}
+    found = [claim for claim in ledger.about(count) if claim.value != 1 or claim.source not in by_hand]
     return bool(found and ledger.about(index))
 
 
@@ -146,7 +181,12 @@ def _settle_node(
     """
     ledger.settle(Fact.RANK)  # for the contradictions among what the starters themselves say
     ledger.settle(Fact.WORLD_SIZE)
-    for claim in [*ledger.about(Fact.RANK), *ledger.about(Fact.WORLD_SIZE)]:
+    known, ranks = ledger.about(Fact.NODE_RANK), ledger.about(Fact.RANK)
+    for claim in [*ranks, *ledger.about(Fact.WORLD_SIZE)]:
+        if claim.fact is Fact.RANK and known and claim.source not in ledger.speakers:
+            continue  # a RANK without a world, or of a world of one: an image's
+        if claim.fact is Fact.WORLD_SIZE and not any(rank.source == claim.source for rank in ranks):
+            continue  # a world without a rank may count processes
         if claim.fact is Fact.RANK:
             fact, trust = Fact.NODE_RANK, Trust.DERIVED  # starters may order the nodes differently
         elif node_range is None:
@@ -182,6 +222,7 @@ def _settle_task(ledger: Ledger) -> dict[str, int | None]:
 
 def _settle_process(ledger: Ledger) -> dict[str, int | None]:
     """Settle a launcher started once per process: nothing that is not stated or proven is added."""
+    sift_inherited(ledger)
     add_local_size(ledger)
     local_size, world = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.WORLD_SIZE)
     rank = ledger.number(Fact.RANK)
@@ -238,11 +279,13 @@ def _add_nodes(ledger: Ledger) -> None:
 
 
 def _is_in_blocks(ledger: Ledger, rank: int, local: int | None, size: int, world: int | None) -> bool:
+    """Whether the rank stands in blocks in an even job, and cannot have been dealt to another node."""
     nodes = ledger.number(Fact.NODE_COUNT)
-    if nodes is None or world != nodes * size or rank % size != local:
+    if nodes is None or local is None or world != nodes * size:
         return False
+    block, dealt = find_node(rank, local, size, nodes)
     stated = ledger.findings[Fact.NODE_COUNT].claim.trust <= Trust.STATED
-    return stated and (rank // nodes != local or rank % nodes == rank // size)
+    return stated and block is not None and dealt in (None, block)
 
 
 def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:

@@ -18,8 +18,19 @@ if TYPE_CHECKING:
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
 PORT_LIMIT = 65536
-MPI_STARTERS = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID")
+MPI_STARTERS = (
+    *("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),  # beside these, unless half of them was left out
+)
 """One of these is set in every process that an mpirun or mpiexec started."""
+STARTERS = (
+    *MPI_STARTERS,
+    *("PMI_RANK", "PMI_ID", "FLUX_TASK_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK"),
+    *("HOROVOD_RANK", "SLURM_STEP_ID"),
+)
+"""One of these is set in every process whose starter hands on the variables of the process that called it."""
+OWN_PLACE = "own name "
+"""How the origin of a node's place in the user's list of hosts begins."""
 MEETS_AT_MASTER = ("static", "c10d")
 """Rendezvous of torchrun whose endpoint is a node of the job, and not a server of its own (etcd)."""
 _DIGITS_LIMIT = 10
@@ -49,7 +60,8 @@ def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
     return int(digits)
 
 
-def _is_host(text: str) -> bool:
+def is_host(text: str) -> bool:
+    """Whether a text can be the name or the address of a host."""
     if text.startswith("::"):
         return _ANYWHERE.issuperset(text)
     ends = text[:1] + text[-1:]
@@ -65,7 +77,7 @@ def parse_host(text: str) -> str:
     host = text.strip(" \t\r\n")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    if not _is_host(host) or host.count(":") == 1:
+    if not is_host(host) or host.count(":") == 1:
         raise Malformed("a host name or an IP address, without a port")
     return host
 
@@ -143,14 +155,22 @@ class Reader:
     """What one source reads, claims and complains about.
 
     ``starts_job``: we start the processes of all nodes, so that nodes count on which nothing was started.
+    ``node_count``: how many nodes the user has asked for, None for no number.
     """
 
     def __init__(
-        self, source: str, environ: Mapping[str, str], host: Host, *, starts_job: bool = False
+        self,
+        source: str,
+        environ: Mapping[str, str],
+        host: Host,
+        *,
+        starts_job: bool = False,
+        node_count: int | None = None,
     ) -> None:
         self.source = source
         self.host = host
         self.starts_job = starts_job
+        self.node_count = node_count
         self.names: set[str] = set()
         self._environ = environ
         self._claims: list[Claim] = []
@@ -159,6 +179,10 @@ class Reader:
         self._signs: list[tuple[str, str]] = []
         self.starts: Scope | None = None
         self.seals = False
+        self.in_order = True
+        self.even = False
+        self.most_nodes: int | None = None
+        self.lone = False
         self.task = ""
 
     def text(self, name: str) -> str | None:
@@ -172,6 +196,12 @@ class Reader:
     def has(self, name: str) -> bool:
         """Whether a variable is set and not empty."""
         return self.text(name) is not None
+
+    def matching(self, prefix: str, suffix: str) -> list[str]:
+        """Return the names of variables that are set, begin and end so and have something between, sorted."""
+        least = len(prefix) + len(suffix)
+        names = [n for n in self._environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
+        return sorted(name for name in names if self.has(name))
 
     def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
         """Return a variable as an integer; None if unset, None and a problem if malformed."""
@@ -195,6 +225,18 @@ class Reader:
         if value is not None:
             self.claim(fact, value, name, trust)
         return value
+
+    def confirm(self, name: str, value: int | None, said: str) -> None:
+        """Report a variable that says another number than one which must be the same."""
+        if value is None or self.text(name) is None:
+            return
+        found = self.integer(name)
+        if found is not None and found != value:
+            self.problem(
+                "contradiction",
+                f"{self.origin(name)} but {self.origin(said)}: the same number expected",
+                f"correct or unset {name} or {said}",
+            )
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
         """State a fact that a variable holds as a host (a port after it is dropped)."""
@@ -227,7 +269,12 @@ class Reader:
             self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
 
     def sign(self, name: str, fix: str) -> None:
-        """Name a variable that hints at several nodes without saying which one this is."""
+        """Name a variable that hints at several nodes without saying which one this is.
+
+        It counts for nothing where the user has asked for one node.
+        """
+        if self.node_count == 1:
+            return
         self._signs.append((self.origin(name), fix))
 
     def note(self, sentence: str) -> None:
@@ -266,6 +313,10 @@ class Reader:
             tuple(self._problems),
             tuple(self._notes),
             self.task,
+            self.in_order,
+            self.even,
+            self.most_nodes,
+            self.lone,
         )
 
 

@@ -6,13 +6,22 @@ from launcher.environ import PORT_LIMIT, Malformed, parse_host_port, parse_int
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 ROLES = ("chief", "worker", "ps", "evaluator")
 """The roles of a task of TensorFlow, in its own order."""
 LOST_AFTER_LEAST_S = 5.0
 PROCESS_LIMIT = 4096
 """More processes on one node than any node has GPUs or cores."""
+UNCATCHABLE = ("KILL", "STOP")
+NOT_PASSED_ON = (
+    *UNCATCHABLE,
+    "CHLD",  # about our own children
+    *("SEGV", "BUS", "FPE", "ILL"),  # our own faults: blocked, they
+    *("ABRT", "TRAP", "SYS"),  # would leave us hanging instead of dying
+    *("TTIN", "TTOU"),  # about our own use of the terminal
+)
+"""Signals that arrive at the launcher and go no further: nothing can be sent instead of them."""
 
 
 def parse_port(text: str) -> int:
@@ -97,14 +106,15 @@ def parse_signal(text: str) -> int:
     """Return the number of a signal that a process can be told: ``TERM``, ``SIGTERM`` or ``15``.
 
     Raises:
-        Malformed: No such signal, or one that nobody can pass on (KILL, STOP).
+        Malformed: No such signal, or one that no process can catch (KILL, STOP).
     """
     import signal
 
     name = text.strip().upper().removeprefix("SIG")
     number = parse_int(name) if name.isdecimal() else getattr(signal, f"SIG{name}", None)
-    if not isinstance(number, int) or number not in signal.valid_signals() or number in (9, 19):
-        raise Malformed("the name or number of a signal, but KILL and STOP")
+    never = {getattr(signal, f"SIG{one}") for one in UNCATCHABLE}
+    if not isinstance(number, int) or number not in signal.valid_signals() - never:
+        raise Malformed(f"the name or number of a signal, but {' and '.join(UNCATCHABLE)}")
     return int(number)
 
 
@@ -114,10 +124,25 @@ def parse_signal_map(text: str) -> tuple[tuple[int, int], ...]:
     try:
         numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
     except Malformed:
-        raise Malformed("ARRIVING=SENT by name or number, such as TERM=USR1 or TERM=USR1,INT=USR1") from None
+        what = f"ARRIVING=SENT by name or number, but no {' or '.join(UNCATCHABLE)}, which nothing can catch"
+        raise Malformed(f"{what}; such as TERM=USR1 or TERM=USR1,INT=USR1") from None
     if len({arriving for arriving, _ in numbers}) < len(numbers):
         raise Malformed("each arriving signal once")
+    _require_passed_on(arriving for arriving, _ in numbers)
     return numbers
+
+
+def _require_passed_on(arriving: Iterable[int]) -> None:
+    """Refuse signals that never get further than the launcher, which would make a row that does nothing."""
+    import signal
+
+    kept = {getattr(signal, f"SIG{name}") for name in NOT_PASSED_ON}
+    if kept.isdisjoint(arriving):
+        return
+    names = ", ".join(one.name.removeprefix("SIG") for one in sorted(signal.Signals) if one not in kept)
+    raise Malformed(
+        f"an arriving signal that the launcher passes on: {names}, or a number between the last two"
+    )
 
 
 def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:

@@ -256,6 +256,28 @@ FLAGS = (
     ),
     Flag("on_stall", "report|stop", "what to do then (report)", one_of("report", "stop"), group="watch"),
     Flag(
+        "meeting",
+        "",
+        "look whether the processes of the job get connected to each other, and warn if they do not",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
+        "meeting_timeout",
+        "S",
+        "how long they may run without before that is said (300)",
+        parse_seconds,
+        group="watch",
+    ),
+    Flag(
+        "require_meeting",
+        "",
+        "end the job with status 78 then, and where all end without having met",
+        None,
+        group="watch",
+    ),
+    Flag(
         "preemption",
         "auto|azure|aws|gcp|off",
         "who is asked whether this machine is taken back (auto: if the platform says it can be)",

@@ -124,19 +124,19 @@ class Host:
         """Whether a name or an address is this node's, by what it is called or by what it resolves to."""
         return bool(self.own_places((name,)))
 
+    def is_called(self, *names: str) -> bool:
+        """Whether one of these names and addresses is literally this node's; nothing is resolved."""
+        own, hostname = self.own_addresses(), self.hostname()
+        return any(_is_called(name, own, hostname) for name in names)
+
     def own_places(self, names: Sequence[str]) -> list[int]:
         """Return the places in a list of names and addresses at which this node stands.
 
         Nothing is resolved where a name or an address is literally ours: a resolver that is down takes
         seconds for each name.
         """
-        own, called = self.own_addresses(), self.hostname().partition(".")[0]
-
-        def is_called(name: str) -> bool:
-            is_address = name.replace(".", "").isdecimal()
-            return name in own or (not is_address and name.partition(".")[0] == called != "")
-
-        places = [place for place, name in enumerate(names) if is_called(name)]
+        own, hostname = self.own_addresses(), self.hostname()
+        places = [place for place, name in enumerate(names) if _is_called(name, own, hostname)]
         return places or [place for place, name in enumerate(names) if not own.isdisjoint(self.resolve(name))]
 
     def resolve(self, name: str) -> frozenset[str]:
@@ -361,6 +361,12 @@ class Host:
             words = stat.rpartition(")")[2].split()[:2]
             parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
         return tuple(lines)
+
+
+def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
+    is_address = name.replace(".", "").isdecimal()
+    called = hostname.partition(".")[0]
+    return name in own or (not is_address and name.partition(".")[0] == called != "")
 
 
 def _read(path: str) -> bytes:

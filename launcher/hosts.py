@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.environ import Malformed, Reader, parse_hosts, parse_int
+from launcher.environ import OWN_PLACE, Malformed, Reader, parse_hosts, parse_int
 from launcher.errors import Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
@@ -96,7 +96,7 @@ def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
     places = reader.host.own_places(listed.hosts)
     if len(places) == 1:
         reader.claim(
-            Fact.NODE_RANK, places[0], f"own name {listed.hosts[places[0]]} in {listed.origin}", trust
+            Fact.NODE_RANK, places[0], f"{OWN_PLACE}{listed.hosts[places[0]]} in {listed.origin}", trust
         )
         return
     known = sorted(reader.host.own_addresses())

@@ -6,18 +6,25 @@ from launcher.environ import MEETS_AT_MASTER, is_loopback
 from launcher.ledger import Ledger
 from launcher.model import Fact, Scope, Trust
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"
 ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
 
 
-def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool) -> tuple[str, int]:
+def settle_master(
+    ledger: Ledger, single: bool, scope: Scope, is_own: Callable[..., bool], *, at_start: bool
+) -> tuple[str, int]:
     """Settle address and port.
 
     Args:
         ledger: What is known.
         single: All processes run on this node.
         scope: How often the launcher was started.
+        is_own: Whether one of some names and addresses is literally this node's.
         at_start: Ranks are given out at the start, perhaps at a server that is no node of the job.
 
     Returns:
@@ -25,6 +32,7 @@ def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool)
         port; 0 stands for one that is free.
     """
     if single:
+        _leave_out_elsewhere(ledger, is_own)
         # Before circumstance: mpirun's idea of its own name need not resolve inside a container
         ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
     if ledger.options.switch("standalone") and scope is Scope.NODE:
@@ -43,12 +51,24 @@ def settle_master(ledger: Ledger, single: bool, scope: Scope, *, at_start: bool)
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
             _fix_address(ledger.origin(Fact.MASTER_ADDR)),
         )
-    if port == 0 and not (single and scope is Scope.NODE):
+    if port == 0 and scope is Scope.PROCESS and ledger.options.switch("standalone"):
+        ledger.contradiction(
+            "--standalone is for one launcher per node, but the platform has started each process",
+            "leave --standalone out, or pass --scope node for a job of its own on each node",
+        )
+    elif port == 0 and not (single and scope is Scope.NODE):
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_PORT)} is a port that each launcher would choose by itself",
             "name a port that is free on node 0",
         )
     return str(address), port
+
+
+def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:
+    """Leave out a master that a variable puts on another machine than the only node."""
+    claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
+    away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
+    ledger.leave_out(away, "all processes are on this node, and it is no name or address of it")
 
 
 def _miss_address(ledger: Ledger) -> None:
@@ -84,7 +104,8 @@ def _check_rank_0_is_master(ledger: Ledger) -> None:
     if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:
         return
     per_node = found.claim.fact is Fact.NODE_RANK
-    for claim in ledger.about(Fact.NODE_RANK):
+    places = [claim for item in ledger.evidence for claim in item.claims if claim.fact is Fact.NODE_RANK]
+    for claim in places:
         first, there = found.claim.value == 0, claim.value == 0
         if claim.source == master.source and ((first and not there) or (per_node and there and not first)):
             ledger.contradiction(

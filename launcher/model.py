@@ -118,6 +118,12 @@ class Evidence:
         problems: What is malformed or missing in the variables it read.
         notes: Sentences for ``launcher plan``.
         task: What this process is called, if it is one of the job that has no rank: ``"ps 0"``.
+        in_order: Nodes are numbered in the order of their lowest ranks. mpirun's daemons are not where an
+            idle head or another order of hosts comes first.
+        even: It starts as many processes on every node of its count.
+        most_nodes: An allocation that the job's processes cannot leave has so many nodes; None if it does
+            not say. The job need not use them all.
+        lone: Its world of one can be a person's or an image's own: no answer to a sign of several nodes.
     """
 
     source: str
@@ -128,6 +134,10 @@ class Evidence:
     problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     task: str = ""
+    in_order: bool = True
+    even: bool = False
+    most_nodes: int | None = None
+    lone: bool = False
 
 
 @frozen
@@ -447,6 +457,23 @@ class Preemption:
 
 
 @frozen
+class Contact:
+    """That the processes of the job are to be seen connected to each other.
+
+    Attributes:
+        timeout_s: How long they may run without before that is said.
+        required: Whether a job whose processes do not meet is a failure.
+        spans_nodes: Whether they are to be connected to another node, too.
+        of_agent: Whether they are the children of an agent, which is the only one that we start.
+    """
+
+    timeout_s: float
+    required: bool = False
+    spans_nodes: bool = False
+    of_agent: bool = False
+
+
+@frozen
 class Supervision:
     """How processes are watched, stopped and reported, where the launcher stays.
 
@@ -467,6 +494,7 @@ class Supervision:
         preemption: Who is asked whether this machine is to be taken back; None for nobody.
         metrics_port: Where metrics of this node are served; 0 for nowhere.
         metrics_towards: Node 0, in whose network that is; empty where there is one node.
+        contact: Whether the processes are to meet; None where nothing is looked at.
     """
 
     grace_s: float = 30.0
@@ -484,6 +512,7 @@ class Supervision:
     preemption: Preemption | None = None
     metrics_port: int = 0
     metrics_towards: str = ""
+    contact: Contact | None = None
 
 
 @frozen

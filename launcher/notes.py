@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.command.line import may_be_shell
 from launcher.engines.agents import Request
 from launcher.engines.choice import MPIRUN, Choice
 from launcher.flags import find_unknown
@@ -46,16 +47,39 @@ def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
     return describe_marker(environ)
 
 
-def warn_job(case: Case, agent: Agent | None, network: Sequence[str]) -> tuple[str, ...]:
+def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
     """Return what is said at the start, too: the job may not be what it was meant to be.
 
     Args:
         case: The job.
         agent: Who starts its processes, unless we do.
         network: What is worth a word about the network.
+        host: The machine.
+
+    Raises:
+        LauncherError: It is certain that each process, or node, would be a job of its own.
     """
     unheard = [note for note in network if note.startswith(VERIFY)]
-    return (*unheard, *note_unheard(case.options, agent), *table.warn(case), *_note_cpus(case, agent))
+    return (
+        *unheard,
+        *note_unheard(case.options, agent),
+        *table.warn(case, host),
+        *_note_cpus(case, agent),
+        *_check_shell(case),
+    )
+
+
+def _check_shell(case: Case) -> tuple[str, ...]:
+    """Return that a shell file may start processes of its own for each process; loaded only for a shell.
+
+    Raises:
+        LauncherError: It is certain, or that each node would be a job of its own.
+    """
+    if not may_be_shell(case.argv):
+        return ()
+    from launcher.engines.shells import check_shell
+
+    return check_shell(case)
 
 
 def _note_cpus(case: Case, agent: Agent | None) -> tuple[str, ...]:

@@ -113,6 +113,10 @@ class Options:
         """Return these options, less what ``inner`` (nearer to the processes) says otherwise."""
         return Options({**self._given, **inner._given})
 
+    def without(self, *dests: str) -> Options:
+        """Return these options less some flags."""
+        return Options({dest: given for dest, given in self._given.items() if dest not in dests})
+
     def without_platforms(self) -> Options:
         """Return these options without what a platform set for torchrun's agent alone."""
         agents = {flag.dest for flag in FLAGS if flag.group == "torchrun"}
@@ -122,6 +126,7 @@ class Options:
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
         reader = Reader("manual", {}, Host())
+        reader.even = True  # the user names the nodes to answer how many processes each has
         if not self._is_platforms("standalone"):
             _claim_standalone(reader, self._given.get("standalone"))
         backend = self.text("rdzv_backend", "static")
@@ -229,6 +234,9 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
         one, two = given.get(dest), given.get(other)
         if one and two and one.value and two.value and (one.is_typed or two.is_typed):
             yield _exclude(one, two)
+    looks, demand = given.get("meeting"), given.get("require_meeting")
+    if looks and demand and demand.value and not looks.value and (looks.is_typed or demand.is_typed):
+        yield _exclude(looks, demand)
     each = given.get("nproc_per_node")
     if each is not None and each.is_typed:  # roles say how many tasks there are, and where
         yield from (_exclude(each, given[dest]) for dest in ROLE_FLAGS if dest in given)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.engines.agents import plan_engine, refuse_framework, refuse_roles
-from launcher.engines.choice import Choice
+from launcher.engines.choice import WITH_WORKERS, Choice
 from launcher.frameworks import horovod, table
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import GLOO
@@ -105,14 +105,19 @@ def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Ma
     wiring = plan_network(host, environ, options, allocation, topology, machine)
     interface = find_interface(wiring.settings, environ)
     facts = (allocation, topology, machine, origins, forks, interface, shape.meeting, shape.script)
-    case = Case(request.argv, options, environ, *facts)
+    case = Case(
+        request.argv, options, environ, *facts, agent.engine if agent else "", request.own is not None
+    )
     argv = table.plan_argv(case) if agent is None else request.argv
     beside = tuple(table.plan_companions(case)) if agent is None else ()
+    if agent is not None and request.own is not None and not request.starts_job:
+        agent = replace(agent, settings=(*agent.settings, *table.plan_wrapped(case)))
     if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
         agent = replace(agent, settings=(*agent.settings, *wiring.settings))
     peers = plan_channel(case, agent) if request.own is None else None
     preemption = plan_preempted(options, environ, agent, forks)
-    if agent is not None and (peers is not None or preemption is not None):
+    must_meet = choice.engine in WITH_WORKERS and _must_meet(options, topology)
+    if agent is not None and (peers is not None or preemption is not None or must_meet):
         agent = replace(agent, stays=True)
     return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
 
@@ -177,6 +182,12 @@ def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
 
 
+def _must_meet(options: Options, topology: Topology) -> bool:
+    """Whether the launcher has to look whether the processes meet, which an agent does not do."""
+    wanted = options.switch("require_meeting") and options.switch("meeting", True)
+    return wanted and topology.world_size != 1
+
+
 def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
     """Return how the launchers of all nodes find each other; loaded only where there may be several."""
     allocation = case.allocation
@@ -184,7 +195,7 @@ def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
         return None
     from launcher.peers.plan import plan_peers
 
-    used = frozenset({horovod.find_port(case)} if case.horovod.kind == GLOO else ())
+    used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
     return plan_peers(case.options, allocation, agent, case.environ, used)
 
 

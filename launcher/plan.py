@@ -7,6 +7,7 @@ frozen values.
 
 from __future__ import annotations
 
+from launcher.engines.choice import WITH_WORKERS
 from launcher.environ import MPI_STARTERS, shorten
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.case import Case
@@ -80,7 +81,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    warnings = warn_job(case, agent, parts.wiring.notes)
+    warnings = warn_job(case, agent, parts.wiring.notes, host)
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
     return Plan(
         allocation=case.allocation,
@@ -94,7 +95,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         unset=plan_unset(topology, environ, case.forks),
         widen_cpus=_widens_cpus(case),
         bind=parts.binding.mode,
-        supervision=_plan_watch(parts, host, proof),
+        supervision=_plan_watch(parts, host, proof, stays=stays),
         network=parts.wiring.node.network if parts.wiring.node else None,
         peers=parts.peers,
         findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
@@ -108,8 +109,8 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     )
 
 
-def _plan_watch(parts: Parts, host: Host, proof: Proof | None) -> Supervision:
-    """Return how the processes of this node are watched.
+def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
+    """Return how the processes of this node are watched; ``stays``: the launcher does.
 
     Raises:
         LauncherError: They cannot be watched as the user asks for.
@@ -120,12 +121,24 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None) -> Supervision:
     return plan_supervision(
         parts.case.options,
         parts.case.topology,
+        starts_node=parts.case.forks,
         of_agent=parts.agent is not None,
         companion_count=len(parts.beside),
         proof=proof,
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
+        blind=_find_blindness(parts, stays=stays),
     )
+
+
+def _find_blindness(parts: Parts, *, stays: bool) -> str:
+    """Return why the launcher cannot see whether the processes of this node meet; empty if it can."""
+    case, agent = parts.case, parts.agent
+    if not case.forks:
+        return "the platform has started the processes, one launcher for each"
+    if agent is not None and agent.engine not in WITH_WORKERS:
+        return f"{agent.engine} starts the processes"
+    return "" if stays or agent is None else f"the launcher becomes {agent.engine}"
 
 
 def _list_shown(shape: Shape) -> tuple[Place, ...]:

@@ -16,7 +16,7 @@ from launcher.machine.gpu_facts import GpuFacts, parse_gpu
 from launcher.machine.gpu_use import GpuUse
 from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
-from launcher.machine.network import Interface
+from launcher.machine.network import Interface, find_source
 from launcher.machine.packages import Package
 from launcher.master import DEFAULT_PORT
 from launcher.model import Gpu, Layout
@@ -130,16 +130,21 @@ class RecordedHost(Host):
         return name if isinstance(name, str) else "recorded"
 
     def resolve(self, name: str) -> frozenset[str]:
-        """Return nothing: names mean what they mean here, not there."""
-        return frozenset()
+        """Return the recorded addresses of a name; none of any other: names mean what they mean there."""
+        found = mapping(self._data.get("resolved")).get(name)
+        return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
     def is_root(self) -> bool:
         """Return whether the recorded user was root."""
         return bool(self._data.get("root"))
 
     def address_towards(self, target: str) -> str | None:
-        """A recorded machine has no routes."""
-        return None
+        """Return the recorded answer, or what the recorded routes say; of other names nothing is known."""
+        told = mapping(self._data.get("towards"))
+        if target in told:
+            address = told[target]
+            return address if isinstance(address, str) else None
+        return find_source(self.interfaces(), self.routes(), target)
 
     def free_port(self) -> int:
         """Return the port that is used if nothing is known: a recorded machine listens nowhere."""

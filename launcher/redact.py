@@ -21,6 +21,7 @@ PUBLIC_PREFIXES = (
     *("HYDRA_", "I_MPI_", "JSM_NAMESPACE_", "LSB_", "MPICH_", "MPIEXEC_", "MPIR_", "MPI_LOCAL"),
     *("MV2_", "OMPI_", "OPAL_", "ORTE_", "PALS_", "PET_", "PMIX_", "PMI_", "POD_", "PRTE_"),
     *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_"),
+    *("AWS_BATCH_JOB_", "DMLC_", "LSF_PM_", "MA_", "MLP_", "PBS_"),
     # what frameworks and fabrics read
     *("CUDA_", "FI_", "GLOO_", "GOMP_", "HCOLL_", "HOROVOD_", "KMP_", "MASTER_", "NCCL_"),
     *("NVIDIA_", "OMP_", "SHARP_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "UCX_"),
@@ -46,7 +47,16 @@ PUBLIC_NAMES = frozenset(
         *("AZUREML_PROCESS_COUNT", "AZUREML_ROOT_RUN_ID", "AZUREML_RUN_ID"),
         *("AZUREML_TARGET_TYPE", "_AZUREML_CR_START_RAY", "CCP_NODES", "CLUSTER_SPEC"),
         *("HOSTNAME", "JOB_COMPLETION_INDEX", "KUBERNETES_SERVICE_HOST"),
-        *("KUBERNETES_SERVICE_PORT", "PBS_JOBID", "PBS_NODEFILE", "TF_CONFIG"),
+        *("KUBERNETES_SERVICE_PORT", "K_MPI_JOB_ROLE", "MPI_HOST", "RUNAI_NUM_OF_GPUS", "TF_CONFIG"),
+        *("ALPS_APP_PE", "BEAKER_LEADER_REPLICA_HOSTNAME", "DSTACK_MASTER_NODE_IP"),
+        *("BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "COBALT_JOBSIZE"),
+        *("COBALT_NODEFILE", "DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "LOADL_PROCESSOR_LIST"),
+        *("LWS_GROUP_SIZE", "LWS_LEADER_ADDRESS", "LWS_WORKER_INDEX", "MPIRUN_NPROCS", "MPIRUN_RANK"),
+        *("MS_NODE_ID", "MS_WORKER_NUM", "NGC_ARRAY_INDEX", "NGC_ARRAY_SIZE", "NHOSTS", "OAR_NODEFILE"),
+        *("PADDLE_NNODES", "PADDLE_TRAINERS_NUM", "PADDLE_TRAINER_ID", "PE_HOSTFILE", "PJM_NODE"),
+        *("RANK_ID", "RANK_SIZE", "TORCHX_RANK0_HOST", "TPU_WORKER_HOSTNAMES", "TPU_WORKER_ID"),
+        *("_CONDOR_NPROCS", "_CONDOR_PROCNO"),
+        *("DET_CHIEF_IP", "DET_KUBERNETES_JOB_PARALLELISM", "DET_SLOT_IDS", "INITIAL_CLUSTER_SIZE"),
         *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "SM_HOSTS"),
         *("SM_NETWORK_INTERFACE_NAME", "SM_NUM_CPUS", "SM_NUM_GPUS", "SM_RESOURCE_CONFIG"),
         *("GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
@@ -54,6 +64,8 @@ PUBLIC_NAMES = frozenset(
     )
 )
 
+_HARMLESS_PART = "PRIVATE_IPV4_ADDRESS"
+"""Of AWS Batch: an address inside of a network."""
 # In capitals; a name that holds one of them anywhere is never public.
 _SECRET_PARTS = (
     *("AUTH", "BEARER", "CONNECTIONSTRING", "CONNECTION_STRING", "COOKIE", "CREDENTIAL", "JWT"),
@@ -219,6 +231,7 @@ def printable(text: str) -> str:
 
 
 def _sounds_secret(upper_name: str) -> bool:
+    upper_name = upper_name.replace(_HARMLESS_PART, "ADDRESS")
     words = upper_name.replace(".", "_").replace("-", "_").split("_")
     return (
         any(part in upper_name for part in _SECRET_PARTS)

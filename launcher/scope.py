@@ -9,6 +9,7 @@ from __future__ import annotations
 from launcher.errors import HardwareMissing, Problem
 from launcher.ledger import RULE, STARTED, Ledger
 from launcher.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
+from launcher.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process computes on all GPUs of its node."""
@@ -21,8 +22,20 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
     has started one launcher per node, unless the platform shows that there are several.
     """
     asked = ledger.options.text("scope", "auto")
+    several = _find_several(ledger)
+    if several is not None:
+        if asked == Scope.NODE.value:
+            ledger.contradiction(
+                f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
+                "processes of this node",
+                "leave it out, or have the platform start one launcher per node",
+            )
+        return Scope.PROCESS
     if asked != "auto":
         return Scope(asked)
+    speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
+    if not starts_processes and any(item.starts is Scope.PROCESS for item in speaking):
+        return Scope.PROCESS
     for item in ledger.evidence:
         if item.starts is Scope.PROCESS and starts_processes and _is_one_per_node(item):
             return Scope.NODE
@@ -31,6 +44,20 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
         if any(claim.fact in STARTED for claim in item.claims):
             return _compare_sizes(ledger, machine, starts_processes)
     return Scope.NODE
+
+
+def _find_several(ledger: Ledger) -> Claim | None:
+    """Return what shows that several processes were started on this node, and which of them this is.
+
+    It is said by a source that gives this process its rank: then a platform around it, which starts one
+    launcher per node, has started what started this.
+    """
+    ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
+    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
+        for claim in ledger.about(fact):
+            if claim.source in ranked and isinstance(claim.value, int) and claim.value > alone:
+                return claim
+    return None
 
 
 def _is_one_per_node(item: Evidence) -> bool:
@@ -49,11 +76,26 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     if starts_processes:
         return Scope.NODE
     wanted, origin = processes_wanted(ledger, machine)
-    if wanted == 1:
+    if wanted == 1 or _outnumbers_nodes(ledger):
         return Scope.PROCESS
     if local_size is None:
+        if _is_above_its_node(ledger):
+            return Scope.PROCESS
         ledger.problems.append(_ambiguous(ledger, wanted, origin))
     return Scope.NODE
+
+
+def _outnumbers_nodes(ledger: Ledger) -> bool:
+    """Whether more were started than there are nodes: some share theirs, so that none is an agent."""
+    world = ledger.number(Fact.WORLD_SIZE)
+    counts = (ledger.number(Fact.NODE_COUNT), *(item.most_nodes for item in ledger.evidence))
+    return world is not None and any(count is not None and world > count for count in counts)
+
+
+def _is_above_its_node(ledger: Ledger) -> bool:
+    """Whether the index of what was started cannot be that of its node."""
+    rank, node = ledger.number(Fact.RANK), ledger.number(Fact.NODE_RANK)
+    return rank is not None and node is not None and rank > node
 
 
 def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
@@ -139,20 +181,32 @@ def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
 
 
 def add_local_size(ledger: Ledger) -> None:
-    """Work out how many were started on this node where the platform does not say (Azure ML)."""
+    """Work out how many were started on this node where no variable says so, as far as that is certain."""
     if ledger.about(Fact.LOCAL_SIZE):
         return
     world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
-    rank, local_rank = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
-    node_rank = ledger.number(Fact.NODE_RANK)
-    if world == 1:
-        ledger.add(Fact.LOCAL_SIZE, 1, ledger.origin(Fact.WORLD_SIZE), Trust.DERIVED)
-    elif world and nodes and world % nodes == 0:
-        origin = f"{ledger.origin(Fact.WORLD_SIZE)} over {ledger.origin(Fact.NODE_COUNT)}"
-        ledger.add(Fact.LOCAL_SIZE, world // nodes, origin, Trust.DERIVED)
-    elif rank is not None and local_rank is not None and node_rank and rank > local_rank:
-        # Platforms that name a node rank place in blocks: rank = node_rank * local_size + local_rank
-        size, rest = divmod(rank - local_rank, node_rank)
-        if rest == 0:
-            origin = f"{ledger.origin(Fact.RANK)} with {ledger.origin(Fact.NODE_RANK)}, in blocks"
-            ledger.add(Fact.LOCAL_SIZE, size, origin, Trust.DERIVED)
+    if not world or (world > 1 and not nodes):
+        return
+    count = nodes or 1
+    if count in (1, world):  # every node has a process
+        size, why = world // count, ""
+    elif world % count == 0 and _fills_evenly(ledger, ledger.findings[Fact.NODE_COUNT].claim.source):
+        size, why = world // count, " over " + ledger.origin(Fact.NODE_COUNT)
+        if not _fits(ledger, size, count):
+            return
+    else:
+        return
+    ledger.add(Fact.LOCAL_SIZE, size, f"{ledger.origin(Fact.WORLD_SIZE)}{why}", Trust.DERIVED)
+
+
+def _fills_evenly(ledger: Ledger, source: str) -> bool:
+    return any(item.even and item.source == source for item in ledger.evidence)
+
+
+def _fits(ledger: Ledger, size: int, nodes: int) -> bool:
+    """Whether this process can stand where its numbers say if every node runs as many as this one."""
+    rank, local, node = map(ledger.number, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK))
+    if rank is None or local is None:
+        return True
+    places = [place for place in find_node(rank, local, size, nodes) if place is not None]
+    return local < size and (node in places if node is not None else bool(places))

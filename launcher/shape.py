@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.allocation import decide
 from launcher.command.line import plan_argv
+from launcher.contradictions import check_topology
 from launcher.engines.agents import Request, count_processes, read_request, refuse_idle, refuse_per_process
 from launcher.engines.choice import MPIRUN
 from launcher.errors import EnvironmentUntrusted, Problem
@@ -32,6 +33,10 @@ from launcher.topology import plan_topology
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+
+NAMED_NODES = ("standalone", "nnodes", "node_rank")
+"""Flags that say how many nodes there are, and which one this is."""
 
 
 @frozen
@@ -70,18 +75,23 @@ def decide_shape(
         LauncherError: What is wrong, by name, all at once.
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
-    options = request.options
+    outer, options = options, request.options
     refuse_idle(request)
     _refuse_arguments(options, request)
-    script = read_script(request.argv, host) if request.own is None else Script()
+    script = read_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)
     starter = request.starter or table.name_roles(options)
+    if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
+        from launcher.engines.counts import check_counts
+
+        check_counts(request, outer, gathered.evidence, machine, starter, host.is_called)
     allocation, ledger = decide(
         gathered.evidence,
         request.options,
         machine,
+        is_own=host.is_called,
         starts_processes=starter is not None,
         starts_job=request.starts_job,
     )
@@ -93,7 +103,10 @@ def decide_shape(
     if allocation.master_port == 0:
         allocation = replace(allocation, master_port=host.free_port())
     each = _count_processes(ledger, request, allocation) if forks else 1
-    topology = table.plan_topology(options, allocation, environ) or plan_topology(allocation, each)
+    by_role = table.plan_topology(options, allocation, environ)  # nodes of servers alone have no ranks
+    topology = by_role or plan_topology(allocation, each)
+    if by_role is None:
+        check_topology(ledger, topology, host.is_called)
     if topology.world_size == 1:
         request = unnamed  # one worker has nobody to be told of, and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
@@ -103,7 +116,15 @@ def decide_shape(
 def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
     source = options.get("source")
     typed = source is not None and source.is_typed
-    found = gather(environ, host, options.text("source") or None, typed=typed, starts_job=leads)
+    nodes = options.get("nnodes")
+    found = gather(
+        environ,
+        host,
+        options.text("source") or None,
+        typed=typed,
+        starts_job=leads,
+        node_count=nodes.value if nodes and isinstance(nodes.value, int) else None,
+    )
     if options.get("hosts") or options.get("hostfile") or leads:
         from launcher.hosts import read_listed, require_hosts
 
@@ -121,7 +142,8 @@ def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str
 
     Before anything is counted: one process has all GPUs of its node.
     """
-    if request.options.framework or environ.get("TF_CONFIG") or not names_workers(script):
+    known = request.options.framework or environ.get("TF_CONFIG") or request.own is not None
+    if known or not names_workers(script):
         return request
     options = name_framework(request.options, TENSORFLOW, f"{script.path} uses {STRATEGY}")
     return replace(request, options=options)

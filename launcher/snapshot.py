@@ -23,7 +23,8 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "mpiruns": ["/usr/bin/mpirun"],
      "nccl_plugins": ["/opt/amazon/ofi-nccl/lib/libnccl-net.so"],
      "files": {"/etc/nccl.conf": "NCCL_IB_SL=1"},
-     "vm_size": "Standard_ND96isr_H100_v5"}
+     "vm_size": "Standard_ND96isr_H100_v5",
+     "towards": {"node0": "10.0.0.5"}, "resolved": {"node0": ["10.0.0.4"]}}
 
 Secrets never enter: only variables on an allow-list of names are written, and what looks like a
 secret inside their values is taken out (`launcher.redact`).
@@ -31,15 +32,17 @@ secret inside their values is taken out (`launcher.redact`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
 
 from launcher import __version__
-from launcher.errors import Unavailable
+from launcher.environ import is_host
+from launcher.errors import LauncherError, Unavailable
 from launcher.fabrics.facts import IMEX_CHANNELS
 from launcher.fabrics.reading import TOPOLOGYD, read_configured, read_mpi_choice, read_topologies
 from launcher.host import Host
-from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, is_azure, read_vm
+from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, Vm, is_azure, read_vm
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.cpus import render_cpu_list
 from launcher.machine.driver import FILE as DRIVER
@@ -50,9 +53,13 @@ from launcher.machine.network import Interface
 from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.sysfs import natural_order
 from launcher.model import Layout
+from launcher.options import read_options
+from launcher.plan import plan_job
 from launcher.recorded import HOME, VERSION
 from launcher.redact import is_public_name, redact, redact_argv
 from launcher.sources.hydra import PROXY_NAMES
+from launcher.sources.indexed_job import HOSTS_FILE, INDEX
+from launcher.sources.signs import HOST_FILES, NODE_FILE
 
 PYTHONS = ("", "python", "python3")
 """Whose torch is written down: that of the launcher's own Python, and of those that commands name."""
@@ -119,10 +126,24 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "sysfs": {**_read_sysfs(host), **_read_files_of_devices(host, gpus)},
         "verbs": None if verbs is None else sorted(verbs, key=natural_order),
         "nccl_plugins": list(host.nccl_plugins(environ)),
-        **_describe_fabric(host, environ),
+        **_describe_files(host, environ),
         "mpirun": _describe_mpi(host, environ),
         **_describe_checked(host, environ),
         "root": host.is_root(),
+        **_describe_names(host, environ),
+    }
+
+
+def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return what names of other nodes mean here, and from where they are reached: all that a plan asks."""
+    if host.is_recorded():
+        return {}
+    asked = _Asked(host)
+    with contextlib.suppress(LauncherError):  # there is no plan, and what it asked until then counts
+        plan_job(environ, asked, read_options({}, environ), ())
+    return {
+        "towards": {redact(name): address for name, address in sorted(asked.towards.items())},
+        "resolved": {redact(name): sorted(found) for name, found in sorted(asked.resolved.items())},
     }
 
 
@@ -139,8 +160,8 @@ def _describe_gpus(gpus: tuple[GpuFacts, ...]) -> list[dict[str, object]]:
     return [describe_gpu(gpu) for gpu in gpus] if any(gpu.address for gpu in gpus) else []
 
 
-def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the size of the VM, and the files that the choice of a fabric looks at."""
+def _describe_files(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the size of the VM, and the files that the choice of a fabric and the sources look at."""
     certain = is_azure(host, environ)
     vm = read_vm(environ) or (host.ask_vm() if certain else None)
     witness = _Witness(host)
@@ -155,7 +176,23 @@ def _describe_fabric(host: Host, environ: Mapping[str, str]) -> dict[str, object
         for path, text in witness.told.items()
         if isinstance(text, str) and (path.startswith("/") or text.strip() == ASSET_TAG)
     }
+    files |= {path: redact(text) for path, text in _read_hosts(host, environ).items()}
     return {"vm_size": vm.size if vm and vm.size else None, "files": {**listed, **files}}
+
+
+def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the files of hosts that sources look at: a batch system's, our own line of /etc/hosts."""
+    found = {}
+    for name in (NODE_FILE, *(name for name, _ in HOST_FILES)):
+        path = environ.get(name)
+        text = host.read_text(path) if path else None
+        if path and text is not None:
+            words = dict.fromkeys(line.split()[0] for line in text.splitlines() if line.strip())
+            found[path] = "\n".join(word for word in words if is_host(word))
+    if environ.get(INDEX):
+        lines = (host.read_text(HOSTS_FILE) or "").splitlines()
+        found[HOSTS_FILE] = "\n".join(line for line in lines if host.hostname() in line.split())
+    return found
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
@@ -270,6 +307,31 @@ class _Witness(Host):
 
     def verbs_devices(self) -> frozenset[str] | None:
         return self._host.verbs_devices()
+
+
+class _Asked(Host):
+    """A machine that remembers which names it was asked for, and what it said."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__(host.root)
+        self._host = host
+        self.towards: dict[str, str | None] = {}
+        self.resolved: dict[str, frozenset[str]] = {}
+
+    def resolve(self, name: str) -> frozenset[str]:
+        return self.resolved.setdefault(name, self._host.resolve(name))
+
+    def address_towards(self, target: str) -> str | None:
+        return self.towards.setdefault(target, self._host.address_towards(target))
+
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        return self._host.netmasks()
+
+    def hostname(self) -> str:
+        return self._host.hostname()
+
+    def ask_vm(self) -> Vm | None:
+        return None  # it is asked once, for the snapshot itself
 
 
 def render_snapshot(snapshot: Mapping[str, object]) -> str:

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from launcher.errors import Problem, Unavailable, UsageError
 from launcher.host import Host
-from launcher.model import STDERR, STDOUT, Preemption, Proof, Route, Supervision, Topology
+from launcher.model import STDERR, STDOUT, Contact, Preemption, Proof, Route, Supervision, Topology
 from launcher.options import Options
 
 BOTH = STDOUT | STDERR
+MEETING_TIMEOUT_S = 300.0
 
 
 def plan_supervision(
     options: Options,
     topology: Topology,
     *,
+    starts_node: bool = True,
     of_agent: bool = False,
     companion_count: int = 0,
     proof: Proof | None = None,
     preemption: Preemption | None = None,
     towards: str = "",
+    blind: str = "",
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
+    ``starts_node``: all processes of the node are ours to start.
     ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
     restarts are its own. ``companion_count``: how many processes run beside the ranks. ``towards``: node 0
-    of several; empty for one.
+    of several; empty for one. ``blind``: why it cannot be seen whether the processes meet; empty if it can.
 
     Raises:
-        UsageError: Options that exclude each other.
+        UsageError: Options that exclude each other, or that cannot be honoured here.
     """
     restarts = _read_restarts(options, topology)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
@@ -48,6 +52,40 @@ def plan_supervision(
         preemption=preemption,
         metrics_port=int(options.number("metrics_port", 0)),
         metrics_towards=towards,
+        contact=_plan_contact(options, topology, blind, of_agent=of_agent),
+    )
+
+
+def _plan_contact(options: Options, topology: Topology, blind: str, *, of_agent: bool) -> Contact | None:
+    """Return what is to be seen of the processes of a job; None for a lone one, and where nothing is.
+
+    Raises:
+        UsageError: They have to meet, and the launcher cannot see whether they do.
+    """
+    if (topology.world_size or 1) == 1 or not options.switch("meeting", True):
+        return None
+    required = options.switch("require_meeting")
+    if blind:
+        if required:
+            raise UsageError(_cannot_look(options.origins("require_meeting")[0], blind, has_agent=of_agent))
+        return None
+    if not topology.places:
+        return None
+    timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
+    return Contact(timeout_s, required, topology.spans_nodes, of_agent)
+
+
+def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
+    other = (
+        "" if has_agent else ", or let the platform start one launcher per node, which starts the processes"
+    )
+    name = asked.partition("=")[0]
+    leave = f"leave out {asked}" if asked.startswith("-") else f"unset {name}"
+    return Problem(
+        "cannot-look",
+        f"{asked}: {blind}, and the launcher cannot look whether they meet",
+        "command line and environment",
+        f"{leave}{other}",
     )
 
 

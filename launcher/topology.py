@@ -52,3 +52,15 @@ def make_topology(
         master_port=allocation.master_port,
         places=places,
     )
+
+
+def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
+    """Return the node of a rank in a job of nodes that all run ``local_size`` processes.
+
+    Returns:
+        The node if ranks are placed in blocks (node by node), and if they are dealt (in turn); None where the
+        local rank shows that they are not.
+    """
+    block, place = divmod(rank, local_size)
+    turn, node = divmod(rank, node_count)
+    return block if place == local_rank else None, node if turn == local_rank else None

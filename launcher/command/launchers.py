@@ -26,11 +26,13 @@ class Command:
         launcher: Which one.
         head: How many words call it; its own flags come next.
         own: Its own flags, dashes as underscores, and their values; of a switch "1".
+        inner: Where the command line of a process begins, its script first.
     """
 
     launcher: Launcher
     head: int
     own: tuple[tuple[str, str], ...]
+    inner: int = 0
 
     def has(self, *names: str) -> bool:
         """Whether one of these flags is there."""
@@ -47,7 +49,8 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
         for call in launcher.calls:
             head = _match(argv, call.split())
             if head:
-                return Command(launcher, head, tuple(_read_own(launcher, argv[head:])))
+                own, inner = _read_own(launcher, argv[head:])
+                return Command(launcher, head, tuple(own), head + inner)
     return None
 
 
@@ -63,14 +66,26 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
     return start + len(call) if words == list(call) and (start > 0 or not by_module) else 0
 
 
-def _read_own(launcher: Launcher, words: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a launcher's own flags: those before its script, or all of them if it takes them anywhere."""
+def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
+    """Return the command line of a process that a launcher starts: with this Python, unless it needs none."""
+    words = argv[command.inner :]
+    if not words or command.launcher.whole_job or command.has("no_python", "command_mode", "c"):
+        return () if command.launcher.whole_job else words
+    return (python, *(["-m"] if command.has("m", "module", "module_mode") else []), *words)
+
+
+def _read_own(launcher: Launcher, words: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
+    """Return a launcher's own flags, and where its script is.
+
+    Those before its script, or all of them if it takes them anywhere.
+    """
     own: list[tuple[str, str]] = []
-    place = 0
+    place, script = 0, len(words)
     while place < len(words) and words[place] != "--":
         word = words[place]
         place += 1
         if not word.startswith("-") or word == "-":
+            script = min(script, place - 1)
             if launcher.scattered:
                 continue
             break
@@ -86,7 +101,7 @@ def _read_own(launcher: Launcher, words: Sequence[str]) -> list[tuple[str, str]]
         elif place < len(words):
             own.append((name, words[place]))
             place += 2 if name in launcher.pairs else 1
-    return own
+    return own, script if script < len(words) else place + (words[place : place + 1] == ["--"])
 
 
 def _is_attached(launcher: Launcher, flag: str, name: str) -> bool:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SHELLS = ("sh", "bash", "dash", "ash")
-"""Programs whose ``-c STRING`` may be nothing but one command (`launcher.command.shell`)."""
+"""Programs whose ``-c STRING``, or file, may be nothing but one command (`launcher.command.shell`)."""
+FIRST_LINE_BYTES = 256
+"""As much of a first line as Linux reads."""
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
 """Flags of a Python that take a value: letters, which may stand together, and a word."""
 STARTERS = frozenset(
@@ -32,6 +34,30 @@ def is_python(word: str) -> bool:
     name = word.rpartition("/")[2]
     kind = next((kind for kind in ("python", "pypy") if name.startswith(kind)), None)
     return kind is not None and not name[len(kind) :].strip("0123456789.")
+
+
+def is_shell(word: str) -> bool:
+    """Whether a command's first word is a shell."""
+    return word.rpartition("/")[2] in SHELLS
+
+
+def may_be_shell(argv: Sequence[str]) -> bool:
+    """Whether a command is a shell, or a file that is for one."""
+    if not argv or is_python(argv[0]):
+        return False
+    return is_shell(argv[0]) or any(map(is_shell, read_interpreter(argv[0])))
+
+
+def read_interpreter(path: str) -> list[str]:
+    """Return the words behind ``#!`` in the first line of a file, named by its path; none of any other."""
+    if "/" not in path or not os.path.isfile(path):
+        return []
+    try:
+        with open(path, "rb") as file:
+            first = file.readline(FIRST_LINE_BYTES)
+    except OSError:
+        return []
+    return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
 def may_be_launcher(argv: tuple[str, ...]) -> bool:
@@ -109,7 +135,7 @@ def _complete(command: Sequence[str], options: Options, environ: Mapping[str, st
         return (_python(environ), *command)
     if command[0].endswith(".py") or _is_script(command[0]):
         return (_python(environ), *command)
-    if command[0].rpartition("/")[2] in SHELLS:
+    if may_be_shell(command):
         from launcher.command.shell import open_shell
 
         return open_shell(command)

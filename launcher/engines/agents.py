@@ -16,6 +16,7 @@ from launcher.errors import Problem, UsageError
 from launcher.flags import NEED_SSH
 from launcher.frozen import frozen
 from launcher.host import Host
+from launcher.machine.pythons import own_python
 from launcher.model import Agent, Allocation, Binding, Machine, Topology
 from launcher.options import Options
 
@@ -47,6 +48,14 @@ class Request:
     own: Command | None = None
     starter: str | None = None
     notes: tuple[str, ...] = ()
+
+    def script_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the command line of one process, where the command starts several of them."""
+        if self.own is None:
+            return self.argv
+        from launcher.command.launchers import find_inner
+
+        return find_inner(self.own, self.argv, own_python(environ))
 
     @property
     def starts_job(self) -> bool:

@@ -40,6 +40,8 @@ ONLY_PROCESS = (
     "on_stall",
 )
 """Flags that have no meaning with it."""
+WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
+"""Engines below which the processes of the job can be told: by a RANK of their own in their environment."""
 OTHER_FRAMEWORKS = ("TF_CONFIG", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS")
 """Variables that a job of TensorFlow or JAX has, and one of PyTorch has not."""
 OTHER_SOURCES = ("tensorflow",)

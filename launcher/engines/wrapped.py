@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.command.launchers import Command
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
-from launcher.environ import MPI_STARTERS, Malformed, parse_int
+from launcher.environ import MPI_STARTERS, Malformed, parse_int, shorten
 from launcher.errors import Problem, UsageError
 from launcher.frameworks import starters
 from launcher.frozen import frozen
@@ -180,6 +180,10 @@ def _tell_fabric(job: Job) -> Told:
 def _tell_composer(job: Job) -> Told:
     """Variables only: its flags go before them."""
     world = job.each * (job.nodes or 1)
+    total = job.command.value("world_size")
+    if total not in (None, str(world)):
+        what = f"{job.nodes} nodes x {job.each} per node"
+        raise UsageError(_uneven("composer --world_size", str(total), what, str(world)))
     variables = [("LOCAL_WORLD_SIZE", str(job.each)), ("WORLD_SIZE", str(world))]
     if job.nodes != 1:
         variables.append(("MASTER_ADDR", job.allocation.master_addr))
@@ -205,6 +209,16 @@ def _alone_on_cpus(total: int) -> Problem:
     )
 
 
+def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
+    """Return that a total on a launcher's command line does not fit the job."""
+    return Problem(
+        "flag-conflict",
+        f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}",
+        "command line",
+        f"leave {flag.partition(' ')[2]} out: the launcher says it",
+    )
+
+
 def _once_per_node(job: Job) -> Problem:
     name = job.command.launcher.name
     return Problem(
@@ -213,7 +227,8 @@ def _once_per_node(job: Job) -> Problem:
         f"nodes: there would be {job.nodes} such jobs",
         "command line and environment",
         f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
-        "mpirun -- COMMAND those of all nodes by mpirun (or --nnodes 1 for a job of its own on each node)",
+        "mpirun -- COMMAND those of all nodes by mpirun (or --source manual --standalone for a job of its "
+        "own on each node)",
     )
 
 
@@ -224,9 +239,12 @@ def count_own(command: Command, node_count: int | None) -> int | None:
         return None
     total = next((value for name in names if (value := command.value(name)) is not None), "")
     try:
-        return max(1, parse_int(total) // (node_count or 1))
+        each, rest = divmod(parse_int(total), node_count or 1)
     except Malformed:
         return None
+    if command.launcher.name == "accelerate" and (rest or not each):
+        raise UsageError(_uneven("accelerate --num_processes", total, f"{node_count} nodes", "a multiple"))
+    return max(1, each)
 
 
 TELL = {

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 NAME = "accelerate"
 USE_CPU = "ACCELERATE_USE_CPU"
 PACKAGES = (NAME, "transformers")
+STATE = "PartialState("
+"""What holds the place in the job. `Accelerator` tells it of the variable; by itself it reads none."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -34,12 +36,22 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     return []
 
 
-def check(case: Case) -> tuple[str, ...]:
+def warn(case: Case) -> tuple[str, ...]:
     """Return a note where the job may fall apart into jobs of one process.
 
-    Only a note: the GPUs that we count are NVIDIA's, and another kind is there.
+    Only a note: the GPUs that we count are NVIDIA's, and another kind may be there; and who makes a
+    ``PartialState`` may have made an ``Accelerator`` before.
     """
-    if not _may_fall_apart(case) or not case.machine.has_others or case.environ.get(USE_CPU):
+    if not _may_fall_apart(case):
+        return ()
+    text = case.script.text
+    if not case.machine.has_others and text.count(STATE) > text.count(f"{STATE}cpu=True"):
+        return (
+            f"{case.script.path} makes a PartialState, which joins no job on CPUs unless it is told so, "
+            f"whatever {USE_CPU} says: PartialState(cpu=True), or Accelerator() before it; else each "
+            "process is a job of its own",
+        )
+    if not case.machine.has_others or case.environ.get(USE_CPU):
         return ()
     return (
         f"no NVIDIA GPU: without any accelerator each process is a job of its own, unless {USE_CPU}=1 or "

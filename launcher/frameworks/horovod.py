@@ -111,8 +111,7 @@ def find_port(case: Case) -> int:
     """Return the port of the rendezvous: the user's, else the one above MASTER_PORT, agreed on unasked."""
     if case.environ.get(PORT):
         return parse_int(case.environ[PORT], 1, PORT_LIMIT)
-    port = case.topology.master_port
-    return port + 1 if port < 65535 else port - 1
+    return case.next_port
 
 
 def name_slots(topology: Topology) -> str:

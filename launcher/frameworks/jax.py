@@ -40,15 +40,16 @@ it is there, and stays; other MPIs, and a program that mpirun did not start, do 
 def plan_common(case: Case) -> list[Setting]:
     """Return where process 0 listens, and how many processes there are.
 
-    The port is the master's: of a job in JAX nothing else listens there.
+    The port is the master's, where nothing else of a job in JAX listens, unless torchrun's agent does.
     """
     job = case.topology
     if job.world_size is None or not job.master_addr:
         return []
     host = f"[{job.master_addr}]" if ":" in job.master_addr else job.master_addr
-    address = f"{host}:{job.master_port}"
+    port, reason = case.free_port
+    why = "; ".join(filter(None, (case.origin("master_addr"), reason)))
     return [
-        Setting("JAX_COORDINATOR_ADDRESS", address, case.origin("master_addr"), Policy.IF_UNSET),
+        Setting("JAX_COORDINATOR_ADDRESS", f"{host}:{port}", why, Policy.IF_UNSET),
         Setting("JAX_NUM_PROCESSES", str(job.world_size), case.origin("world_size")),
     ]
 
@@ -69,10 +70,13 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 def is_distributed(script: Script) -> bool:
     """Whether a script is of a job of several processes in JAX, by its text."""
-    return "jax.distributed" in script.text and script.imports(NAME)
+    if not script.imports(NAME):
+        return False
+    text = script.text
+    return "jax.distributed" in text or "distributed.initialize" in text or script.imports("jax.distributed")
 
 
-def check(case: Case) -> tuple[str, ...]:
+def warn(case: Case) -> tuple[str, ...]:
     """Return what is worth a word where a script does not show that its processes will be one job."""
     text = case.script.text
     alone = case.options.framework != NAME or case.topology.world_size == 1

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NAME = "lightning"
 NUM_NODES, DEVICES = "PL_TRAINER_NUM_NODES", "PL_TRAINER_DEVICES"
 """The Trainer's arguments where the script gives none: otherwise 1 node, and all devices that are seen."""
+FABRIC_NODES, FABRIC_DEVICES = "LT_NUM_NODES", "LT_DEVICES"
+"""The same for Fabric, which takes them even where the script gives some."""
 SLURM = "SLURM_NTASKS"
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 """What a script of it imports."""
@@ -34,17 +36,27 @@ TRAINER = "trainer."
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return the Trainer's defaults, for who names Lightning: another job may have trainers that are its own.
+    """Return the numbers for a Trainer and a Fabric that are given none, which else would train alone.
 
-    (``Trainer(devices=1)``, on one rank, would wait for the other nodes.)
+    For who names Lightning, and for a script that shows that they harm none of its trainers
+    (``Trainer(devices=1)``, on one rank, would wait for the other nodes).
     """
-    if case.options.text("framework") != NAME:
+    if not _is_job(case):
         return []
-    counts = {NUM_NODES: count_nodes(case.topology), DEVICES: case.topology.local_size}
-    why = "the Trainer's default, where the script gives none"
+    from launcher.frameworks.lightning_job import choose_variables
+
+    counts = {"num_nodes": count_nodes(case.topology), "devices": case.topology.local_size}
     return [
-        Setting(name, str(count), why, Policy.IF_UNSET) for name, count in counts.items() if count is not None
+        Setting(name, str(counts[of]), "Lightning's default, where the script gives none", Policy.IF_UNSET)
+        for name, of in choose_variables(case, named=case.options.text("framework") == NAME)
+        if counts[of] is not None
     ]
+
+
+def _is_job(case: Case) -> bool:
+    """Whether Lightning is named, or shown by the script of a job of several processes."""
+    named = case.options.text("framework") == NAME
+    return named or (case.topology.world_size != 1 and is_script(case))
 
 
 def count_nodes(job: Topology) -> int | None:
@@ -94,3 +106,12 @@ def check(case: Case) -> tuple[str, ...]:
     from launcher.frameworks.lightning_job import check_job
 
     return check_job(case, named=named)
+
+
+def warn(case: Case) -> tuple[str, ...]:
+    """Return what must be said at the start: Lightning will not get numbers, and ranks may train alone."""
+    if case.topology.world_size == 1 or not _is_job(case):
+        return ()
+    from launcher.frameworks.lightning_job import warn_job
+
+    return warn_job(case, named=case.options.text("framework") == NAME)

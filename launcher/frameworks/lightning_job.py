@@ -16,13 +16,22 @@ from __future__ import annotations
 
 from launcher.environ import MPI_STARTERS, Malformed, parse_int, shorten
 from launcher.errors import Problem, UsageError
-from launcher.frameworks.lightning import DEVICES, NUM_NODES, TRAINER, count_nodes, is_script
+from launcher.frameworks.lightning import (
+    DEVICES,
+    FABRIC_DEVICES,
+    FABRIC_NODES,
+    NUM_NODES,
+    TRAINER,
+    count_nodes,
+    is_script,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.frameworks.case import Case
+    from launcher.frameworks.lightning_script import Trainer
 
 ARGUMENTS = ("num_nodes", "devices")
 
@@ -80,19 +89,84 @@ def _compare_script(case: Case) -> list[Problem]:
     """Return what is wrong with the Trainer that the script makes, where none of those that it makes fits."""
     if not is_script(case):
         return []
-    from launcher.frameworks.lightning_script import read_trainers
+    from launcher.frameworks.lightning_script import CLI, read_trainers
 
-    problems = [
-        [
-            problem
-            for name, (text, count) in trainer.counts.items()
-            for problem in _judge(
-                case, name, f"{case.script.path}:{trainer.line}: {trainer.name}({text})", count, "the script"
-            )
-        ]
-        for trainer in read_trainers(case.script.text)
-    ]
+    made = [trainer for trainer in read_trainers(case.script.text) if trainer.name != CLI]
+    problems = [_judge_call(case, trainer) for trainer in made]
     return problems[0] if problems and all(problems) else []
+
+
+def _judge_call(case: Case, trainer: Trainer) -> list[Problem]:
+    """Return what is wrong with the numbers of one call; of ``"auto"`` it is known what CPUs alone mean."""
+    machine = case.machine
+    every = 1 if machine.gpu_count == 0 and not machine.has_others else None
+    return [
+        problem
+        for name, (text, count) in trainer.counts.items()
+        for problem in _judge(
+            case,
+            name,
+            f"{case.script.path}:{trainer.line}: {trainer.name}({text})",
+            count or every,
+            "the script",
+        )
+    ]
+
+
+def choose_variables(case: Case, *, named: bool) -> list[tuple[str, str]]:
+    """Return (variable, argument that it is the default of) for what the script makes, as far as that shows.
+
+    The Trainer's are for arguments that a call does not give. Fabric's beat what it gives, so they are for
+    scripts that give none, or the truth.
+
+    Args:
+        case: The job.
+        named: Whether the user names Lightning: then the modules that the script imports may make them.
+    """
+    from launcher.frameworks.lightning_script import FABRIC, TRAINER, read_trainers
+
+    calls = read_trainers(case.script.text)
+    trainers = [call for call in calls if call.name == TRAINER and not call.starts]
+    fabrics = [call for call in calls if call.name == FABRIC and not call.starts]
+    variables = []
+    if named or (trainers and not any(_would_wait(case, call) for call in trainers)):
+        variables += [(NUM_NODES, "num_nodes"), (DEVICES, "devices")]
+    if fabrics or (named and not calls):
+        others = {name for call in fabrics for name in {*call.given} - {*call.counts}}
+        others |= {*ARGUMENTS} if any(_judge_call(case, call) for call in fabrics) else set()
+        both = ((FABRIC_NODES, "num_nodes"), (FABRIC_DEVICES, "devices"))
+        variables += [(variable, of) for variable, of in both if of not in others]
+    return variables
+
+
+def _would_wait(case: Case, call: Trainer) -> bool:
+    """Whether a Trainer of fewer processes, on purpose, would wait for nodes if it were told of them."""
+    return case.topology.spans_nodes and "num_nodes" not in call.given and bool(_judge_call(case, call))
+
+
+def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
+    """Return which numbers Lightning will not get, though without them each process trains alone."""
+    from launcher.frameworks.lightning_script import CLI, TRAINER, read_trainers
+
+    calls, words = read_trainers(case.script.text), [*case.argv]
+    where, alone = case.script.path, "else each process may be a job of its own"
+    notes = []
+    is_told = any(word.startswith(("-c", "--config", "--trainer=", "trainer=")) for word in words[1:])
+    if any(call.name == CLI for call in calls) and not is_told:
+        counts = {"num_nodes": count_nodes(case.topology), "devices": case.topology.local_size}
+        told = {name for name, _, _ in read_arguments(words, bare=False)}
+        lacks = " ".join(
+            f"--trainer.{n} {c}" for n, c in counts.items() if c not in (None, 1) and n not in told
+        )
+        notes += [f"{where}: LightningCLI takes its numbers from no variable: add {lacks}, {alone}"] * bool(
+            lacks
+        )
+    filled = {of for _, of in choose_variables(case, named=named)}
+    lacking = [call for call in calls if call.name == TRAINER and not {*ARGUMENTS} <= {*call.given}]
+    if lacking and not filled:
+        line = f"{where}:{lacking[0].line}"
+        notes.append(f"{line}: this Trainer is not told num_nodes and devices: say both there, {alone}")
+    return tuple(notes)
 
 
 def read_arguments(argv: Sequence[str], *, bare: bool) -> Iterator[tuple[str, str, str]]:

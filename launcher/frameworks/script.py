@@ -4,43 +4,105 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import find_script, is_python
+from launcher.command.line import find_script, is_python, part_module, read_flags, read_interpreter
 from launcher.errors import Problem
 from launcher.flags import PREFIX
 from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.machine.pythons import own_python
+from launcher.machine.pythons import find_module, import_folders, own_python
 from launcher.options import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FIRST_LINE_BYTES = 256
-"""As much of a first line as Linux reads."""
+FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
+"""Parts of the names of packages whose imports say something about the job."""
+WRITTEN = "Store"
 TENSORFLOW, STRATEGY = "tensorflow", "MultiWorkerMirroredStrategy"
 
 
 @frozen
 class Script:
-    """A script: its path, as the command line has it, and its text. Both are empty where there is none."""
+    """A script, as far as it can be read.
+
+    Attributes:
+        path: As the command line has it; of a module the file that it is; ``-c`` of code on the command line.
+        text: The text. Both are empty where there is none.
+        modules: The modules that it imports, and of each whether that happens whatever happens; of a script
+            that speaks of none of the `frameworks` that matter, nothing is looked for.
+        folders: Where its Python looks for modules before its own folders: the script's, and PYTHONPATH.
+        package: The package that it is a module of.
+    """
 
     path: str = ""
     text: str = ""
+    modules: Mapping[str, bool] = {}
+    folders: tuple[str, ...] = ()
+    package: str = ""
 
-    def imports(self, package: str) -> bool:
-        """Whether a line imports the package, or something inside of it."""
-        if package not in self.text:
-            return False
-        return any(_imports(line.strip(), package) for line in self.text.splitlines())
+    def imports(self, name: str) -> bool:
+        """Whether it imports the module, or something inside of it, be it in a function or a ``try``."""
+        return any(module == name or module.startswith(f"{name}.") for module in self.modules)
+
+    def needs(self, name: str) -> bool:
+        """Whether it imports the module whatever happens, so that it fails without."""
+        return any(self.modules[m] for m in self.modules if m == name or m.startswith(f"{name}."))
 
 
-def read_script(argv: tuple[str, ...], host: Host) -> Script:
-    """Return the script of a Python's command line, if it is a file that can be read."""
-    place = find_script(argv) if argv and is_python(argv[0]) else None
-    if place is None or argv[place] == "-m" or not os.path.isfile(argv[place]):
+def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
+    """Return what a Python's command line runs: a file, the module behind ``-m``, or the code behind ``-c``.
+
+    A module is looked for where that Python would look, and not imported.
+    """
+    if not argv or not is_python(argv[0]):
         return Script()
-    return Script(argv[place], host.read_text(os.path.abspath(argv[place])) or "")
+    argv = part_module(argv)
+    place, flag, after = read_flags(argv)
+    if place >= len(argv) or argv[place] == "-":
+        return Script()
+    flags = argv[1:place]
+    if flag == "c":
+        code = argv[place + 1] if after == place + 2 else argv[place].partition("c")[2]
+        return _make("-c", code, folders=_list_near(".", flags, environ))
+    path, module = argv[place], ""
+    if flag == "m":
+        module = argv[place + 1] if after == place + 2 else ""
+        path = _find_file(module, flags, argv[0], environ, host)
+    elif os.path.isdir(path):
+        path = os.path.join(path, "__main__.py")
+    if not os.path.isfile(path):
+        return Script()
+    folders = _list_near("." if module else os.path.dirname(path) or ".", flags, environ)
+    return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
+
+
+def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ()) -> Script:
+    """Return a script; ``module``: the name that it is run by, whose package is imported before."""
+    first = module.partition(".")[0]
+    own = {first: True} if first else {}
+    package = module if path.endswith("__main__.py") else module.rpartition(".")[0]
+    if not any(name in text for name in FRAMEWORKS):
+        return Script(path, text, own, folders, package)
+    from launcher.frameworks.imports import read_imports
+
+    return Script(path, text, {**read_imports(text, package), **own}, folders, package)
+
+
+def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the folders that a Python looks into before its own, the one that is there unasked first."""
+    own = {*"".join(word for word in flags if word.startswith("-"))}
+    is_here = not (own & {"I", "P"} or environ.get("PYTHONSAFEPATH"))
+    asked = "" if own & {"I", "E"} else environ.get("PYTHONPATH", "")
+    return (*((first,) if is_here else ()), *filter(None, asked.split(os.pathsep)))
+
+
+def _find_file(name: str, flags: tuple[str, ...], python: str, environ: Mapping[str, str], host: Host) -> str:
+    """Return the file of a module, or empty: in the working directory, in PYTHONPATH, in Python's folders."""
+    if host.is_recorded() or not name:
+        return ""
+    found = find_module(name, _list_near(".", flags, environ))
+    return os.path.normpath(found) if found else find_module(name, import_folders(python, environ) or ())
 
 
 def list_pythons(argv: tuple[str, ...], environ: Mapping[str, str]) -> list[str]:
@@ -52,20 +114,8 @@ def list_pythons(argv: tuple[str, ...], environ: Mapping[str, str]) -> list[str]
         argv: A command line, e.g. ``("bash", "run.sh")``.
         environ: The environment that it would be started with.
     """
-    named = [word for word in (*argv, *_read_first_line(argv[0])) if is_python(word)]
+    named = [word for word in (*argv, *read_interpreter(argv[0])) if is_python(word)]
     return list(dict.fromkeys((*named, own_python(environ), "python3", "python")))
-
-
-def _read_first_line(path: str) -> list[str]:
-    """Return the words behind ``#!`` in a file's first line; none where there is no such line."""
-    if "/" not in path or not os.path.isfile(path):
-        return []
-    try:
-        with open(path, "rb") as file:
-            first = file.readline(FIRST_LINE_BYTES)
-    except OSError:
-        return []
-    return first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
 
 
 def find_missing(argv: tuple[str, ...]) -> str:
@@ -88,13 +138,16 @@ def describe_missing(path: str) -> Problem:
 def names_workers(script: Script) -> bool:
     """Whether a script is of several workers in TensorFlow that TF_CONFIG is to tell of each other.
 
-    One that writes TF_CONFIG, or asks something else who is who, needs nobody to say so.
+    One that writes TF_CONFIG before it reads it, or asks something else who is who, needs nobody to say so.
     """
     if STRATEGY not in script.text or not script.imports(TENSORFLOW):
         return False
     resolvers = script.text.count("ClusterResolver") - script.text.count("TFConfigClusterResolver")
-    words = script.text.replace(" ", "").replace("'", '"').replace("==", "")
-    return not resolvers and 'environ["TF_CONFIG"]=' not in words
+    if resolvers or "TF_CONFIG" not in script.text:
+        return not resolvers
+    from launcher.frameworks.imports import read_first
+
+    return read_first(script.text, "TF_CONFIG") != WRITTEN
 
 
 def name_framework(options: Options, name: str, why: str) -> Options:
@@ -107,9 +160,3 @@ def note_framework(options: Options) -> tuple[str, ...]:
     given = options.get("framework")
     written = given is None or given.is_typed or given.origin.startswith(PREFIX)
     return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)
-
-
-def _imports(line: str, package: str) -> bool:
-    word, _, rest = line.partition(" ")
-    names = rest.split(",") if word == "import" else [rest] if word == "from" else []
-    return any(name.split()[:1] and name.split()[0].partition(".")[0] == package for name in names)

@@ -16,7 +16,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PRIVATE_PREFIXES = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "HYDRA_BSTRAP_", "JSM_NAMESPACE_")
+PRIVATE_PREFIXES = (
+    "PMIX_",
+    "PMI_",
+    "PRTE_",
+    "OMPI_MCA_",
+    "HYDI_",
+    "HYDRA_BSTRAP_",
+    "JSM_NAMESPACE_",
+    "PALS_",
+    "MV2_COMM_WORLD_",
+)
 PRIVATE = (
     "OMPI_UNIVERSE_SIZE",  # makes Open MPI 4 refuse a user's own mpirun
     "OMPI_APP_CTX_NUM_PROCS",
@@ -24,6 +34,9 @@ PRIVATE = (
     "OMPI_FIRST_RANKS",
     "MPI_LOCALRANKID",
     "MPI_LOCALNRANKS",
+    "FLUX_JOB_SIZE",
+    "FLUX_TASK_RANK",
+    "FLUX_TASK_LOCAL_ID",
 )
 RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
 """The rank on the node over all jobs, whatever its name says; our forks are the only ones there."""

@@ -6,18 +6,21 @@ servers), is for a job of that framework: one that a flag, the command or the sc
 A framework's file has the functions
 ``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
 ``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
-``check(case)``, which returns what is worth a word, and may raise what cannot work. TensorFlow, which gives
-out roles, has more: see what is called ``plan_*`` here.
+``check(case)``, which returns what is worth a word, and may raise what cannot work; one whose processes may
+be jobs of their own has ``warn(case)``. TensorFlow, which gives out roles, has more: see what is called
+``plan_*`` here.
 
 Source: docs/frameworks.md has the variables, and who reads them.
 """
 
 from __future__ import annotations
 
+from launcher.command.line import may_be_shell
 from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
 from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.host import Host
 from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.options import Options
 
@@ -30,7 +33,7 @@ ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""
 CHECKED = (lightning,)
 """Those that look at the job before it starts."""
-WARNING = (accelerate, jax)
+WARNING = (accelerate, jax, lightning)
 """Those whose processes can be jobs of their own, without a word and with success."""
 
 
@@ -92,6 +95,12 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
     return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
 
 
+def plan_wrapped(case: Case) -> list[Setting]:
+    """Return what reaches the processes of a command that is a launcher: the same for all of the node."""
+    alike = [accelerate, lightning, *([jax] if jax.is_distributed(case.script) else [])]
+    return [setting for framework in alike for setting in framework.plan_common(case)]
+
+
 def plan_argv(case: Case) -> tuple[str, ...]:
     """Return the command line of a process, as it is to be started."""
     return horovod.plan_argv(case)
@@ -108,9 +117,19 @@ def check(case: Case) -> tuple[str, ...]:
     return tuple(note for framework in checked for note in framework.check(case))
 
 
-def warn(case: Case) -> tuple[str, ...]:
-    """Return what must be said at the start, because nobody would notice it later."""
-    return tuple(note for framework in WARNING for note in framework.check(case))
+def warn(case: Case, host: Host) -> tuple[str, ...]:
+    """Return what must be said at the start, because nobody would notice it later.
+
+    Raises:
+        UsageError: Each process would certainly be a job of its own.
+    """
+    alone: tuple[str, ...] = ()
+    has_script = case.script.text or case.script.modules or may_be_shell(case.argv)
+    if case.topology.world_size != 1 and has_script:
+        from launcher.frameworks.worlds import check_worlds
+
+        alone = check_worlds(case, host)
+    return (*alone, *(note for framework in WARNING for note in framework.warn(case)))
 
 
 def _list_all(case: Case) -> list[Any]:

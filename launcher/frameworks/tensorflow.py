@@ -131,7 +131,8 @@ def plan_meeting(case: Case) -> Meeting | None:
     assert job.node_count is not None  # noqa: S101 - `find_cast` holds it
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
     wait_s, token_file = _wait_s(case.options), case.options.text("token_file")
-    return Meeting(job.master_addr, job.master_port, member, count, node, job.node_count, wait_s, token_file)
+    port, _ = case.free_port
+    return Meeting(job.master_addr, port, member, count, node, job.node_count, wait_s, token_file)
 
 
 def _plan_inherited(case: Case) -> list[Companion]:

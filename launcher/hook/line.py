@@ -16,7 +16,7 @@ import sys
 
 from launcher import __version__
 from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.sources import TABLE, other_platforms
+from launcher.sources import TABLE, signs
 
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"
@@ -26,9 +26,14 @@ WEAK = (
     "LAUNCHER_LAUNCHED",  # has all that there is
     "TORCHELASTIC_RUN_ID",  # the same, from torchrun
     "KUBERNETES_SERVICE_HOST",  # every pod
-    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS"),  # a batch script; a task has SLURM_STEP_ID
+    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES"),  # a batch script, too:
+    *("SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_NPROCS", "SLURM_LOCALID"),
+    *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"),
+    *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),  # a task has SLURM_STEP_ID
     "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
-    *other_platforms.COUNTS,  # nothing is known of them
+    *("JOB_COMPLETION_INDEX", "NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"),  # nothing without others
+    "VC_*",  # names that the line cannot ask for: VC_TASK_INDEX is among them
+    *signs.NAMES,  # nothing is known of them
 )
 """Variables that call for a source, but not for the hook: alone they are no sign of a process to be told."""
 OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")

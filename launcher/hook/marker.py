@@ -1,6 +1,6 @@
 """What the environment hook leaves behind: who has acted, for whom, and what it has set.
 
-``LAUNCHER_HOOKED=process/1.4,.,./RANK:5d3c1a2b,...``: the scope; rank and size as each starter says
+``LAUNCHER_HOOKED=process/1.4,.,.,.../RANK:5d3c1a2b,...``: the scope; rank and size as each starter says
 them (so that a process of another starter, inside of this one, is told apart); the names, each with a
 checksum of its value, so that what somebody has changed since is theirs.
 
@@ -24,6 +24,11 @@ NEARER = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("PMI_RANK", "PMI_SIZE"),
     ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("FLUX_TASK_RANK", "FLUX_JOB_SIZE"),
+    ("PALS_RANKID", "PMI_SIZE"),
+    ("JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE"),
+    ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
 )
 """Starters whose processes may be inside of a process that has its contract already: rank and size."""
 REFUSED = "refused"

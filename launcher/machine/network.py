@@ -19,7 +19,7 @@ from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 NET = "/sys/class/net"
 ROUTES, ROUTES_6 = "/proc/net/route", "/proc/net/ipv6_route"
@@ -252,6 +252,45 @@ def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterabl
         address = host.address_towards(target)
         if address is not None:
             yield address
+
+
+def find_source(
+    interfaces: Sequence[Interface], routes: Mapping[str, Sequence[str]], target: str
+) -> str | None:
+    """Return the address of ours from which a packet to an address would go, by the routes of this node.
+
+    Args:
+        interfaces: All of this node's.
+        routes: What `read_routes` gives; where it gives nothing, the networks of the interfaces count.
+        target: An address; of a name nothing is known here.
+    """
+    wanted = _parse(target)
+    if wanted is None:
+        return None
+    if find_interface(interfaces, target) is not None:
+        return target
+    best: tuple[int, str] | None = None
+    for interface in interfaces:
+        own = [
+            (_parse(address), address, _network(address, length)) for address, length in interface.addresses
+        ]
+        near = [(address, network) for _, address, network in own if network and wanted in network]
+        far = [address for parsed, address, _ in own if parsed and parsed.version == wanted.version]
+        ways = [_way(text, wanted.version) for text in routes.get(interface.name, ())] if routes else []
+        lengths = [way.prefixlen for way in ways if way is not None and wanted in way]
+        lengths += [] if routes else [network.prefixlen for _, network in near]
+        usable = interface.is_up is not False and interface.has_carrier is not False
+        if usable and lengths and far and (best is None or max(lengths) > best[0]):
+            best = max(lengths), near[0][0] if near else far[0]
+    return None if best is None else best[1]
+
+
+def _way(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    """Return the network of a route; ``default`` is the widest one of either kind."""
+    if text == "default":
+        return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
+    network = ipaddress.ip_network(text)
+    return network if network.version == version else None
 
 
 def leads_out(interface: Interface) -> bool:

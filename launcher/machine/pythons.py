@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 UNNAMED = "unknown"
 """Version of a package that says none (a source checkout)."""
@@ -61,6 +61,25 @@ def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
     if path is None:
         return None
     return sys.path if _is_ours(path) and not sys.flags.no_site else _site_folders(path, environ)
+
+
+def find_module(name: str, folders: Iterable[str]) -> str:
+    """Return the file that ``-m NAME`` would run, looked for in folders in their order; empty without one.
+
+    Nothing is imported, not even the packages around it. Of a package its ``__main__.py`` runs.
+    """
+    inside = name.replace(".", os.sep)
+    for folder in folders:
+        path = os.path.join(folder, inside)
+        main = os.path.join(path, "__main__.py")
+        is_package = os.path.isfile(os.path.join(path, "__init__.py"))
+        if not is_package and os.path.isfile(f"{path}.py"):
+            return f"{path}.py"
+        if os.path.isfile(main):
+            return main
+        if is_package:
+            return ""
+    return ""
 
 
 def _find_program(name: str, environ: Mapping[str, str]) -> str | None:

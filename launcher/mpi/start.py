@@ -23,6 +23,7 @@ from launcher.engines.mpirun import (
 )
 from launcher.errors import NotReady, Problem, UsageError
 from launcher.frameworks.python import UNBUFFERED
+from launcher.frameworks.starters import plan_agent_unset
 from launcher.host import Host
 from launcher.model import Agent, Fleet, Plan, Setting, Supervision
 from launcher.mpi import session
@@ -163,7 +164,9 @@ def _serve(
 ) -> int:
     keys = _read_keys(fleet, environ)
     assert keys is not None  # noqa: S101 - the plan has none without
-    inherited = {name: value for name, value in environ.items() if name != KEY_VARIABLE}
+    # Ranks that mpirun starts here inherit it: another starter's numbers are this launcher's, not theirs
+    unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
+    inherited = {name: value for name, value in environ.items() if name not in unset}
     own = Supervision(grace_s=watch.grace_s)  # the rest is about ranks: an sshd that is silent is no stall
     return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
 

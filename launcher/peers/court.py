@@ -13,9 +13,10 @@ from launcher.frozen import frozen
 from launcher.run.causes import Cause
 
 RANK, LOST, STALLED, REFUSED = "rank", "lost", "stalled", "refused"
-UNPROVEN, PREEMPTED = "unproven", "preempted"
+UNPROVEN, UNMET, PREEMPTED = "unproven", "unmet", "preempted"
 """Kinds of events: a process has failed; a node is gone; a job hangs; a node could not start its command; its
-NCCL uses another fabric than the one that is required; its machine is taken back."""
+NCCL uses another fabric than the one that is required; its processes have not met; its
+machine is taken back."""
 SILENT_NS = 2_500_000_000
 """A node may have been gone for this long before the last that was heard of it: a heartbeat and a bit."""
 

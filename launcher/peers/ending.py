@@ -7,12 +7,13 @@ import time
 from launcher.errors import EXIT_NOT_READY
 from launcher.frozen import replace
 from launcher.peers import verdict as on_its_way
-from launcher.peers.court import LOST, PREEMPTED, RANK, REFUSED, STALLED, UNPROVEN, Court, Event
+from launcher.peers.court import LOST, PREEMPTED, RANK, REFUSED, STALLED, UNMET, UNPROVEN, Court, Event
 from launcher.peers.roll import FAREWELL_S
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import FIX
 from launcher.redact import printable
 from launcher.run.causes import Cause
+from launcher.run.contact import FIX as NEVER_MET_FIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ CAUSES = {
     REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
     PREEMPTED: Cause("preempted", "", FIX, retryable=True),
     UNPROVEN: Cause("other-fabric", "", "what that node has said before tells the fix", retryable=False),
+    UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
 }
 """Kinds of events that are a cause by themselves; what has happened is the event's to say."""
 

@@ -5,9 +5,9 @@ What comes back from there is for `launcher.peers.together` to hear.
 
 from __future__ import annotations
 
-from launcher.errors import HardwareMissing, LauncherError
+from launcher.errors import EXIT_UNTRUSTED, HardwareMissing, LauncherError
 from launcher.peers import tidings
-from launcher.peers.court import RANK, REFUSED, STALLED, UNPROVEN
+from launcher.peers.court import RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.peers.hub import Hub
 from launcher.peers.link import Link
 from launcher.run.process import Process
@@ -89,3 +89,8 @@ class Teller(Supervisor):
         self.tell_event(
             UNPROVEN, HardwareMissing.exit_status, f"not the fabric that is required: {reason}", {}
         )
+
+    def fail_unmet(self, reason: str, fix: str) -> None:
+        """The processes do not meet, and have to: the job is to end as a failure everywhere."""
+        super().fail_unmet(reason, fix)
+        self.tell_event(UNMET, EXIT_UNTRUSTED, f"--require-meeting: {reason}", {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.errors import EXIT_NOT_READY, HardwareMissing, LauncherError, NotReady
+from launcher.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.model import Supervision
 from launcher.peers import preemption, tidings
 from launcher.peers import verdict as on_its_way
@@ -270,7 +270,7 @@ class Together(Teller):
         verdict: Verdict | None = None
         if first is not None:
             verdict = self.guarded_verdict(first, survivors)
-            own = first.status if self.mismatch is None else HardwareMissing.exit_status
+            own = self.find_status(first)
         elif survivors:
             own = 128 + signal.SIGKILL
         else:

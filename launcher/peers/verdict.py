@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from launcher.mpi.verdicts import parse_cause, parse_ends, parse_record, render_record
 from launcher.mpi.wire import NUMBER_BITS
-from launcher.peers.court import LOST, PREEMPTED, REFUSED, STALLED, UNPROVEN, Event
+from launcher.peers.court import LOST, PREEMPTED, REFUSED, STALLED, UNMET, UNPROVEN, Event
 from launcher.preemption.events import STATUS_WORDS
 from launcher.redact import printable, redact
 from launcher.run.causes import Cause
@@ -24,6 +24,7 @@ WORDS = {
     REFUSED: "could not start its processes",
     PREEMPTED: STATUS_WORDS,
     UNPROVEN: "was ended because NCCL uses another fabric",
+    UNMET: "was ended because its processes did not meet",
 }
 
 

@@ -12,15 +12,12 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
+from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
 from launcher.rehearse.platforms import Job, Start, find_platform
-from launcher.sources.launched import MARKER
 
 GRACE_S = 10.0
-KEPT = ("HOME", "LANG", "NO_COLOR", "PYTHONPATH", "TERM", "VIRTUAL_ENV")
-"""What a job keeps of the caller's environment, with PATH and LAUNCHER_*: a job in a container has
-nothing else of it either, and a leftover RANK or SLURM_JOB_ID would spoil what is rehearsed."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -63,6 +60,7 @@ def run_rehearsal(
         job = Job(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
         starts = platform.starts(job)
         _announce(like, job, isolated=cluster.isolated)
+        _say_taken(os.environ, env or {})
         return run_all(cluster, starts)
 
 
@@ -70,12 +68,17 @@ def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment that every process of a rehearsal starts from."""
     own = os.path.dirname(os.path.abspath(sys.executable))
     path = environ.get("PATH", os.defpath)
-    kept = {name: environ[name] for name in KEPT if name in environ}
-    flags = {
-        name: value for name, value in environ.items() if name.startswith("LAUNCHER_") and name != MARKER
-    }
+    kept, _ = keep_own(environ)
     kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without
-    return {"PATH": f"{own}:{path}", "PYTHONUNBUFFERED": "1", **kept, **flags}
+    return {"PYTHONUNBUFFERED": "1", **kept, "PATH": f"{own}:{path}"}
+
+
+def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
+    """Say on one line of standard error which of the caller's variables no node has."""
+    _, taken = keep_own(environ)
+    words = describe_taken(tuple(name for name in taken if name not in env))
+    if words:
+        print(f"launcher: rehearsal: {words}", file=sys.stderr, flush=True)
 
 
 def with_launcher(command: Sequence[str]) -> list[str]:

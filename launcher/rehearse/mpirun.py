@@ -99,7 +99,8 @@ def _hosts(nodes: Sequence[Node], suffix: str) -> str:
 
 
 def _forwarded(environ: Mapping[str, str]) -> list[str]:
-    return sorted(name for name in environ if name not in NOT_FORWARDED)
+    names = (name for name in environ if name not in NOT_FORWARDED)
+    return sorted(name for name in names if name.replace(".", "_").isidentifier())  # no BASH_FUNC_f%%
 
 
 def _no_mpirun() -> Problem:

@@ -13,6 +13,7 @@ from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
 from launcher.run.counters import Counters, read_counters
 from launcher.run.last_words import LastWords, read_words_of
+from launcher.run.missing import find_program, fix_missing
 from launcher.run.presentable import presentable
 from launcher.run.symptoms import find_symptoms
 from launcher.run.symptoms.hardware import GPU_FIX, SHM_FIX
@@ -47,6 +48,15 @@ class Cause:
     fix: str
     retryable: bool | None = None
     consequence: bool = False
+
+
+STARTER_PER_PROCESS = Cause(
+    "starter-per-process",
+    "the command calls torchrun, which starts the processes of a node, and was started once per process",
+    "one launcher per node (--nproc-per-node 1; where the platform has started several: --scope node, or one "
+    "process per node), or without torchrun: launcher run -- python train.py",
+    False,
+)
 
 
 def find_causes(
@@ -99,6 +109,12 @@ def _find(death: Death, before: Counters, host: Host, after: Counters) -> Iterat
         )
         for symptom, line in find_symptoms(words)
     ]
+    missing = find_program(words.lines, words.messages, words.traceback, death.code)
+    if missing:
+        symptoms = [cause for cause in symptoms if cause.code != "file-missing"]
+        symptoms.insert(0, _explain_missing(missing))
+    if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
+        symptoms.insert(0, STARTER_PER_PROCESS)
     own = [cause for cause in symptoms if not cause.consequence]
     killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
     memory = _find_memory(before, after, host, killed)
@@ -130,6 +146,17 @@ def _find_refusal(code: int, words: LastWords) -> Cause | None:
     fix = next((line.removeprefix(FIX) for line in below if line.startswith(FIX)), "docs/errors.md has it")
     retryable = {EXIT_NOT_READY: True, EXIT_USAGE: False, EXIT_UNTRUSTED: False}.get(code)
     return Cause(name, quote(what), quote(fix), retryable)
+
+
+def _is_agent(death: Death, words: LastWords) -> bool:
+    """Whether a rank is a torchrun that its command has started, which the launcher knows nothing of."""
+    return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
+
+
+def _explain_missing(name: str) -> Cause:
+    """Say which program is not there, rather than that some file is not."""
+    fix = fix_missing(name) or f"install {name} in the image, or correct its name, or PATH in the container"
+    return Cause("command-not-found", quote(f"{name}: no such program"), quote(fix), False)
 
 
 def _find_memory(before: Counters, after: Counters, host: Host, killed: bool) -> Cause | None:

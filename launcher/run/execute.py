@@ -19,13 +19,6 @@ RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
 """Python ignores these two from its start, and exec would hand that down to the command."""
 SHELL_WORDS = (".", "alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask")
 """What people write before a command in a shell, and what is no program."""
-FRAMEWORKS = {
-    "accelerate": "accelerate",
-    "deepspeed": "deepspeed",
-    "horovodrun": "horovod",
-    "torchrun": "torch",
-}
-"""Programs of frameworks, and the packages that bring them."""
 
 
 def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ...] | None = None) -> None:
@@ -94,9 +87,10 @@ def _find_fix(name: str) -> str:
         return f"set it in front of the launcher: {name} launcher run ...; or as a program: env {name} ..."
     if name in SHELL_WORDS:
         return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
-    if name in FRAMEWORKS:
-        return f"pip install {FRAMEWORKS[name]} in the image, or put its environment's folder on PATH"
-    return "check the name, the working directory and PATH (a script needs its interpreter, too)"
+    from launcher.run.missing import fix_missing
+
+    usual = "check the name, the working directory and PATH (a script needs its interpreter, too)"
+    return fix_missing(name) or usual
 
 
 def refusal(name: str, error: Exception) -> LauncherError:

@@ -1,13 +1,14 @@
 """The parent of processes that knows when they have to end.
 
-One that fails ends the others, the last rank ends their companions; and the observers of stalls and of
-NCCL's network end a job that goes nowhere, or over the wrong network.
+One that fails ends the others, the last rank ends their companions; and the observers of stalls, of
+NCCL's network and of contact end a job that goes nowhere, over the wrong network, or not together.
 """
 
 from __future__ import annotations
 
 import time
 
+from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
 from launcher.run.folder import NCCL_FILE
 from launcher.run.loop import Later
 from launcher.run.parent import Parent
@@ -28,6 +29,7 @@ class Keeper(Parent):
         told_before: The signal by which we were told to end before anything had failed.
         stalled: Why the job was ended that hung.
         mismatch: Which network NCCL uses that it must not use, and what mends that.
+        unmet: That the processes do not meet that have to, and what mends that.
         nccl_path: Where rank 0's NCCL writes, if it is to be heard.
     """
 
@@ -35,6 +37,7 @@ class Keeper(Parent):
     told_before: int | None = None
     stalled: str | None = None
     mismatch: tuple[str, str] | None = None
+    unmet: tuple[str, str] | None = None
     nccl_path: str | None = None
 
     def begin_attempt(self) -> None:
@@ -58,6 +61,8 @@ class Keeper(Parent):
                 self.loop.guard(self.watching.note_failure)
             if not self.stopper.begun and self.refused is None:
                 self.stop_others(process)
+        if self.watching is not None:
+            self.watching.note_end()
         if self.ranks_have_ended and not self.stopper.begun:
             self.end_companions(asked=not process.child.companion)
 
@@ -93,7 +98,7 @@ class Keeper(Parent):
             self.say(f"{names}: still there {self.watch.grace_s:g} s after the last rank; SIGTERM")
             self.stopper.begin(signal.SIGTERM)
 
-    # --- stalls, and NCCL's network
+    # --- stalls, NCCL's network, and contact
 
     def watch_progress(self) -> None:
         """Watch for progress, and for a stand."""
@@ -115,6 +120,7 @@ class Keeper(Parent):
         if self.watching is not None:
             self.loop.guard(self.watching.end)
             self.folder.keeps = self.folder.keeps or bool(self.watching.stall_reports)
+            self.judge_contact(self.watching.never_met)
 
     def plan_witness(self, child: Child) -> dict[str, str]:
         """Return what makes rank 0's NCCL write where we read, if it is to be heard."""
@@ -137,3 +143,39 @@ class Keeper(Parent):
         self.mismatch = self.mismatch or (reason, fix)
         self.say(f"not the fabric that is required, the job ends: {reason}; fix: {fix}")
         self.stopper.begin(signal.SIGTERM)
+
+    def watch_contact(self) -> None:
+        """Look whether the processes meet, where they can."""
+        planned = self.watch.contact
+        if planned is not None and self.watching is not None and self.refused is None:
+            self.watching.look_for_contact(
+                planned, self.processes, self.fail_unmet, lambda: self.stopper.begun
+            )
+
+    def judge_contact(self, never_met: str | None) -> None:
+        """All processes have ended; ``never_met``: without having met."""
+        is_whole = self.first is None and self.relay.told is None and not self.stopper.gave_up
+        planned = self.watch.contact
+        if is_whole and never_met is not None and planned is not None and self.unmet is None:
+            from launcher.run.contact import FIX
+
+            if planned.required:
+                self.fail_unmet(never_met, FIX)
+            else:
+                said = self.watching is not None and self.watching.unmet is not None
+                self.say(f"warning: [never-met] all have ended; {never_met}{'' if said else f'; fix: {FIX}'}")
+        if is_whole and self.unmet is not None:
+            self.first = next(one for one in self.ended if not one.child.companion)
+
+    def fail_unmet(self, reason: str, fix: str) -> None:
+        """The processes do not meet, and have to: the job is to end as a failure."""
+        self.unmet = self.unmet or (reason, fix)
+        self.say(f"the job ends (--require-meeting): {reason}; fix: {fix}")
+        if self.running:
+            self.stopper.begin(signal.SIGTERM)
+
+    def find_status(self, first: Process) -> int:
+        """Return the status of a job of which a process has failed, or that we have ended."""
+        if self.mismatch is not None:
+            return EXIT_HARDWARE
+        return first.status if self.unmet is None else EXIT_UNTRUSTED

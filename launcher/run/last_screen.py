@@ -16,7 +16,7 @@ GROUPS_SHOWN = 4
 LEFT_SHOWN = 3
 STDERR_SHOWN = 8
 """Lines of stderr on the screen at least, beside a long traceback."""
-ENDED_BY_US = ("stalled", "other-fabric", "preempted")
+ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 
 
 def render_text(verdict: Verdict, color: bool = False) -> str:
@@ -69,7 +69,7 @@ def _leave_out_said(verdict: Verdict) -> list[str]:
 def _head(verdict: Verdict) -> Iterator[str]:
     first = verdict.first
     of_all = "" if verdict.world_size is None else f" of {verdict.world_size}"
-    was_stopped = verdict.told is not None or any(cause.code in ENDED_BY_US for cause in verdict.causes)
+    was_stopped = verdict.told is not None or any(cause.code in ENDED_BY_US for cause in verdict.causes[:1])
     what = "ended first" if was_stopped else "failed first"
     who = first.called or f"rank {first.rank}{of_all}"
     yield f"{who} {what}: it {first.status}"

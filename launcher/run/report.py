@@ -52,6 +52,8 @@ def judge(supervisor: Supervisor, first: Process, survivors: Sequence[int]) -> V
         causes=find_causes(deaths[0], before, host, after),
         reason=supervisor.stalled,
         mismatch=supervisor.mismatch,
+        unmet=supervisor.unmet,
+        unmet_since=None if watching is None else watching.unmet,
         leftovers=[describe(pid) for pid in survivors],
     )
 

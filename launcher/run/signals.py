@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 
+from launcher.flag_values import NOT_PASSED_ON
 from launcher.run.kernel import open_signal_file, pack_signals, set_mask
 from launcher.run.sig import signal
 
-NOT_FORWARDED = (
-    *(signal.SIGKILL, signal.SIGSTOP),  # nobody can catch these
-    signal.SIGCHLD,  # about our own children
-    *(signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL),  # our own faults: blocked, they
-    *(signal.SIGABRT, signal.SIGTRAP, signal.SIGSYS),  # would leave us hanging instead of dying
-    *(signal.SIGTTIN, signal.SIGTTOU),  # about our own use of the terminal
-)
+NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)
 ENDING = (signal.SIGTERM, signal.SIGINT)
 """Requests to end: they start the clock of ``--grace``."""
 OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)

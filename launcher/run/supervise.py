@@ -121,8 +121,9 @@ class Supervisor(Keeper):
     @property
     def may_restart(self) -> bool:
         """Whether another attempt can succeed, and is wanted: nobody has asked us to end."""
-        is_ending = self.relay.told is not None or self.mismatch is not None or self.is_preempted
-        return not is_ending and self.attempt < self.watch.restarts
+        is_ending = self.relay.told is not None or self.is_preempted
+        is_ours = self.mismatch is not None or self.unmet is not None
+        return not is_ending and not is_ours and self.attempt < self.watch.restarts
 
     def close(self) -> None:
         """Let everybody go, and leave nothing behind."""
@@ -161,6 +162,7 @@ class Supervisor(Keeper):
         self.loop.guard(self.check_beside)
         self.loop.guard(self.watch_preemption)
         self.loop.guard(self.listen_to_nccl)
+        self.loop.guard(self.watch_contact)
 
     def environment(self, child: Child) -> dict[str, str]:
         """Return what a process gets from this very run."""
@@ -276,7 +278,7 @@ class Supervisor(Keeper):
         if first is None:
             return self.end_of_stall()
         self.loop.guard(lambda: self.report(first, survivors))
-        return first.status if self.mismatch is None else HardwareMissing.exit_status
+        return self.find_status(first)
 
     def tell_logs(self) -> None:
         """Say where the logs are, if there are some."""

@@ -136,6 +136,8 @@ def make_verdict(
     leftovers: Sequence[str] = (),
     reason: str | None = None,
     mismatch: tuple[str, str] | None = None,
+    unmet: tuple[str, str] | None = None,
+    unmet_since: str | None = None,
 ) -> Verdict:
     """Return the verdict on a job that has failed: first, and how the others ended; see `Verdict`.
 
@@ -143,10 +145,14 @@ def make_verdict(
         causes: From `find_causes`, or why no process could be asked.
         reason: Why the launcher itself ended the job before anything had failed: it stalled.
         mismatch: The same, and what mends it, where NCCL uses another network than the one that is required.
+        unmet: The same where the processes have not met that have to.
+        unmet_since: That they have not met, where that was said before one failed.
     """
-    causes = _complete(causes, others, first, told, reason, mismatch)
+    if unmet is None and unmet_since is not None:
+        causes = (*causes, _not_met(_safe(unmet_since), causes))
+    causes = _complete(causes, others, first, told, reason, mismatch, unmet)
     return Verdict(
-        first=_end(first, told, first.ended_ns, heard=reason is None and mismatch is None),
+        first=_end(first, told, first.ended_ns, heard=reason is None and mismatch is None and unmet is None),
         ended_ns=first.ended_ns,
         started_ns=started_ns,
         host_name=_safe(host_name),
@@ -169,6 +175,7 @@ def _complete(
     told: str | None,
     reason: str | None,
     mismatch: tuple[str, str] | None,
+    unmet: tuple[str, str] | None,
 ) -> tuple[Cause, ...]:
     """Return the causes, in front of them why we have ended the job, or what another process died of."""
     ahead = None
@@ -179,6 +186,8 @@ def _complete(
         ahead = _stalled(_safe(reason))
     elif mismatch is not None:
         ahead = _other_fabric(*map(_safe, mismatch))
+    elif unmet is not None:
+        ahead = _never_met(*map(_safe, unmet))
     elif causes and all(cause.consequence for cause in causes):
         ahead = find_own_cause(others, first.ended_ns)
     return tuple(causes) if ahead is None else (ahead, *causes)
@@ -203,6 +212,18 @@ def _stalled(reason: str) -> Cause:
 def _other_fabric(found: str, fix: str) -> Cause:
     what = f"the launcher ended the job (--verify-fabric, --require-fabric): {found}"
     return Cause("other-fabric", what, fix, False)
+
+
+def _never_met(found: str, fix: str) -> Cause:
+    return Cause("never-met", f"the launcher ended the job (--require-meeting): {found}", fix, False)
+
+
+def _not_met(found: str, others: Sequence[Cause]) -> Cause:
+    """Return what else is known of a job that failed: a process that only lost another stays just that."""
+    from launcher.run.contact import FIX
+
+    follows = bool(others) and all(cause.consequence for cause in others)
+    return Cause("never-met", found, FIX, False, follows)
 
 
 def _quote(words: LastWords) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What can wait until the processes run, and is loaded meanwhile: counters, progress, stalls, NCCL's word."""
+"""What can wait until the processes run, and is loaded meanwhile: the observers of an attempt."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from launcher.run.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.model import Contact as PlannedContact
     from launcher.model import Supervision
+    from launcher.run.contact import Contact
     from launcher.run.counters import Counters
     from launcher.run.loop import Loop
     from launcher.run.output import Output
@@ -33,6 +35,8 @@ class Watching:
         before: The node's counters when it began.
         after: The same right after the first failure: the memory that it held is about to be freed.
         stall_reports: Paths of what was written about stalls.
+        unmet: That the processes have not met, where that was said while they ran.
+        never_met: The same, where all have ended so.
     """
 
     def __init__(
@@ -47,11 +51,14 @@ class Watching:
         self.before = before
         self.after: Counters | None = None
         self.stall_reports: list[str] = []
+        self.unmet: str | None = None
+        self.never_met: str | None = None
         self._watch, self._loop, self._output = watch, loop, output
         self._environ, self._running = environ, running
         self._progress: Progress | None = None
         self._stall: Stall | None = None
         self._witness: Witness | None = None
+        self._contact: Contact | None = None
 
     def listen(self, path: str | None, end: Callable[[str, str], None], *, keeps: bool) -> None:
         """Hear what rank 0's NCCL writes to a file of its network; ``end`` ends the job if it is wrong."""
@@ -60,6 +67,25 @@ class Watching:
         from launcher.run.witness import Witness
 
         self._witness = Witness(self._watch.proof, path, self._loop, self._output.say, end, keeps=keeps)
+
+    def look_for_contact(
+        self,
+        planned: PlannedContact,
+        processes: Sequence[Process],
+        end: Callable[[str, str], None],
+        is_ending: Callable[[], bool],
+    ) -> None:
+        """Look whether the processes meet; ``end`` ends the job that has to."""
+        from launcher.run.contact import Contact
+
+        now = time.monotonic()
+        self._contact = Contact(planned, processes, self._output.say, end, is_ending, now)
+        self._loop.timers.append(self._contact)
+
+    def note_end(self) -> None:
+        """A process has ended."""
+        if self._contact is not None:
+            self._contact.note_end()
 
     def begin(
         self,
@@ -101,7 +127,10 @@ class Watching:
             self._progress.close()
         if self._witness is not None:
             self._witness.close()
-        self._stall = self._progress = self._witness = None
+        if self._contact is not None:
+            self.unmet = self._contact.unmet
+            self.never_met = self._contact.end()
+        self._stall = self._progress = self._witness = self._contact = None
 
     def _start_progress(self, started: float) -> None:
         from launcher.run.gauges import Gpus

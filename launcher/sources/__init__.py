@@ -16,7 +16,7 @@ from launcher.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.model import Evidence
-from launcher.sources import other_platforms
+from launcher.sources import signs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Row:
-    """A source: its name (and module in this package) and the variables that call for it."""
+    """A source: its name (and module in this package) and the variables that call for it.
+
+    A marker that ends in a star stands for all names that begin so.
+    """
 
     name: str
     markers: tuple[str, ...]
@@ -39,22 +42,61 @@ TABLE = (
     Row("tensorflow", ("TF_CONFIG",)),
     Row(
         "open_mpi",
-        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_MCA_orte_default_hostfile"),
+        (
+            *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+            *("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_default_hostfile"),
+        ),
     ),
-    Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID")),
-    Row("slurm", ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS")),
+    Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
+    Row("mvapich", ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK")),
+    Row("pals", ("PALS_RANKID",)),
+    Row("horovod", ("HOROVOD_RANK", "HOROVOD_ELASTIC")),
+    Row("lsf", ("JSM_NAMESPACE_RANK", "LSF_PM_TASKID")),
     Row("flux", ("FLUX_TASK_RANK", "FLUX_JOB_SIZE")),
-    Row("kubeflow", ("PET_NNODES", "KUBERNETES_SERVICE_HOST", "COORDINATOR_ADDRESS")),
+    Row(
+        "slurm",
+        (
+            *("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
+            *("SLURM_NODEID", "SLURM_NNODES", "SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST"),
+            *("SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS"),
+            *("SLURM_NPROCS", "SLURM_LOCALID", "SLURM_GTIDS"),
+            *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),
+        ),
+    ),
+    Row("vertex_ai", ("CLUSTER_SPEC",)),
+    Row("volcano", ("VC_TASK_INDEX", "VK_TASK_INDEX", "MA_NUM_HOSTS", "VC_*")),
+    Row("alibaba_pai", ("NPROC_PER_NODE",)),
+    Row(
+        "volcengine",
+        ("MLP_WORKER_NUM", "MLP_ROLE", "MLP_ROLE_INDEX", "MLP_WORKER_ALL_HOSTS", "MLP_WORKER_0_HOST"),
+    ),
+    Row(
+        "aws_batch",
+        (
+            *("AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX"),
+            "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
+        ),
+    ),
+    Row(
+        "kubeflow",
+        (
+            *("PET_NNODES", "KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS"),
+            *("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "PROCESS_ID", "JAX_COORDINATOR_ADDRESS"),
+        ),
+    ),
     Row(
         "torch_agent",
         ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
     ),
     Row("torch_env", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")),
-    Row("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST")),
+    Row("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG")),
     Row("skypilot", ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES")),
     Row(
         "azure_batch",
-        ("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCH_MASTER_NODE", "CCP_NODES"),
+        (
+            *("AZ_BATCH_HOST_LIST", "AZ_BATCH_NODE_LIST", "AZ_BATCH_MASTER_NODE", "CCP_NODES"),
+            "AZ_BATCH_IS_CURRENT_NODE_MASTER",
+        ),
     ),
     Row(
         "batch_ai",
@@ -73,11 +115,11 @@ TABLE = (
             "AZUREML_CR_DISTRIBUTED_CONFIG",
             "AZUREML_CR_COMPUTE_CONTEXT",
             "AMLARC_NUM_WORKER",
-            "VC_WORKER_HOSTS",
             "MASTER_IP",
         ),
     ),
-    Row("other_platforms", other_platforms.COUNTS),
+    Row("indexed_job", ("JOB_COMPLETION_INDEX",)),
+    Row("signs", signs.NAMES),
 )
 NAMES = tuple(row.name for row in TABLE)
 
@@ -97,6 +139,7 @@ def gather(
     *,
     typed: bool = False,
     starts_job: bool = False,
+    node_count: int | None = None,
 ) -> Gathered:
     """Ask every source that can know something, from the inside out, up to one that seals.
 
@@ -106,6 +149,7 @@ def gather(
         only: Name of the one source to ask, or ``module:function`` of somebody else's.
         typed: ``only`` was typed by the user: a variable of an image must not name code to import.
         starts_job: We start the processes of all nodes.
+        node_count: How many nodes the user has asked for, None for no number.
 
     Raises:
         UsageError: ``only`` names no source, or one that cannot be imported.
@@ -114,7 +158,7 @@ def gather(
     evidence: list[Evidence] = []
     reads: set[str] = set()
     for name, module in _chosen(environ, only, typed):
-        reader = Reader(name, environ, host, starts_job=starts_job)
+        reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
         module(reader)
         evidence.append(reader.evidence())
         reads |= reader.names
@@ -127,7 +171,7 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
     """Yield (name, read function) of the sources to ask; import each only when its turn comes."""
     if only is None:
         for row in TABLE:
-            if any(environ.get(marker) for marker in row.markers):
+            if _is_marked(environ, row):
                 yield row.name, _import(row.name)
     elif only in NAMES:
         _check_present(environ, TABLE[NAMES.index(only)])
@@ -136,9 +180,17 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
         yield only, _import_foreign(only, typed)
 
 
+def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
+    """Whether a marker of a source is set; all names are gone through only where a marker has a star."""
+    if any(environ.get(marker) for marker in row.markers):
+        return True
+    starts = tuple(marker[:-1] for marker in row.markers if marker.endswith("*"))
+    return bool(starts) and any(name.startswith(starts) and environ.get(name) for name in environ)
+
+
 def _check_present(environ: Mapping[str, str], row: Row) -> None:
     """Refuse to believe what says nothing: each node of a job would take itself for a single machine."""
-    if not any(environ.get(marker) for marker in row.markers):
+    if not _is_marked(environ, row):
         raise EnvironmentUntrusted(
             Problem(
                 "source-absent",

@@ -1,15 +1,16 @@
 """A multi-instance task of Azure Batch: one launcher per node.
 
 There is no variable for the index of the node: it is the position of one of our own addresses in the
-host list, the master put first (the list is not documented to begin with it). The port in
-AZ_BATCH_MASTER_NODE is reserved for the Batch service.
+host list, the master put first (the list is not documented to begin with it). Where AZ_BATCH_MASTER_NODE is
+missing, AZ_BATCH_IS_CURRENT_NODE_MASTER tells the master of two nodes. The port in AZ_BATCH_MASTER_NODE is
+reserved for the Batch service.
 
 Source: learn.microsoft.com "Azure Batch runtime environment variables".
 """
 
 from __future__ import annotations
 
-from launcher.environ import MPI_STARTERS, Malformed, Reader, parse_hosts
+from launcher.environ import STARTERS, Malformed, Reader, parse_hosts
 from launcher.model import Fact, Scope, Trust
 
 HOST_LIST = "AZ_BATCH_HOST_LIST"  # 10.0.0.4,10.0.0.5
@@ -33,14 +34,15 @@ def read(reader: Reader) -> None:
     if master is not None and hosts and master not in hosts:
         reader.malformed(MASTER_NODE, f"one of {name}")
         return
-    if master is not None:
-        hosts = (master, *(host for host in hosts if host != master))
     if not hosts or not name:
-        reader.sign(MASTER_NODE, f"set {HOST_LIST}, or pass --nnodes N --node-rank R")
+        if master is None and reader.text(IS_MASTER) != "false":
+            return  # a node that is the master may be the only one
+        reader.sign(
+            MASTER_NODE if master is not None else IS_MASTER,
+            f"set {HOST_LIST}, or pass --nnodes N --node-rank R",
+        )
         return
-    reader.claim_hosts(hosts, name)
-    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
-    _read_node_rank(reader, hosts, name)
+    _claim_nodes(reader, hosts, name, hosts.index(master) if master is not None else None)
 
 
 def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...]]:
@@ -68,28 +70,57 @@ def _parse(reader: Reader, name: str) -> tuple[str, ...]:
     return hosts
 
 
-def _read_node_rank(reader: Reader, hosts: tuple[str, ...], name: str) -> None:
-    # Under an mpirun the variables may be the head node's, forwarded: only addresses are our own
-    is_master = None if any(reader.has(starter) for starter in MPI_STARTERS) else reader.text(IS_MASTER)
-    if is_master == "true":
-        reader.claim(Fact.NODE_RANK, 0, IS_MASTER, Trust.DERIVED)
-    elif is_master == "false" and len(hosts) == 2:
-        reader.claim(Fact.NODE_RANK, 1, IS_MASTER, Trust.DERIVED)  # the only other one
-    elif is_master not in (None, "false"):
-        reader.malformed(IS_MASTER, "true or false")
-    else:
-        _claim_own_index(reader, hosts, name)
+def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int | None) -> None:
+    """Claim the nodes, the master first, and our own place among them.
 
-
-def _claim_own_index(reader: Reader, hosts: tuple[str, ...], name: str) -> None:
-    own = reader.host.own_addresses()
-    places = [place for place, host in enumerate(hosts) if host in own]
-    if len(places) == 1:
-        reader.claim(Fact.NODE_RANK, places[0], f"own address {hosts[places[0]]} in {name}", Trust.DERIVED)
+    Args:
+        reader: Of this source.
+        hosts: In the order of the list, which is the same on all nodes.
+        name: The list's variable.
+        master: The place of AZ_BATCH_MASTER_NODE in it; None if that is not set.
+    """
+    places = _find_own(reader, hosts)
+    own, is_master = places[0] if len(places) == 1 else None, _read_is_master(reader)
+    if None not in (own, master, is_master) and (own == master) != is_master:
+        reader.problem(
+            "contradiction",
+            f"{reader.origin(IS_MASTER)} but {reader.origin(MASTER_NODE)}, here is {hosts[own or 0]}",
+            f"correct or unset {IS_MASTER} or {MASTER_NODE}",
+        )
+        return
+    other = None if is_master is None or len(hosts) > 2 else 1 - (own or 0)
+    if len(hosts) == 1:
+        master = own = 0
+    elif master is None and own is not None:
+        master = own if is_master else other
+    elif own is None and master is not None:
+        own = master if is_master else 1 - master if other is not None else None
+    if master is None:
+        reader.claim_hosts(hosts, name)
+        fix = f"hand {MASTER_NODE} to the launcher too, or pass --node-rank R --master-addr HOST"
+        reader.sign(name, f"{fix} (the list need not begin with the master)")
+        return
+    ordered = (hosts[master], *(host for host in hosts if host != hosts[master]))
+    reader.claim_hosts(ordered, name)
+    reader.claim(Fact.MASTER_ADDR, hosts[master], name, Trust.DERIVED)
+    if own is not None:
+        is_ours = len(hosts) > 1 and hosts[own] not in reader.host.own_addresses()
+        origin = IS_MASTER if is_ours else f"own address {hosts[own]} in {name}"
+        reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
         found = f"{'several' if places else 'none'} of this node's addresses"
         reader.note(f"{found} stand in {name}: no node rank from it")
-        if len(hosts) > 1:
-            reader.sign(
-                name, f"{found} stand in it: pass --node-rank R, the place in it with the master first"
-            )
+        reader.sign(name, f"{found} stand in it: pass --node-rank R, the place in it with the master first")
+
+
+def _find_own(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
+    own = reader.host.own_addresses()
+    return [place for place, host in enumerate(hosts) if host in own]
+
+
+def _read_is_master(reader: Reader) -> bool | None:
+    # A starter may have handed on the head node's
+    text = None if any(reader.has(starter) for starter in STARTERS) else reader.text(IS_MASTER)
+    if text not in (None, "true", "false"):
+        reader.malformed(IS_MASTER, "true or false")
+    return {"true": True, "false": False}.get(text or "")

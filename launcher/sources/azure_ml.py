@@ -1,5 +1,7 @@
 """Azure ML's own names: the number of nodes, and on the common runtime the node's rank and all hosts.
 
+On attached Kubernetes Volcano's names stand beside them (see `volcano`).
+
 The rank of a process comes from elsewhere (mpirun, or the PyTorch names); these say how the nodes
 lie. In AZUREML_CR_DISTRIBUTED_CONFIG ``rank`` is the *name* of the variable that holds the node rank.
 
@@ -14,8 +16,6 @@ from launcher.model import Fact, Scope, Trust
 NODE_RANK = "AZUREML_CR_NODE_RANK"
 DISTRIBUTED_CONFIG = "AZUREML_CR_DISTRIBUTED_CONFIG"
 COMPUTE_CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"
-VOLCANO_HOSTS = "VC_WORKER_HOSTS"
-VOLCANO_INDEX = "VC_TASK_INDEX"
 RANK_NAMES = ("_INDEX", "RANK")
 """Endings of a variable that can hold a rank; another name's value would end up in a message."""
 WORKER_COUNT = "AMLARC_NUM_WORKER"
@@ -23,14 +23,12 @@ WORKER_COUNT = "AMLARC_NUM_WORKER"
 
 def read(reader: Reader) -> None:
     """Nodes of an Azure ML job, on its own compute and on attached Kubernetes."""
+    reader.even = True
     reader.claim_int(Fact.NODE_COUNT, "AZUREML_NODE_COUNT", 1)
     reader.claim_int(Fact.NODE_RANK, NODE_RANK)
     if reader.has(DISTRIBUTED_CONFIG):
         _read_distributed_config(reader)
-    elif reader.has(VOLCANO_HOSTS):
-        _claim_hosts(reader, reader.hosts(VOLCANO_HOSTS), VOLCANO_HOSTS)
-        reader.claim_int(Fact.NODE_RANK, VOLCANO_INDEX)
-    if reader.has(NODE_RANK) or reader.has(DISTRIBUTED_CONFIG) or reader.has(VOLCANO_HOSTS):
+    if reader.has(NODE_RANK) or reader.has(DISTRIBUTED_CONFIG):
         reader.starts = Scope.NODE
     if reader.text("AMLARC_NUM_PS") in (None, "0"):
         reader.claim_int(Fact.NODE_COUNT, WORKER_COUNT, 1)

@@ -25,7 +25,7 @@ HEAD_OPTIONS = ("--control-port",)  # MPICH only: Intel's proxies form a tree, t
 
 def read(reader: Reader) -> None:
     """Rank and sizes; the node from Intel's variable or the proxy; the head from the proxy."""
-    if not reader.has(LOCAL_RANK) and reader.has("SLURM_STEP_ID"):
+    if not (reader.has(LOCAL_RANK) or reader.has(LOCAL_SIZE)) and reader.has("SLURM_STEP_ID"):
         reader.claim_int(Fact.RANK, RANK)  # srun --mpi=pmi2; all else is Slurm's to say
         reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
         return
@@ -51,10 +51,10 @@ def _proxy(reader: Reader) -> tuple[str, ...]:
 
 
 def _read_node(reader: Reader, proxy: tuple[str, ...]) -> int | None:
-    for name in NODE_IDS:
-        node = reader.claim_int(Fact.NODE_RANK, name, trust=Trust.DERIVED)
-        if node is not None:
-            return node
+    nodes = [reader.claim_int(Fact.NODE_RANK, name, trust=Trust.DERIVED) for name in NODE_IDS]
+    named = next((node for node in nodes if node is not None), None)
+    if named is not None:
+        return named
     text, option = _option(proxy, NODE_OPTIONS)
     try:
         node = parse_int(text)

@@ -1,48 +1,61 @@
-"""Pods of Kubeflow's PyTorchJob and JAXJob: RANK and WORLD_SIZE count in two different units.
+"""Pods of Kubeflow's PyTorchJob and of its JAX jobs: RANK and WORLD_SIZE count in two different units.
 
-In a PyTorchJob RANK is the index of the *pod* while WORLD_SIZE is pods times processes per pod, so
-the pair is not a rank in a world. The Trainer (v2) sets only PET_* (see `torch_agent`); an MPIJob
-shows itself through mpirun (`open_mpi`); a TFJob through TF_CONFIG (`tensorflow`).
+In a PyTorchJob, also of Run:ai, RANK is the index of the *pod* while WORLD_SIZE is pods times processes
+per pod, so the pair is not a rank in a world. The Trainer (v2) sets PET_* for PyTorch (see
+`torch_agent`); an MPIJob shows itself through mpirun (`open_mpi`); a TFJob through TF_CONFIG
+(`tensorflow`).
 
-In a JAXJob a pod is one process of JAX with all GPUs of the pod, so the launcher never multiplies it.
+In a job of JAX (JAXJob, Trainer v2) a pod is one process with all GPUs of the pod, so the launcher never
+multiplies it.
 
 Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/{pytorch,jax}/envvar.go;
-kubeflow/pytorch-operator pkg/controller.v1/pytorch/pod.go, setClusterSpec.
+kubeflow/pytorch-operator pkg/controller.v1/pytorch/pod.go, setClusterSpec; kubeflow/trainer
+pkg/runtime/framework/plugins/jax; docs.run.ai "Environment variables".
 """
 
 from __future__ import annotations
 
 from launcher.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.model import Fact, Scope, Trust
+from launcher.sources.signs import FLAGS
+from launcher.sources.torch_env import KUBEFLOW, MASTER_ADDR, RANK, WORLD_SIZE, counts_nodes
+from launcher.sources.torch_env import PODS as IN_PODS
 
-RANK = "RANK"
-WORLD_SIZE = "WORLD_SIZE"
 PODS = "PET_NNODES"
 PROCESSES = "PET_NPROC_PER_NODE"
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
-MASTER_ADDR = "MASTER_ADDR"
-PROCESS_ID = "PROCESS_ID"
-NUM_PROCESSES = "NUM_PROCESSES"
-COORDINATOR = "COORDINATOR_ADDRESS"
-
-
-def counts_pods(reader: Reader) -> bool:
-    """Whether RANK in this environment is the index of a pod: set, without a LOCAL_RANK."""
-    in_pod = reader.has(PODS) or reader.has(KUBERNETES)
-    return in_pod and reader.has(RANK) and not reader.has("LOCAL_RANK")
+INDEX = "JOB_COMPLETION_INDEX"
+COORDINATOR_PORT = "COORDINATOR_PORT"
+GPUS = "RUNAI_NUM_OF_GPUS"
+JAX = (
+    ("PROCESS_ID", "NUM_PROCESSES", "COORDINATOR_ADDRESS"),  # JAXJob
+    (
+        "JAX_PROCESS_ID",
+        "JAX_NUM_PROCESSES",
+        "JAX_COORDINATOR_ADDRESS",
+    ),  # the Trainer; and JAX reads them itself
+)
 
 
 def read(reader: Reader) -> None:
     """One launcher per pod, and a pod is a node."""
-    if counts_pods(reader):
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+    if counts_nodes(reader) in (KUBEFLOW, *IN_PODS) and reader.has(RANK):
         reader.starts = Scope.NODE
         node = reader.claim_int(Fact.NODE_RANK, RANK)
         _read_pods(reader)
         if node == 0 and is_loopback(reader.text(MASTER_ADDR) or ""):
             _claim_own_name(reader)
-    elif reader.has(PROCESS_ID) and reader.has(COORDINATOR):
-        reader.starts = Scope.PROCESS
-        _read_jax(reader)
+    for names in JAX:
+        named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
+        if sum(reader.has(name) for name in named) > 1:  # one alone has a common name
+            _read_jax(reader, *names, is_pod=names is JAX[0] or reader.has(KUBERNETES) or reader.has(INDEX))
+            return
+        index, count, coordinator = names
+        reader.claim_host(Fact.MASTER_ADDR, coordinator)
+        is_several = reader.has(count) and (reader.integer(count) or 2) > 1
+        if is_several and (reader.has(KUBERNETES) or reader.has(COORDINATOR_PORT)):
+            reader.sign(count, f"hand {index} and {coordinator} in as well, or {FLAGS}")
 
 
 def _claim_own_name(reader: Reader) -> None:
@@ -51,19 +64,25 @@ def _claim_own_name(reader: Reader) -> None:
     reader.note(f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead")
 
 
-def _read_jax(reader: Reader) -> None:
-    rank = reader.claim_int(Fact.RANK, PROCESS_ID)
-    world = reader.claim_int(Fact.WORLD_SIZE, NUM_PROCESSES, 1)
+def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_pod: bool) -> None:
+    rank = reader.claim_int(Fact.RANK, index)
+    world = reader.claim_int(Fact.WORLD_SIZE, count, 1)
+    reader.claim_host(Fact.MASTER_ADDR, coordinator)
+    if not is_pod:
+        return  # a person's, who may have started several on this node
+    reader.starts = Scope.PROCESS
     reader.claim(Fact.LOCAL_RANK, 0, "one process per pod", Trust.DERIVED)
     reader.claim(Fact.LOCAL_SIZE, 1, "one process per pod", Trust.DERIVED)
     if rank is not None:
-        reader.claim(Fact.NODE_RANK, rank, PROCESS_ID, Trust.DERIVED)
+        reader.claim(Fact.NODE_RANK, rank, index, Trust.DERIVED)
     if world is not None:
-        reader.claim(Fact.NODE_COUNT, world, NUM_PROCESSES, Trust.DERIVED)
-    reader.claim_host(Fact.MASTER_ADDR, COORDINATOR)
+        reader.claim(Fact.NODE_COUNT, world, count, Trust.DERIVED)
 
 
 def _read_pods(reader: Reader) -> None:
+    if not reader.has(PODS) and reader.has(PROCESSES):
+        reader.sign(PROCESSES, f"hand {PODS} in as well, or {FLAGS}")  # WORLD_SIZE counts its processes
+        return
     if not reader.has(PODS):
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)  # the operator before PET_*: one each
         return
@@ -74,4 +93,8 @@ def _read_pods(reader: Reader) -> None:
     except Malformed:
         return  # "auto" counts as 1 in WORLD_SIZE: nothing to compare with
     if world not in (None, expected):
-        reader.note(f"{reader.origin(WORLD_SIZE)} is not {PODS} x {PROCESSES}: not used")
+        reader.problem(
+            "contradiction",
+            f"{reader.origin(WORLD_SIZE)} but {reader.origin(PODS)} x {reader.origin(PROCESSES)}",
+            f"correct or unset {WORLD_SIZE} or {PROCESSES}",
+        )

@@ -27,6 +27,7 @@ NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not on
 HEAD_URI = "OMPI_MCA_orte_hnp_uri"  # v3 and v4 only
 DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21")
 NAMESPACE = "PMIX_NAMESPACE"
+SAME_SIZE = "OMPI_WORLD_SIZE"  # v5 only
 SCHEMES = ("tcp", "tcp6")
 
 _DOCKER_BRIDGE = "172.17.0.1"  # docker0: the same address on every node, so the address of none
@@ -35,6 +36,7 @@ _DIGITS_LIMIT = 8
 
 def read(reader: Reader) -> None:
     """Rank and sizes as stated, node and master from what mpirun leaves for its own use."""
+    reader.in_order = False  # nodes are numbered as their daemons are
     rank = reader.claim_int(Fact.RANK, RANK)
     size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
     local_rank = reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
@@ -42,6 +44,9 @@ def read(reader: Reader) -> None:
     if rank is None or size is None or local_rank is None or local_size is None:
         _read_outside(reader)
         return
+    reader.confirm(SAME_SIZE, size, SIZE)
+    if not (local_rank < local_size <= size and rank < size):
+        return  # no place in any job, and said so by the checks
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
     place = Place(rank, local_rank, size, local_size)
@@ -137,6 +142,10 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
     """Whether rank 0 runs, or as far as we see may run, on another node than mpirun."""
     if daemon is None:
         return False
+    # A node of an index beyond their number proves that another has no ranks. All ranks below one whose
+    # number is its local rank are on its node, and so is rank 0
+    if (nodes is not None and daemon >= nodes) or (daemon > 0 and place.rank == place.local_rank):
+        return True
     if place.local_rank == 0 and (daemon == 0) != (place.rank == 0) and 0 in (daemon, place.rank):
         return True
     if not place.is_even(nodes):

@@ -12,10 +12,12 @@ from launcher.environ import MPI_STARTERS, Reader, parse_hosts
 from launcher.model import Fact, Scope, Trust
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
+FLUX = "FLUX_TASK_RANK"  # Flux runs inside of a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
 STEP_ID = "SLURM_STEP_ID"
 PROCID = "SLURM_PROCID"
 NODEID = "SLURM_NODEID"
+NTASKS = "SLURM_NTASKS"
 NODE_COUNTS = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
 STEP_NODELIST = "SLURM_STEP_NODELIST"
 JOB_NODELIST = "SLURM_JOB_NODELIST"
@@ -26,15 +28,23 @@ DISTRIBUTION = "SLURM_DISTRIBUTION"
 NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
 OTHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
-REMAINS = ((NODE_COUNTS[1], 1), ("SLURM_NTASKS", 1), (PROCID, 0), (NODEID, 0))
-"""Numbers above these speak of other tasks, even where the variables of the step are missing."""
+OF_OTHERS = (
+    *((name, 1) for name in (*NODE_COUNTS, "SLURM_STEP_NUM_TASKS")),
+    *((name, 0) for name in (PROCID, NODEID, "SLURM_LOCALID")),
+)
+"""Numbers above these speak of other nodes or tasks, in a batch script of one node, too."""
+TASK_COUNTS = ((NTASKS, 1), ("SLURM_NPROCS", 1))
+"""The same, but a batch script of one node has what it was asked for."""
+TASK_IDS = "SLURM_GTIDS"  # of all tasks on this node; a batch script has 0
+ASKED_TASKS = "SLURM_TASKS_PER_NODE"
+LISTS = (JOB_NODELIST, STEP_NODELIST, "SLURM_NODELIST")
 # The batch step, the extern step and the interactive step of salloc run shells, not tasks.
 FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(reader: Reader) -> None:
     """A task's own numbers; under mpirun only the node list; in a batch script nothing, or its nodes."""
-    if any(reader.has(name) for name in MPI_STARTERS):
+    if any(reader.has(name) for name in (*MPI_STARTERS, FLUX)):
         _read_under_mpirun(reader)
         return
     if (reader.integer(HET_SIZE) or 1) > 1:
@@ -48,12 +58,15 @@ def read(reader: Reader) -> None:
     if step is None or step >= FIRST_SPECIAL_STEP:
         _read_batch_script(reader)
         return
-    reader.claim_int(Fact.RANK, PROCID)
-    tasks = reader.claim_int(Fact.WORLD_SIZE, "SLURM_NTASKS", 1)
+    rank = reader.claim_int(Fact.RANK, PROCID)
+    tasks = reader.claim_int(Fact.WORLD_SIZE, NTASKS, 1)
+    reader.confirm("SLURM_NPROCS", tasks, NTASKS)
+    if rank is None and tasks is None:
+        reader.sign(STEP_ID, f"hand {PROCID}, {NTASKS} and the other SLURM_* in as well")
     reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
     node = reader.claim_int(Fact.NODE_RANK, NODEID)
     nodes = _read_node_count(reader)
-    if _read_local_size(reader, node) == 1 and tasks and nodes and tasks > nodes:
+    if _read_local_size(reader, node, tasks) == 1 and tasks and nodes and tasks > nodes:
         reader.starts = Scope.PROCESS  # alone on this node (srun -N2 -n4 gives 3 and 1), but no agent
     _read_step_hosts(reader, STEP_NODELIST if reader.has(STEP_NODELIST) else JOB_NODELIST)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 1, Trust.DERIVED)
@@ -61,8 +74,15 @@ def read(reader: Reader) -> None:
 
 def _read_under_mpirun(reader: Reader) -> None:
     if reader.has(PROCID):
-        reader.note(f"{reader.origin(PROCID)} belongs to mpirun's daemon on this node, not to this process")
+        whose = "Flux's broker" if reader.has(FLUX) else "mpirun's daemon"
+        reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
+    if not any(reader.has(name) for name in (*OTHER_RANKS, FLUX)):
+        # Half of mpirun's names: they may be this process's, and its rank is none of Slurm's then
+        half = ", ".join(name for name in MPI_STARTERS if reader.has(name))
+        fix = f"hand mpirun's other variables in as well; for a task of srun: unset {half}"
+        _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
     hosts = _read_hosts(reader, JOB_NODELIST)
+    reader.most_nodes = reader.integer(JOB_NODE_COUNT, 1) or len(hosts) or None
     if _is_rank_0_on(hosts[1:], reader):
         # The other ranks cannot see that; but mpirun ends them with this one
         reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
@@ -85,11 +105,15 @@ def _read_batch_script(reader: Reader) -> None:
         reader.sign(JOB_NODE_COUNT, fix)
         if reader.starts_job:
             _claim_nodes(reader)
-    elif count == 1:
+        return
+    # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables, of which the step's were left out
+    numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
+    fix = f"hand {STEP_ID} and the other SLURM_* into the container as well"
+    if _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ..."):
+        return
+    if count == 1:
         reader.claim(Fact.NODE_COUNT, 1, JOB_NODE_COUNT)
         reader.claim(Fact.NODE_RANK, 0, JOB_NODE_COUNT)
-    else:
-        _read_remains(reader)
 
 
 def _claim_nodes(reader: Reader) -> None:
@@ -103,12 +127,29 @@ def _claim_nodes(reader: Reader) -> None:
         reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
 
 
-def _read_remains(reader: Reader) -> None:
-    # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables, of which the step's were left out
-    for name, alone in REMAINS:
-        if (reader.integer(name) or alone) > alone:
-            fix = f"hand {STEP_ID} and the other SLURM_* into the container as well"
-            reader.sign(name, f"{fix}; in a shell of a job: srun launcher run ..., or unset {name}")
+def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
+    """Report what speaks of other nodes or tasks; return whether anything does."""
+    found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
+    if reader.has(TASK_IDS) and reader.text(TASK_IDS) != "0":
+        found.append(TASK_IDS)
+    step, asked = _read_sizes(reader, TASKS_PER_NODE), _read_sizes(reader, ASKED_TASKS)
+    found += [TASKS_PER_NODE] * (sum(step) > 1) + [ASKED_TASKS] * (len(asked) > 1)
+    if not found:
+        found = [name for name in LISTS if len(_read_hosts(reader, name)) > 1][:1]
+    for name in found:
+        reader.sign(name, f"{fix}, or unset {name}")
+    return bool(found)
+
+
+def _read_sizes(reader: Reader, name: str) -> tuple[int, ...]:
+    text = reader.text(name)
+    if text is None:
+        return ()
+    try:
+        return tuple(parse_tasks_per_node(text))
+    except ValueError as error:
+        reader.malformed(name, str(error))
+        return ()
 
 
 def _read_node_count(reader: Reader) -> int | None:
@@ -119,14 +160,12 @@ def _read_node_count(reader: Reader) -> int | None:
     return None
 
 
-def _read_local_size(reader: Reader, node: int | None) -> int | None:
-    text = reader.text(TASKS_PER_NODE)
-    if text is None:
+def _read_local_size(reader: Reader, node: int | None, tasks: int | None) -> int | None:
+    sizes = _read_sizes(reader, TASKS_PER_NODE)
+    if not sizes:
         return None
-    try:
-        sizes = parse_tasks_per_node(text)
-    except ValueError as error:
-        reader.malformed(TASKS_PER_NODE, str(error))
+    if tasks is not None and sum(sizes) != tasks:
+        reader.malformed(TASKS_PER_NODE, f"{tasks} tasks in all ({reader.origin(NTASKS)})")
         return None
     if node is None or node >= len(sizes):
         return None
@@ -140,6 +179,7 @@ def _read_step_hosts(reader: Reader, name: str) -> None:
     reader.claim_hosts(hosts, name)
     if len(hosts) > 1 and (reader.text(DISTRIBUTION) or "").startswith("arbitrary"):
         # The list is sorted, SLURM_HOSTFILE is not: rank 0 is on the first node of that
+        reader.in_order = False
         reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
     elif hosts:
         reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)

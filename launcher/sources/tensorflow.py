@@ -47,14 +47,43 @@ def read(reader: Reader) -> None:
         return
     hosts = [parse_host_port(address)[0] for name in RANKED for address in task.cluster.get(name, [])]
     reader.starts = Scope.PROCESS
+    reader.lone = not _names_several(task)
     if task.role in RANKED:
-        rank = task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
-        _claim_rank(reader, hosts, rank)
+        _claim_rank(reader, hosts, _find_rank(task))
     else:
         reader.task = f"{task.role} {task.index}"
     if hosts:
         reader.claim(Fact.WORLD_SIZE, len(hosts), TF_CONFIG)
         reader.claim(Fact.MASTER_ADDR, hosts[0], TF_CONFIG, Trust.DERIVED)
+
+
+def find_rank(text: str) -> tuple[str, str] | None:
+    """Return rank and world as a TF_CONFIG has them; None where it has no rank, or is none."""
+    try:
+        task = _parse(text)
+    except Refused:
+        return None
+    if task.role not in RANKED:
+        return None
+    world = sum(len(task.cluster.get(name, [])) for name in RANKED)
+    return str(_find_rank(task)), str(world)
+
+
+def names_several(text: str) -> bool:
+    """Whether a TF_CONFIG names several tasks, or is none: `read` says what is wrong then."""
+    try:
+        task = _parse(text)
+    except Refused:
+        return True
+    return _names_several(task)
+
+
+def _names_several(task: Task) -> bool:
+    return task.role not in RANKED or sum(map(len, task.cluster.values())) > 1
+
+
+def _find_rank(task: Task) -> int:
+    return task.index if task.role == "chief" else task.index + len(task.cluster.get("chief", []))
 
 
 def _refuse(reader: Reader, problem: Problem) -> None:

@@ -1,39 +1,59 @@
 """The names of PyTorch's ``env://`` contract, set by a platform (Azure ML PyTorch) or a person.
 
 RANK and WORLD_SIZE count whatever was started: processes, or, where the platform starts one launcher
-per node (Azure ML's default), nodes. Which of the two is decided by comparing sizes, not here.
+per node (Azure ML's default), nodes. Which of the two is decided by comparing sizes, not here. But of some
+platforms it is known that they count nodes: then these numbers are their sources' to read.
 
 Source: pytorch.org "Environment variable initialization"; Azure ML "Distributed GPU training guide".
 """
 
 from __future__ import annotations
 
-from launcher.environ import Reader, is_loopback
+from launcher.environ import Reader
 from launcher.model import Fact
 from launcher.sources import launched
-from launcher.sources.kubeflow import counts_pods
 
+RANK = "RANK"
+WORLD_SIZE = "WORLD_SIZE"
+LOCAL_RANK = "LOCAL_RANK"
 MASTER_ADDR = "MASTER_ADDR"
-IDENTITY = ("RANK", "WORLD_SIZE", "NODE_RANK")
+KUBEFLOW = "PET_NNODES"
+VERTEX_AI = "CLUSTER_SPEC"
+VOLCANO = "VC_"
+ALIBABA_PAI = "NPROC_PER_NODE"
+PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
+OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
+
+
+def counts_nodes(reader: Reader) -> str:
+    """Return what shows that RANK and WORLD_SIZE count nodes here: a variable, or how several begin.
+
+    Empty where they count processes, or nothing tells. Each answer has one source that reads them.
+    """
+    if any(reader.has(name) for name in OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1":
+        return ""
+    if not (reader.has(RANK) or reader.has(WORLD_SIZE)):
+        return ""
+    if reader.text(WORLD_SIZE) == "1" and reader.text(RANK) in (None, "0"):
+        return ""  # an image's defaults say the same, and are no platform's word
+    for name in (KUBEFLOW, VERTEX_AI):
+        if reader.has(name):
+            return name
+    if reader.matching(VOLCANO, "_HOSTS") or reader.has("VC_TASK_INDEX"):
+        return VOLCANO
+    # These names are set elsewhere, too; RANK, which these platforms always set, tells them apart
+    return next((name for name in (ALIBABA_PAI, *PODS) if reader.has(name) and reader.has(RANK)), "")
 
 
 def read(reader: Reader) -> None:
-    """The contract, less RANK and WORLD_SIZE where Kubeflow counts pods with them."""
+    """The contract, less RANK and WORLD_SIZE where a platform counts nodes with them."""
     if launched.is_left_over(reader):
         return
-    if not counts_pods(reader):
-        reader.claim_int(Fact.RANK, "RANK")
-        reader.claim_int(Fact.WORLD_SIZE, "WORLD_SIZE", 1)
-        reader.claim_int(Fact.LOCAL_RANK, "LOCAL_RANK")
+    if not counts_nodes(reader):
+        reader.claim_int(Fact.RANK, RANK)
+        reader.claim_int(Fact.WORLD_SIZE, WORLD_SIZE, 1)
+        reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
         reader.claim_int(Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1)
     reader.claim_int(Fact.NODE_RANK, "NODE_RANK")
-    address = reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
+    reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, "MASTER_PORT", 1)
-    if address and not is_loopback(address) and not any(reader.has(name) for name in IDENTITY):
-        _sign_unless_own(reader, address)
-
-
-def _sign_unless_own(reader: Reader, address: str) -> None:
-    # A master elsewhere, and nothing that says which node this is
-    if address not in reader.host.own_addresses():
-        reader.sign(MASTER_ADDR, "pass --nnodes N --node-rank R, or unset MASTER_ADDR for a single machine")

@@ -1,7 +1,8 @@
 """Find the launchers that run on this machine, and ask one of them.
 
-The kernel lists all sockets that have a name (/proc/net/unix): the folder that a launcher has for temporary
-files need not be ours. What is listed there and not ours cannot be connected to.
+The kernel lists all sockets of our network that have a name (/proc/net/unix): the folder that a launcher has
+for temporary files need not be ours, and one in a folder that we share with other machines' containers or
+nodes is not of this one. What is listed there and not ours cannot be connected to.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LISTED = "/proc/net/unix"
 LISTENS = 1 << 16
 """__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
 PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
-FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - looked at where the kernel lists nothing (gVisor)
+FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - looked at where the kernel does not list
 LINE_LIMIT_BYTES = 1 << 17
 ANSWER_LIMIT_BYTES = 1 << 28
 """Of all nodes together; 16,000 nodes of 8 ranks say 30 MB of their status."""
@@ -77,11 +78,10 @@ def find_paths(environ: Mapping[str, str]) -> list[str]:
                 if len(words) == 8 and PATH.search(words[7]) and int(words[3], 16) & LISTENS:
                     found.add(words[7])
     except (OSError, ValueError):
-        pass
-    for base in {environ.get("TMPDIR") or FOLDERS[0], *FOLDERS}:
-        found.update(
-            path for path in glob.glob(f"{glob.escape(base)}/launcher_*/{NAME}") if PATH.search(path)
-        )
+        for base in {environ.get("TMPDIR") or FOLDERS[0], *FOLDERS}:
+            found.update(
+                path for path in glob.glob(f"{glob.escape(base)}/launcher_*/{NAME}") if PATH.search(path)
+            )
     return sorted(found)[:PATHS_MAX]
 
 

@@ -212,6 +212,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
+    parts += ["the processes have to meet"] if watch.contact is not None and watch.contact.required else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]

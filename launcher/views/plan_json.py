@@ -112,6 +112,8 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "progress": watch.progress,
         "stall_timeout_s": watch.stall_timeout_s,
         "on_stall": watch.on_stall,
+        "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,
+        "require_meeting": watch.contact is not None and watch.contact.required,
         "restarts": watch.restarts,
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         "verify_fabric": watch.proof is not None,

@@ -88,9 +88,13 @@ def test_several_ranks_on_each_node() -> None:
     assert_trained(said, "gloo", ranks=4, each=2)
 
 
-def test_a_module_is_horovods_if_the_user_says_so() -> None:
-    """``-m`` cannot be looked into."""
-    environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}", "LAUNCHER_FRAMEWORK": "horovod"}
+HIDDEN = "import runpy; runpy.run_module({name!r}, run_name='__main__')"
+"""What imports a script behind the launcher's back."""
+
+
+def test_a_module_is_read_like_a_script() -> None:
+    """``-m`` is found in PYTHONPATH, and shows by its import what it is."""
+    environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
     done = rehearse("azure-batch", "python", "-m", "horovod_torch", "--epochs", "2", environ=environ)
     assert_trained(printed(done), "gloo")
 
@@ -98,17 +102,20 @@ def test_a_module_is_horovods_if_the_user_says_so() -> None:
 def test_what_nobody_names_cannot_train_alone() -> None:
     """Without mpirun, a Horovod that has MPI would be two worlds of one, and both would end with 0."""
     environ = {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"}
-    words = ("python", "-m", "horovod_torch", "--epochs", "1")
+    words = ("python", "-c", HIDDEN.format(name="horovod_torch"), "--epochs", "1")
     done = rehearse("azure-batch", *words, environ={**environ, "LAUNCHER_ENGINE": "process"})
     assert done.returncode == 134 and "accuracy" not in done.stdout
     assert "[horovod-rendezvous]" in done.stderr and "--framework horovod" in done.stderr
 
 
 @pytest.mark.mpi
-def test_other_words_of_horovod_do_not_disturb_mpi(tmp_path: Path) -> None:
-    """A stray HOROVOD_RANK in an image: MPI's controller does not look at it."""
+def test_other_words_of_horovod_contradict_mpi_until_one_is_named() -> None:
+    """A stray HOROVOD_RANK in an image: a contradiction, whose fix lets MPI's controller train."""
     strays = {"HOROVOD_RANK": "5", "HOROVOD_SIZE": "7", "HOROVOD_LOCAL_RANK": "3", "HOROVOD_LOCAL_SIZE": "4"}
-    assert_trained(run_example("openmpi", TORCH, "--epochs", "2", environ=strays), "MPI")
+    refused = rehearse("openmpi", "python", os.path.join(EXAMPLES, TORCH), "--epochs", "2", environ=strays)
+    assert refused.returncode == 78 and "name the one to believe: --source open_mpi" in refused.stderr
+    named = {**strays, "LAUNCHER_SOURCE": "open_mpi"}
+    assert_trained(run_example("openmpi", TORCH, "--epochs", "2", environ=named), "MPI")
 
 
 @pytest.fixture
@@ -298,7 +305,7 @@ def test_keras_3_trains_every_rank_alone(tmp_path: Path) -> None:
     """Why a script with Horovod's Keras optimizer is refused: each learns its own data, and all end well."""
     quiet = {"LAUNCHER_FRAMEWORK": "horovod", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
     write_keras(tmp_path, "keras", callbacks=False)
-    done = run_keras("-m", "fit", environ=quiet)  # a module: what it imports is not seen
+    done = run_keras("-c", HIDDEN.format(name="fit"), environ=quiet)
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(read_weights(done)) == [[1.0] * 4, [3.0] * 4]
 
@@ -307,7 +314,7 @@ def test_keras_3_fails_with_horovods_callback(tmp_path: Path) -> None:
     """It looks for what variables of Keras 3 have not."""
     write_keras(tmp_path, "keras", callbacks=True)
     quiet = {"LAUNCHER_FRAMEWORK": "horovod", "PYTHONPATH": f"{ROOT}:{tmp_path}"}
-    done = run_keras("-m", "fit", environ=quiet)
+    done = run_keras("-c", HIDDEN.format(name="fit"), environ=quiet)
     assert done.returncode == 1 and "'Variable' object has no attribute 'ref'" in done.stderr
 
 

@@ -115,15 +115,19 @@ def test_command_runs_as_in_an_image(command: str, expected: str) -> None:
 
 @KINDS
 def test_every_process_gets_its_own_environment(
-    loopback: bool, dump: tuple[str, ...], tmp_path: Path
+    loopback: bool, dump: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each process has the identity that the platform gives, and nothing of the caller's job."""
+    """Each process has the identity that the platform gives, nothing of the caller's job, and its words."""
     if not loopback:
         need_namespaces()
+    for name, value in {"OMPI_COMM_WORLD_RANK": "7", "SLURM_JOB_ID": "77", "HF_HOME": "/data/hf"}.items():
+        monkeypatch.setenv(name, value)
     assert run_rehearsal("slurm", 2, 2, dump, bare=True, loopback=loopback) == 0
     environs = read_dumps(tmp_path)
     assert sorted(environ["SLURM_PROCID"] for environ in environs) == ["0", "1", "2", "3"]
-    assert not any("PYTEST_CURRENT_TEST" in environ for environ in environs)
+    assert not any("OMPI_COMM_WORLD_RANK" in environ for environ in environs)
+    assert not any(environ["SLURM_JOB_ID"] == "77" for environ in environs)
+    assert {environ["HF_HOME"] for environ in environs} == {"/data/hf"}
 
 
 def test_announcement_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:

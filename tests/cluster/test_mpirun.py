@@ -267,6 +267,18 @@ VALUES = {
 }
 
 
+def test_a_platforms_numbers_of_a_node_are_not_those_of_its_ranks(fleet: MakeFleet) -> None:
+    """A platform that starts a launcher on each node numbers these; no rank inherits such a number."""
+    two = fleet("openmpi4", 2)
+    script = two.script("import json, os; print(json.dumps({'RANK': os.environ['RANK']}), flush=True)")
+    for index, node in enumerate(two.cluster.nodes):
+        numbers = {"RANK": str(index), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "NODE_RANK": str(index)}
+        two.start(node, "--nproc-per-node", "2", "--no-prefix", "--", "python", script, environ=numbers)
+    head, other = two.wait()
+    assert (head.status, other.status) == (0, 0), head.err[-3000:]
+    assert sorted(record["RANK"] for record in head.records) == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_values_arrive_bit_for_bit_and_secrets_stay(family: str, fleet: MakeFleet) -> None:
     """Variables of the head reach ranks of other nodes as they are; a secret only where it is asked for."""

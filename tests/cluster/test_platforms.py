@@ -14,6 +14,7 @@ from launcher.rehearse.job import base_environ, run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun
 from launcher.rehearse.nodes import Node
 from launcher.rehearse.platforms import PLATFORMS, Job, Start, find_platform
+from launcher.sources import TABLE
 
 from .conftest import RECORDINGS, need_namespaces, read_dumps, read_recording
 
@@ -162,11 +163,51 @@ def test_each_mpirun_has_its_own_line(family: str, version: str, expected: str) 
 
 def test_base_environment_is_clean() -> None:
     """Nothing of the caller's own job leaks into a rehearsal."""
-    leftovers = {"RANK": "3", "SLURM_JOB_ID": "1", "OMPI_COMM_WORLD_RANK": "2", "SECRET": "x"}
+    leftovers = dict.fromkeys([marker for row in TABLE for marker in row.markers], "3")
+    leftovers |= {
+        "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+        "AZUREML_RUN_TOKEN": "x",
+        "GROUP_RANK": "1",
+        "VC_MASTER_NUM": "1",
+    }
     kept = {"PYTHONPATH": "/src", "LAUNCHER_LOG": "debug", "HOME": "/home/me", "NO_COLOR": "1"}
+    kept |= {
+        "OMP_NUM_THREADS": "3",
+        "TF_USE_LEGACY_KERAS": "1",
+        "HF_HOME": "/data",
+        "OMPI_MCA_btl": "tcp,self",
+    }
     environ = base_environ({**leftovers, **kept, "PATH": "/usr/bin"})
     assert environ.pop("PATH").endswith(":/usr/bin")
     assert environ == {**kept, "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("like", PLATFORMS)
+def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said(
+    like: str,
+    dump: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """OMP_NUM_THREADS and HF_HOME on both nodes; a leftover identity is on none, unless --env names it."""
+    if like == "torchrun":
+        pytest.importorskip("torch")
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("HF_HOME", "/data")
+    monkeypatch.setenv("AZUREML_CR_LEFTOVER", "7")
+    monkeypatch.setenv("PBS_LEFTOVER", "7")
+    monkeypatch.setenv("BASH_FUNC_f%%", "() { :; }")
+    env = {"PBS_LEFTOVER": "8"}
+    assert run_rehearsal(like, 2, 1, dump, bare=True, env=env, loopback=True) == 0
+    environs = read_dumps(tmp_path)
+    assert len(environs) == 2
+    for environ in environs:
+        assert (environ["OMP_NUM_THREADS"], environ["HF_HOME"]) == ("3", "/data")
+        assert environ["PBS_LEFTOVER"] == "8" and "AZUREML_CR_LEFTOVER" not in environ
+    said = capfd.readouterr().err
+    assert "taken out of the environment, as the platform gives its own: AZUREML_CR_LEFTOVER (" in said
 
 
 @pytest.mark.mpi

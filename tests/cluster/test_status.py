@@ -16,7 +16,7 @@ from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import Job, own_environ
 from tests.process.looking import wait_for
-from tests.process.starting import clean_environ
+from tests.process.starting import clean_environ, open_launcher
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
@@ -97,6 +97,17 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
     assert all(row[4] == "running" for row in rows)
     assert "2 nodes" in done.stdout and "4 of 4 ranks run" in done.stdout
     assert status(job, index)["nodes"][0]["nodes"] == {"count": 2, "heard": 2, "lost": 0}
+
+
+def test_a_launcher_of_the_machine_is_not_of_a_node_that_shares_its_files(job: Job) -> None:
+    """Both have their sockets' folders in /tmp; only the kernel knows which network they are of."""
+    outside = open_launcher("run", "--", "sleep", "600")
+    try:
+        start(job, SLEEPS)
+        assert "4 of 4 ranks run" in ask(job, 0, "status").stdout
+    finally:
+        outside.terminate()
+        outside.communicate()
 
 
 @pytest.mark.torch

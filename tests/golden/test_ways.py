@@ -148,9 +148,12 @@ ALONE = {
     "one node of a platform that says nothing of ranks": ("azure_batch_single_node",),
     "the script or shell from which a job is started, and no part of it": (
         *("kubeflow_mpijob_launcher_pod", "slurm_22.05_batch_script", "slurm_22.05_batch_script_one_node"),
-        *("slurm_22.05_salloc_shell", "refused_slurm_step_left_out"),
+        *("slurm_22.05_salloc_shell", "refused_slurm_step_left_out", "refused_slurm_in_docker"),
+        *("refused_mpijob_launcher_pod", "refused_lsf_script", "refused_pbs_script"),
     ),
-    "a platform that is not understood": ("refused_platform_without_source",),
+    "one host of a batch system that starts nothing there": ("lsf_one_host_8_slots", "pbs_one_host"),
+    "an index that needs a flag, or is a job of its own": ("refused_indexed_job",),
+    "a platform that is not understood": ("refused_platform_without_source", "refused_trainer_v2_xgboost"),
     "a flag that makes no job of itself": ("refused_master_flag_alone",),
     "told already, by torchrun or this launcher": (
         *("launcher_inside_launcher", "launcher_inside_launcher_node_unknown", "torchrun_2.15_c10d_2x2"),

@@ -34,6 +34,7 @@ UNEVEN = "0.0=0 | 0.1=1 | 0.2=2 | 1.0=3"
 UNKNOWN = "?.0=0 | ?.1=1 | ?.0=2 | ?.1=3"
 P1X1 = "0.0=0 | 1.0=1"
 N2X2 = "0.0=0 0.1=1 | 1.0=2 1.1=3"
+N3X2 = N2X2 + " | 2.0=4 2.1=5"
 N2X4 = "0.0=0 0.1=1 0.2=2 0.3=3 | 1.0=4 1.1=5 1.2=6 1.3=7"
 P2X4 = "0.0=0 | 0.1=1 | 0.2=2 | 0.3=3 | 1.0=4 | 1.1=5 | 1.2=6 | 1.3=7"
 ONE = "0.0=0"
@@ -47,6 +48,7 @@ AZ, POD = "10.0.0.4:6105", "job-worker-0.job.svc:6105"
 LOCAL = "127.0.0.1:6105"
 CONTRADICTION = Refused(78, "contradiction")
 NO_MASTER = Refused(78, "missing-variable")
+NO_IDENTITY = Refused(78, "no-identity")
 MALFORMED = Refused(78, "malformed-variable")
 
 TRUTH: dict[str, Job | Refused] = {
@@ -160,9 +162,8 @@ TRUTH: dict[str, Job | Refused] = {
     "azureml_pytorch_per_node": Job("process", 2, AZ, P1X1),
     "azureml_pytorch_per_node_gpus4": Job("node", 8, AZ, N2X4),
     "azureml_pytorch_per_node_scope_node": Job("node", 8, AZ, N2X4),
-    "azureml_pytorch_per_node_six_alone_gpus4": Job(
-        "node", 8, AZ, "78 ambiguous-scope | 1.0=4 1.1=5 1.2=6 1.3=7"
-    ),
+    # Node 1 of one process each, or a node of several to which ranks are dealt: the six names are the same
+    "azureml_pytorch_per_node_six_alone_gpus4": Refused(78, "ambiguous-scope"),
     "azureml_tensorflow_2_workers": Job("process", 2, "host0:6105", P1X1),
     # Kubeflow
     "kubeflow_jaxjob": Job("process", 2, "job-worker-0:6105", P1X1),
@@ -178,15 +179,59 @@ TRUTH: dict[str, Job | Refused] = {
     "kubeflow_tfjob_dynamic": Refused(78, "tf-config-sparse"),
     "kubeflow_trainer_v2": Job("node", 4, "job-node-0-0.job:29500", N2X2),
     "kubeflow_trainer_v2_cpus": Job("node", 8, "job-node-0-0.job:29500", N2X4),
+    "kubeflow_trainer_v2_jax": Job("process", 2, "job-node-0-0.job:6105", P1X1),
+    "refused_trainer_v2_xgboost": NO_IDENTITY,
+    "refused_trainer_v2_torchtune": NO_MASTER,
+    "refused_mpijob_launcher_pod": NO_IDENTITY,
     # Clouds
     "sagemaker_11_hosts": Job("node", 88, "algo-1:6105", SAGEMAKER),
-    # Flux tells no task its node, and names no host; 3 tasks on 2 nodes may stand either way
-    "flux_2x2": Job("process", 4, AZ, P2X2),
+    "sagemaker_mpirun_2_hosts": Job("process", 2, "algo-1:6105", P1X1),
+    # Flux tells no task its node, and names no host; 4 tasks on 2 nodes may stand as 2 and 2 or as 3 and 1
+    "flux_2x2": Job("process", 4, AZ, UNKNOWN),
     "flux_uneven_2_1": Job("process", 3, AZ, "?.0=0 | ?.1=1 | ?.0=2"),
-    "flux_gpus_per_task": Job("process", 4, AZ, P2X2),
+    "flux_gpus_per_task": Job("process", 4, AZ, UNKNOWN),
     "flux_one_node": Job("process", 2, LOCAL, "0.0=0 | 0.1=1"),
     "flux_one_per_node_8_gpus": Job("node", 16, AZ, N2X8),
     "refused_flux_without_master": NO_MASTER,
+    "alibaba_pai_2_nodes": Job("node", 8, "dlc1abc-master-0:23456", N2X4),
+    "baidu_aihc_2_nodes": Job("node", 4, "job-master-0:23456", N2X2),
+    "volcengine_2_nodes": Job("node", 4, "worker-0:2222", N2X2),
+    "vertex_ai_3_replicas": Job("node", 6, "cmle-training-workerpool0-abc-0:2222", N3X2),
+    "vertex_ai_one_replica": Job("node", 2, LOCAL, TWO),
+    "vertex_ai_reduction_server": Job("node", 4, "cmle-training-workerpool0-abc-0:2222", N2X2),
+    "refused_vertex_ai_reducer": NO_IDENTITY,
+    # Rank 0 is on the main node; the others follow in their order
+    "aws_batch_main_second": Job("node", 6, "10.4.0.5:6105", N3X2),
+    "aws_batch_one_node": Job("node", 2, LOCAL, TWO),
+    # Volcano
+    "volcano_pytorch_3_pods": Job("node", 6, "job-master-0.job:23456", N3X2),
+    "volcano_pytorch_tensorboard": Job("node", 6, "job-master-0.job:23456", N3X2),
+    "volcano_master_2_workers": Job("node", 6, "job-master-0.job:6105", N3X2),
+    "volcano_one_task": Job("node", 4, "job-trainer-0.job:6105", N2X2),
+    "volcano_modelarts": Job("node", 8, "modelarts-job-worker-0.job:6105", N2X4),
+    "refused_volcano_name_unknown": NO_IDENTITY,
+    # Kubernetes without an operator
+    "indexed_job_2_pods": Job("node", 4, "train-0.train.ns.svc.cluster.local:6105", N2X2),
+    "indexed_job_master_addr": Job("node", 4, "10.5.0.4:6105", N2X2),
+    "indexed_job_each_alone": Job("node", 2, LOCAL, TWO),
+    "refused_indexed_job": NO_IDENTITY,
+    # The pods of the second Job have the first one's indices
+    "jobset_2_jobs": Job("node", 4, "set-work-0-0.set:6105", P1X1 + " | 78 no-identity | 78 no-identity"),
+    # horovodrun: only the first process of a node is told which node it is
+    "horovodrun_2x2": Job("process", 4, "10.6.0.4:6105", "0.0=0 | ?.1=1 | 1.0=2 | ?.1=3"),
+    "horovodrun_uneven_2_1": Job("process", 3, "10.6.0.4:6105", "0.0=0 | ?.1=1 | 1.0=2"),
+    "refused_horovodrun_without_master": NO_MASTER,
+    # LSF and PBS
+    "lsf_blaunch_2_hosts": Job("node", 4, "grid03:6105", N2X2),
+    "mvapich_2x2": Job("process", 4, AZ, UNKNOWN),
+    "lsf_jsrun_2x2": Job("process", 4, "h1:6105", UNKNOWN),
+    "lsf_one_host_8_slots": Job("node", 2, LOCAL, TWO),
+    "refused_lsf_script": NO_IDENTITY,
+    "pals_2x2": Job("process", 4, "nid000001:6105", P2X2),
+    "pals_one_per_node_2_gpus": Job("node", 4, "nid000001:6105", N2X2),
+    "refused_pals_without_master": NO_MASTER,
+    "pbs_one_host": Job("node", 2, LOCAL, TWO),
+    "refused_pbs_script": NO_IDENTITY,
     "skypilot_2_nodes": Job("node", 8, "10.1.0.4:6105", N2X4),
     # One machine, or flags
     "flags_2_nodes": Job("node", 4, "10.77.0.4:29400", N2X2),
@@ -212,6 +257,7 @@ TRUTH: dict[str, Job | Refused] = {
     "refused_node_rank_left_over": CONTRADICTION,
     "refused_world_of_one_left_over": Refused(78, "no-identity"),
     "refused_master_flag_alone": Refused(78, "no-identity"),
+    "refused_slurm_in_docker": NO_IDENTITY,
     "refused_slurm_step_left_out": Refused(78, "no-identity"),
     "refused_platform_without_source": Refused(78, "no-identity"),
     "refused_rank_0_off_the_master": CONTRADICTION,

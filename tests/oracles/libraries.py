@@ -76,8 +76,26 @@ LIGHTNING = (
         "rank",
         "it takes the node for 0 where nothing tells which one this is.",
     ),
+    Reason(
+        (
+            *("azureml_pytorch_2x4_six_alone*", "flux_2x2", "flux_gpus_per_task", "horovodrun_2x2"),
+            *("lsf_jsrun_2x2", "mvapich_2x2"),
+        ),
+        "",
+        "it takes one process for all of a node where nothing tells how many there are, or which one it is: "
+        "`--framework lightning` refuses that, and `--nnodes N` tells it.",
+    ),
+)
+JAX_PORT = (
+    Reason(
+        ("torchrun_*", "kubeflow_trainer_v2_jax"),
+        "master_port",
+        "its processes meet beside the master's port: torchrun's agent has that one, and the Trainer names "
+        "the coordinator's.",
+    ),
 )
 JAX = (
+    *JAX_PORT,
     Reason(
         ("*",),
         "Number of processes must be defined",
@@ -112,6 +130,12 @@ SAGEMAKER = (
         "it numbers algo-1, algo-10, algo-11, algo-2, as text is sorted; the launcher 1, 2, 3. Node 0 is "
         "the same, and all nodes of a job count alike.",
     ),
+    Reason(
+        ("sagemaker_mpirun_2_hosts",),
+        "node_rank",
+        "it takes the head's SM_CURRENT_HOST, which mpirun gives to all ranks, for this node's; the toolkit "
+        "itself never runs it there.",
+    ),
 )
 LIBRARIES = (
     Library("PyTorch", "torch", "2.13.0", "torch_env", "init_process_group()"),
@@ -126,7 +150,9 @@ LIBRARIES = (
     Library("Transformers", "transformers", "5.23.0", "transformers", "TrainingArguments()"),
     Library("Horovod", "horovod", "0.28.1", "horovod", "create_slot_env_vars()"),
     Library("JAX", "jax", "0.10.2", "jax", "initialize()", reasons=JAX),
-    Library("JAX, `--framework jax`", "jax", "0.10.2", "jax", "initialize()", framework="jax"),
+    Library(
+        "JAX, `--framework jax`", "jax", "0.10.2", "jax", "initialize()", framework="jax", reasons=JAX_PORT
+    ),
     Library("timm", "timm", "1.0.31", "timm", "init_distributed_device()"),
     Library("OpenCLIP", "open_clip_torch", "3.3.0", "open_clip", "init_distributed_device()"),
     Library("fairseq", "fairseq", "0.12.2", "fairseq", "infer_init_method()"),

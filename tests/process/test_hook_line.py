@@ -180,7 +180,7 @@ def test_a_contradiction_is_one_line_once(each_hooked: str, tmp_path: Path) -> N
     script.write_text(RECURSE)
     done = run(each_hooked, str(script), **{**RANK, "OMPI_COMM_WORLD_RANK": "2"})
     assert done.returncode == 0
-    assert done.stdout.split() == ["refused/2.2,.,./"] * 2
+    assert done.stdout.split() == ["refused/2.2,.,.,.,.,.,.,./"] * 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("launcher: hook: no variables set: [contradiction] ") and "; fix: " in line
     assert "LAUNCHER_HOOK=0" in line

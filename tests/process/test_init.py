@@ -391,12 +391,14 @@ def test_a_signal_for_process_1_is_not_lost_while_it_starts() -> None:
     """The kernel drops what process 1 has no handler for; from our first lines on nothing is dropped."""
     need_pid_namespaces()
     source = (
-        "def read(reader):\n    open(reader.text('READY'), 'w').close()\n    import time; time.sleep(1)\n"
+        "import time\nfrom launcher.model import Fact\n"
+        "def read(reader):\n    open(reader.text('READY'), 'w').close()\n    time.sleep(1)\n"
+        "    reader.claim_int(Fact.NODE_COUNT, 'SLOW_NODES', 1)\n"
     )
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "slow_source.py").write_text(source)
         ready = Path(folder, "ready")
-        environ = {**clean_environ(), "READY": str(ready)}
+        environ = {**clean_environ(), "READY": str(ready), "SLOW_NODES": "1"}
         environ["PYTHONPATH"] += f":{folder}"
         command = (
             sys.executable,
@@ -450,6 +452,33 @@ def test_another_signal_can_be_sent_instead() -> None:
         out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "usr1\n"), err
 
+
+def test_every_signal_that_may_be_mapped_is_sent_as_another(tmp_path: Path) -> None:
+    """Each of them as SIGUSR1, one after the other: what the flag takes does happen."""
+    numbers = [int(n) for n in FORWARDED]
+    ready = tmp_path / "ready"
+    mapping = ",".join(f"{number}={int(signal.SIGUSR1)}" for number in numbers)
+    script = COUNT_USR1.replace("COUNT", str(len(numbers)))
+    with open_launcher(
+        "run", "--signal-map", mapping, "--", sys.executable, "-c", script, str(ready)
+    ) as process:
+        read_pid(ready)
+        assert process.stdout is not None
+        for place, number in enumerate(numbers, 1):
+            process.send_signal(number)
+            assert process.stdout.readline() == f"{place}\n", f"signal {number} did not arrive"
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+COUNT_USR1 = """
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+open(sys.argv[1], "w").write(f"{os.getpid()}\\n")
+for place in range(1, COUNT + 1):
+    signal.sigwait([signal.SIGUSR1])
+    print(place, flush=True)
+"""
 
 RESTARTED = """
 import os, sys

@@ -560,6 +560,217 @@ def tf_config(job: Job) -> list[Start]:
     return _each(job, environ)
 
 
+def volcano(job: Job) -> list[Start]:
+    """Volcano: one task, or a master and workers, which their names tell apart or the pytorch plugin."""
+    kind = ("trainer", "named", "plugin")[job.seed % 3]
+    first = 0 if kind == "trainer" or len(job.nodes) == 1 else 1
+    names = [_name_pod(kind, first, index) for index in range(len(job.nodes))]
+    renamed = Job(
+        tuple(Node(node.index, names[node.index], node.address, 1) for node in job.nodes),
+        gpus=job.gpus,
+        seed=job.seed,
+    )
+    tasks: dict[str, list[str]] = {}
+    for name in names:
+        tasks.setdefault(name.split("-")[1].upper(), []).append(name)
+    lists = {f"VC_{task}_HOSTS": ",".join(hosts) for task, hosts in tasks.items()}
+    counts = {f"VC_{task}_NUM": str(len(hosts)) for task, hosts in tasks.items()}
+
+    def environ(node: Node, rank: int, local: int) -> dict[str, str]:
+        mine = node.hostname.partition(".")[0].rpartition("-")[2]
+        plugin = {
+            "RANK": str(node.index),
+            "WORLD_SIZE": str(len(names)),
+            "MASTER_ADDR": names[0],
+            "MASTER_PORT": "23456",
+        }
+        return {**lists, **counts, "VC_TASK_INDEX": mine, **(plugin if kind == "plugin" else {})}
+
+    return _each(renamed, environ)
+
+
+def _name_pod(kind: str, first: int, index: int) -> str:
+    if kind == "trainer":
+        return f"job-trainer-{index}.job"
+    return "job-master-0.job" if index == 0 else f"job-worker-{index - first}.job"
+
+
+def vertex_ai(job: Job) -> list[Start]:
+    """Vertex AI: the index counts within a pool; reducers in pool 2 have no ranks."""
+    pools = {"workerpool0": [f"{job.nodes[0].hostname}:2222"]}
+    if len(job.nodes) > 1:
+        pools["workerpool1"] = [f"{node.hostname}:2222" for node in job.nodes[1:]]
+    if job.seed % 2 and len(job.nodes) > 1:
+        pools["workerpool2"] = ["reducer-0:2222", "reducer-1:2222"]
+    world = sum(map(len, pools.values())) if job.seed % 3 else len(job.nodes)
+
+    def environ(node: Node, rank: int, local: int) -> dict[str, str]:
+        task = {"type": f"workerpool{min(node.index, 1)}", "index": max(0, node.index - 1)}
+        torch = {
+            "RANK": str(node.index),
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": job.nodes[0].hostname if node.index or job.seed % 2 else "localhost",
+            "MASTER_PORT": "2222",
+        }
+        named = torch if len(job.nodes) > 1 and job.seed < 4 else {}
+        return {"CLUSTER_SPEC": json.dumps({"cluster": pools, "task": task, "environment": "cloud"}), **named}
+
+    return _each(job, environ)
+
+
+def alibaba_pai(job: Job) -> list[Start]:
+    """Alibaba PAI and Baidu AIHC (in Kubernetes): RANK and WORLD_SIZE count nodes."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.96.0.1"} if job.seed % 2 else {}
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "RANK": str(node.index),
+            "WORLD_SIZE": str(len(job.nodes)),
+            "NPROC_PER_NODE": str(job.gpus or 1),
+            "MASTER_ADDR": job.nodes[0].hostname,
+            "MASTER_PORT": "23456",
+            **pod,
+        },
+    )
+
+
+def volcengine(job: Job) -> list[Start]:
+    """Volcengine: names of its own only."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "MLP_ROLE": "worker",
+            "MLP_ROLE_INDEX": str(node.index),
+            "MLP_WORKER_NUM": str(len(job.nodes)),
+            "MLP_WORKER_GPU": str(job.gpus or 0),
+            "MLP_WORKER_0_HOST": job.nodes[0].hostname,
+            "MLP_WORKER_0_PORT": "2222",
+            "MLP_WORKER_ALL_HOSTS": ",".join(other.hostname for other in job.nodes),
+        },
+    )
+
+
+def aws_batch(job: Job) -> list[Start]:
+    """AWS Batch: the main node is our node 0 and has any index; it is not told its address, which is IPv4."""
+    turn = job.seed % len(job.nodes)
+    index = {node.index: (node.index + turn) % len(job.nodes) for node in job.nodes}
+    order = sorted(job.nodes, key=lambda node: (index[node.index] != turn, index[node.index]))
+    nodes = tuple(
+        Node(place, node.hostname, f"10.{place // 250}.1.{place % 250 + 4}", 1)
+        for place, node in enumerate(order)
+    )
+
+    def environ(node: Node, rank: int, local: int) -> dict[str, str]:
+        main = {"AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS": nodes[0].address}
+        return {
+            "AWS_BATCH_JOB_NUM_NODES": str(len(nodes)),
+            "AWS_BATCH_JOB_NODE_INDEX": str(index[order[node.index].index]),
+            "AWS_BATCH_JOB_MAIN_NODE_INDEX": str(turn),
+            **(main if node.index else {}),
+        }
+
+    return _each(Job(nodes, gpus=job.gpus, seed=job.seed), environ)
+
+
+def indexed_job(job: Job) -> list[Start]:
+    """An Indexed Job, whose number of pods is typed (or set in the template), and its master's address."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "JOB_COMPLETION_INDEX": str(node.index),
+            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+            "LAUNCHER_NNODES": str(len(job.nodes)),
+            "LAUNCHER_MASTER_ADDR": job.nodes[0].hostname,
+        },
+    )
+
+
+def horovodrun(job: Job) -> list[Start]:
+    """horovodrun over gloo: cross numbers are among processes of one local rank; the master is named."""
+
+    def environ(node: Node, rank: int, local: int) -> dict[str, str]:
+        peers = [other.index for other in job.nodes if other.size > local]
+        return {
+            "HOROVOD_RANK": str(rank),
+            "HOROVOD_SIZE": str(job.world),
+            "HOROVOD_LOCAL_RANK": str(local),
+            "HOROVOD_LOCAL_SIZE": str(node.size),
+            "HOROVOD_CROSS_RANK": str(peers.index(node.index)),
+            "HOROVOD_CROSS_SIZE": str(len(peers)),
+            "HOROVOD_HOSTNAME": node.hostname,
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.255.0.1",
+            "HOROVOD_CONTROLLER": "gloo",
+            "MASTER_ADDR": job.nodes[0].address,
+        }
+
+    return _each(job, environ)
+
+
+def blaunch(job: Job) -> list[Start]:
+    """A task of LSF's blaunch per host, of one slot or several; the other list has another order."""
+    slots = 1 + job.seed % 3
+    names = [node.hostname for node in job.nodes]
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "LSF_PM_TASKID": str(node.index + 1),
+            "LSB_HOSTS": " ".join(name for name in names for _ in range(slots)),
+            "LSB_MCPU_HOSTS": " ".join(f"{name} {slots}" for name in sorted(names)),
+            "LSB_DJOB_NUMPROC": str(slots * len(names)),
+        },
+    )
+
+
+def jsrun(job: Job) -> list[Start]:
+    """LSF's jsrun: the first host of the list is the launch node."""
+    names = " ".join(f"{node.hostname} 42" for node in job.nodes)
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "JSM_NAMESPACE_RANK": str(rank),
+            "JSM_NAMESPACE_SIZE": str(job.world),
+            "JSM_NAMESPACE_LOCAL_RANK": str(local),
+            "JSM_NAMESPACE_LOCAL_SIZE": str(node.size),
+            "LSB_MCPU_HOSTS": f"batch1 1 {names}",
+            "LSB_DJOB_NUMPROC": str(1 + 42 * len(job.nodes)),
+        },
+    )
+
+
+def pals(job: Job) -> list[Start]:
+    """PALS on a PBS system; the script has named the master."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "PALS_RANKID": str(rank),
+            "PALS_NODEID": str(node.index),
+            "PALS_LOCAL_RANKID": str(local),
+            "PALS_LOCAL_SIZE": str(node.size),
+            "PMI_RANK": str(rank),
+            "PMI_SIZE": str(job.world),
+            "PMI_LOCAL_RANK": str(local),
+            "PMI_LOCAL_SIZE": str(node.size),
+            "PBS_NODEFILE": "/var/spool/pbs/aux/1",
+            "PBS_NODENUM": "0",  # the script's, forwarded
+            "MASTER_ADDR": job.nodes[0].address,
+        },
+    )
+
+
+def trainer_jax(job: Job) -> list[Start]:
+    """The Trainer's JAX runtime: a pod is one process with all of its GPUs."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "JAX_NUM_PROCESSES": str(job.world),
+            "JAX_PROCESS_ID": str(rank),
+            "JAX_COORDINATOR_ADDRESS": f"{job.nodes[0].hostname}:29500",
+            "JOB_COMPLETION_INDEX": str(node.index),
+            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        },
+    )
+
+
 def flags(job: Job) -> list[Start]:
     """A person on each node, with the LAUNCHER_* forms of the flags."""
     master = job.nodes[0].address
@@ -587,7 +798,11 @@ PLATFORMS: dict[str, Platform] = {
     "mpich": Platform(mpich),
     "intel-mpi": Platform(intel_mpi),
     "slurm": Platform(slurm),
-    "flux": Platform(flux, publishes=SIZE, even=True, blocks=True),
+    "flux": Platform(flux, publishes=frozenset(), even=True, blocks=True),
+    # Without a variable of the node: horovodrun's first process on each knows it
+    "horovodrun": Platform(horovodrun, publishes=SIZE, blocks=True),
+    "jsrun": Platform(jsrun, publishes=SIZE),
+    "pals": Platform(pals),
     "torchrun": Platform(torchrun, blocks=True),
     "azureml-pytorch": Platform(azureml_pytorch, even=True, blocks=True),
     "azureml-mpi": Platform(azureml_mpi, even=True, blocks=True),
@@ -601,6 +816,13 @@ PLATFORMS: dict[str, Platform] = {
     "kubeflow-trainer": Platform(kubeflow_trainer, per_node=True),
     "sagemaker": Platform(sagemaker, per_node=True),
     "skypilot": Platform(skypilot, per_node=True),
+    "volcano": Platform(volcano, per_node=True),
+    "vertex-ai": Platform(vertex_ai, per_node=True),
+    "alibaba-pai": Platform(alibaba_pai, per_node=True),
+    "volcengine": Platform(volcengine, per_node=True),
+    "aws-batch": Platform(aws_batch, per_node=True),
+    "indexed-job": Platform(indexed_job, per_node=True),
+    "blaunch": Platform(blaunch, per_node=True),
     "flags": Platform(flags, per_node=True),
     "open-mpi-4-per-node": Platform(open_mpi_4, per_node=True),
     "open-mpi-5-per-node": Platform(open_mpi_5, per_node=True),
@@ -608,6 +830,8 @@ PLATFORMS: dict[str, Platform] = {
     "intel-mpi-per-node": Platform(intel_mpi, per_node=True),
     "slurm-per-node": Platform(slurm, per_node=True),
     "flux-per-node": Platform(flux, per_node=True),
+    "horovodrun-per-node": Platform(horovodrun, per_node=True),
+    "pals-per-node": Platform(pals, per_node=True),
 }
 PER_PROCESS = [name for name, platform in PLATFORMS.items() if not platform.per_node]
 PER_NODE = [name for name, platform in PLATFORMS.items() if platform.per_node]

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +59,79 @@ def limited(folder: Path, limit: str = "68719476736") -> Host:
 
 # Words of real failures: torch 2.13 on this project's test machines, and public bug reports.
 PAIR = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp"
+MISSING_PROGRAMS = {
+    "run.sh: line 1: numactl: command not found": ("numactl", "apt-get install numactl"),
+    "run.sh: 1: numactl: not found": ("numactl", "the launcher's --bind numa does this"),
+    "run.sh: line 2: exec: nsys: not found": ("nsys", "NVIDIA Nsight Systems"),
+    "env: \u2018stdbuf\u2019: No such file or directory": ("stdbuf", "apt-get install coreutils"),
+    "timeout: failed to run command \u2018ncu\u2019: No such file or directory": (
+        "ncu",
+        "NVIDIA Nsight Compute",
+    ),
+    "setsid: failed to execute gosu: No such file or directory": ("gosu", "apt-get install gosu"),
+    "nice: uv: No such file or directory": ("uv", "pip install uv"),
+    "[FATAL tini (7)] exec poetry failed: No such file or directory": ("poetry", "pip install poetry"),
+    "zsh:1: command not found: conda": ("conda", "Miniforge"),
+    "bash: ./run.sh: /usr/bin/fish: bad interpreter: No such file or directory": ("fish", "install"),
+    "run.sh: line 3: my-trainer: command not found": ("my-trainer", "correct its name, or PATH"),
+    "bash: start.sh: No such file or directory": ("start.sh", "that the node has the code"),
+}
+
+
+@pytest.mark.parametrize("line", MISSING_PROGRAMS)
+def test_a_program_that_is_missing_is_named_with_what_brings_it(line: str) -> None:
+    """Nothing asks for data that was not mounted."""
+    (cause,) = find_causes(death(127, f"epoch 1\n{line}\n"), UNKNOWN, NOBODY)
+    name, fix = MISSING_PROGRAMS[line]
+    assert (cause.code, cause.retryable) == ("command-not-found", False)
+    assert cause.what.endswith(f"{name}: no such program")
+    assert fix in cause.fix and "data" not in cause.fix
+
+
+def test_a_program_that_a_python_was_to_start_is_one_and_a_file_is_none() -> None:
+    """The same exception, from subprocess and from open()."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import subprocess; subprocess.run(['numactl-of-nobody'])"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    (cause,) = find_causes(death(1, done.stderr), UNKNOWN, NOBODY)
+    assert (cause.code, cause.what) == ("command-not-found", "numactl-of-nobody: no such program")
+    opened = raised("FileNotFoundError: [Errno 2] No such file or directory: 'numactl'")
+    assert codes(find_causes(death(1, opened), UNKNOWN, NOBODY)) == ["file-missing"]
+    library = (
+        "trainer: error while loading shared libraries: libnuma.so.1: cannot open shared object file: No "
+    )
+    found = find_causes(death(127, f"{library}such file or directory\n"), UNKNOWN, NOBODY)
+    assert codes(found) == ["import-error"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "flag"),
+    [
+        ("the following arguments are required: --local_rank", "local-rank-wanted", "--local-rank-arg"),
+        ("the following arguments are required: data, --local-rank", "local-rank-wanted", "--local-rank-arg"),
+        ("unrecognized arguments: --local_rank=1", "local-rank-unknown", "--local-rank-arg"),
+        ("the following arguments are required: --rank, --world-size", "rank-wanted", "--expand-args"),
+        ("the following arguments are required: --dist-url", "rank-wanted", "--expand-args"),
+        ("the following arguments are required: --data", "usage", "command line"),
+    ],
+)
+def test_a_script_that_wants_its_rank_as_an_argument(words: str, code: str, flag: str) -> None:
+    """The flag of ours that gives it is in the fix."""
+    (cause,) = find_causes(death(2, f"usage: t.py [-h]\nt.py: error: {words}\n"), UNKNOWN, NOBODY)
+    assert cause.code == code and flag in cause.fix
+
+
+def test_a_torchrun_that_was_started_once_per_process_is_said_first() -> None:
+    """Its port is taken by the next torchrun of the same node; another port would only hide it."""
+    words = raised("torch.distributed.DistNetworkError: failed to listen, port: 29500, name: EADDRINUSE")
+    words = words.replace('File "', 'File "/lib/torch/distributed/run.py", line 1, in main\n  File "', 1)
+    found = find_causes(death(1, words), UNKNOWN, NOBODY)
+    assert codes(found) == ["starter-per-process", "port-in-use"] and "--scope node" in found[0].fix
+
+
 NCCL = (
     "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94"
 )

@@ -359,7 +359,7 @@ def test_the_agent_does_not_inherit_what_was_for_us_or_for_mpi() -> None:
         "PMIX_RANK": "1",
         "OMPI_MCA_ess_base_jobid": "1",
         "LAUNCHER_NNODES": "2",
-        "LAUNCHER_NODE_RANK": "0",
+        "LAUNCHER_NODE_RANK": "1",
         "LAUNCHER_MASTER_ADDR": "10.0.0.4",
         "PET_RDZV_ID": "job",
         "TORCHELASTIC_RESTART_COUNT": "1",
@@ -604,6 +604,130 @@ def test_a_launcher_per_process_is_refused(command: tuple[str, ...]) -> None:
     """Two processes on this node would start two launchers, each for both."""
     status, code, text = refuse(*command, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"})
     assert (status, code) == (64, "launcher-per-process") and "2 processes of this node" in text
+
+
+@pytest.mark.parametrize("given", [{"require_meeting": True}, {}], ids=["flag", "variable"])
+def test_a_meeting_cannot_be_required_where_nobody_could_see_it(given: dict[str, Any]) -> None:
+    """The launcher becomes each process, or a launcher that tells nothing of its own; by a variable, too."""
+    environ = {} if given else {"LAUNCHER_REQUIRE_MEETING": "1"}
+    per_rank = {**PER_RANK, "MASTER_ADDR": "10.0.0.4", **environ}
+    status, code, text = refuse(*TRAIN, environ=per_rank, **given)
+    assert (status, code) == (64, "cannot-look") and "let the platform start one launcher per node" in text
+    _, code, text = refuse("composer", "-n", "2", "t.py", environ=environ, **given)
+    assert code == "cannot-look" and "composer starts the processes" in text
+    assert plan(*TRAIN, environ=environ, nproc_per_node="1", **given).engine == "process"
+
+
+@pytest.mark.parametrize("command", [TRAIN, ("torchrun", "train.py")], ids=["engine", "command"])
+def test_the_launcher_stays_where_it_has_to_look_whether_the_workers_meet(command: tuple[str, ...]) -> None:
+    """As the parent of an agent that it would become otherwise."""
+    given: dict[str, Any] = {} if command != TRAIN else {"engine": "torchrun"}
+    given |= {"machine": TORCH, "nnodes": "1", "nproc_per_node": "2"}
+    assert plan(*command, **given).mode is Mode.EXEC
+    job = plan(*command, **given, require_meeting=True, meeting_timeout="7")
+    contact = job.supervision.contact
+    assert job.mode is Mode.SUPERVISE and contact is not None
+    assert (contact.of_agent, contact.required, contact.timeout_s) == (True, True, 7.0)
+
+
+TWO_NODES = {
+    "azure ml": {
+        "AZUREML_NODE_COUNT": "2",
+        "NODE_RANK": "N",
+        "RANK": "N",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+    },
+    "batch": {"AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5", "AZ_BATCH_TASK_ID": "t", "LAUNCHER_NODE_RANK": "N"},
+    "mpirun": {**PER_NODE, "OMPI_COMM_WORLD_RANK": "N"},
+    "slurm": {
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "N",
+        "SLURM_NTASKS": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": "N",
+        "SLURM_STEP_NUM_NODES": "2",
+        "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_STEP_NODELIST": "node[0-1]",
+    },
+    "flags": {"LAUNCHER_NNODES": "2", "LAUNCHER_NODE_RANK": "N"},
+}
+OTHER_COUNTS = {
+    "torchrun --nnodes=1 t.py": "torchrun --nnodes 1 is for 1 node",
+    "torchrun --nnodes 3 t.py": "torchrun --nnodes 3 is for 3 nodes",
+    "torchrun --nnodes=1 --node_rank=0 --master_addr=localhost t.py": "torchrun --nnodes 1 is for 1 node",
+    "torchrun --standalone t.py": "torchrun --standalone is for 1 node",
+    "torchrun --standalone --nnodes=1 --nproc_per_node=2 t.py": "torchrun --standalone is for 1 node",
+    "python -m torch.distributed.launch --nnodes 1 t.py": "torchrun --nnodes 1 is for 1 node",
+    "deepspeed --num_nodes 1 t.py": "deepspeed --num_nodes 1 is for 1 node",
+    "accelerate launch --num_machines 1 t.py": "accelerate --num_machines 1 is for 1 node",
+    "fabric run --num-nodes=1 t.py": "fabric --num_nodes 1 is for 1 node",
+}
+
+
+@pytest.mark.parametrize("platform", TWO_NODES)
+@pytest.mark.parametrize("command", OTHER_COUNTS)
+def test_another_number_of_nodes_is_the_same_error_on_both(platform: str, command: str) -> None:
+    """What the command says and what the platform says are named, and that it is to be left out."""
+    said = []
+    for node in "01":
+        environ = {name: node if text == "N" else text for name, text in TWO_NODES[platform].items()}
+        environ |= {"MASTER_ADDR": "10.0.0.4", "LAUNCHER_NPROC_PER_NODE": "2"}
+        said.append(refuse(*command.split(), environ=environ))
+    assert said[0] == said[1]
+    assert said[0][1] == "contradiction"
+    assert said[0][2].startswith(f"{OTHER_COUNTS[command]}, but the platform has 2 (")
+    assert " | leave --" in said[0][2]
+
+
+@pytest.mark.parametrize("platform", [name for name in TWO_NODES if name not in ("flags", "mpirun")])
+def test_one_node_is_refused_where_the_platform_has_started_two(platform: str) -> None:
+    """--nnodes 1 and LAUNCHER_NNODES=1: the same on both nodes, with what helps."""
+    for node in "01":
+        environ = {name: node if text == "N" else text for name, text in TWO_NODES[platform].items()}
+        environ["MASTER_ADDR"] = "10.0.0.4"
+        assert refuse(*TRAIN, environ=environ, nnodes="1")[2].startswith("--nnodes 1 is for 1 node, but")
+        named = refuse(*TRAIN, environ={**environ, "LAUNCHER_NNODES": "1"})[2]
+        assert named.startswith("LAUNCHER_NNODES='1' is for 1 node, but") and "unset LAUNCHER_NNODES" in named
+        assert "launcher run --source manual --standalone -- ..." in named
+        alone = plan(*TRAIN, environ=environ, source="manual", standalone=True)
+        assert alone.topology.world_size == 1
+
+
+def test_a_node_rank_of_the_command_that_is_another_nodes_is_refused() -> None:
+    """torchrun --node_rank 0, copied to both nodes: two nodes would have the same ranks."""
+    environ = {"AZUREML_NODE_COUNT": "2", "NODE_RANK": "1", "MASTER_ADDR": "10.0.0.4"}
+    status, code, text = refuse("torchrun", "--nnodes=2", "--node_rank=0", "t.py", environ=environ)
+    assert (status, code) == (78, "contradiction")
+    assert text.startswith(
+        "torchrun --node_rank 0, but the platform says that this is node 1 (NODE_RANK='1')"
+    )
+    others = ("torchrun", "--nnodes=2", "--node_rank=0", "--master_addr=10.0.0.5", "t.py")
+    assert plan(*others, environ=environ).engine == "torchrun"  # it numbers the nodes by itself
+
+
+def test_numbers_that_are_the_platforms_are_no_contradiction() -> None:
+    """The same number, a range around it, a part of the nodes, an image's defaults, half an allocation."""
+    two = {"AZUREML_NODE_COUNT": "2", "NODE_RANK": "0", "MASTER_ADDR": "10.0.0.4"}
+    assert plan("torchrun", "--nnodes=2", "t.py", environ=two).topology.node_count == 2
+    elastic = ("torchrun", "--nnodes=1:2", "--rdzv_backend=c10d", "--rdzv_endpoint=10.0.0.4:1", "t.py")
+    assert plan(*elastic, environ=two).engine == "torchrun"
+    four = {**two, "AZUREML_NODE_COUNT": "4", "NODE_RANK": "3"}
+    part = ("torchrun", "--nnodes=2", "--node_rank=1", "--master_addr=10.0.0.6", "t.py")
+    assert plan(*part, environ=four).engine == "torchrun"
+    image = {"RANK": "0", "WORLD_SIZE": "1"}
+    meet = ("torchrun", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=node0:1", "t.py")
+    assert plan(*meet, environ=image).engine == "torchrun"
+
+
+@pytest.mark.parametrize(("total", "nodes"), [("1", "2"), ("3", "2")])
+def test_a_total_that_the_nodes_cannot_share_is_refused(total: str, nodes: str) -> None:
+    """accelerate --num_processes and composer --world_size count the processes of all nodes."""
+    flags = {"nnodes": nodes, "node_rank": "1", "master_addr": "10.0.0.4"}
+    line = ("accelerate", "launch", "--num_processes", total, "t.py")
+    assert refuse(*line, **flags)[:2] == (64, "flag-conflict")
+    text = refuse("composer", "-n", "2", "--world_size", total, "t.py", **flags)[2]
+    assert "expected 4 | leave --world_size out" in text
 
 
 def test_flags_for_torchrun_are_refused_per_process_too() -> None:

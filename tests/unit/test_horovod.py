@@ -219,13 +219,22 @@ def test_of_a_script_that_can_be_read_nothing_is_said(tmp_path: Path) -> None:
     assert not any("horovod" in note for note in job.notes)
 
 
+HOROVODRUN = {
+    "HOROVOD_RANK": "0",
+    "HOROVOD_SIZE": "2",
+    "HOROVOD_LOCAL_RANK": "0",
+    "HOROVOD_LOCAL_SIZE": "2",
+    "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.9",
+}
+
+
 @pytest.mark.parametrize(
     ("flags", "environ"),
     [
         ({"nproc_per_node": "1"}, {}),
         ({"nproc_per_node": "2", "framework": "torch"}, {}),
         ({"nproc_per_node": "2"}, {"HOROVOD_CONTROLLER": "mpi"}),
-        ({"nproc_per_node": "2"}, {"HOROVOD_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.9"}),
+        ({"nproc_per_node": "2"}, HOROVODRUN),
         ({"nproc_per_node": "1", "framework": "horovod"}, {}),
     ],
 )

@@ -68,8 +68,8 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
 
 
 def test_the_users_coordinator_stays() -> None:
-    """A process may have its coordinator elsewhere."""
-    (environ,) = environs(0, {"JAX_COORDINATOR_ADDRESS": "other:1"}, nproc_per_node=1)
+    """A process may have its coordinator elsewhere, where the user says that it is the only one here."""
+    (environ,) = environs(0, {"JAX_COORDINATOR_ADDRESS": "other:1"}, nproc_per_node=1, nnodes=1)
     assert environ["JAX_COORDINATOR_ADDRESS"] == "other:1"
 
 

@@ -109,6 +109,20 @@ def pairs(words: tuple[str, ...]) -> set[tuple[str, str]]:
 # --- the plan of each node
 
 
+@pytest.mark.parametrize("script", ["from mpi4py import MPI\n", "import jax\njax.distributed.initialize()\n"])
+def test_every_node_of_mpirun_takes_a_script_alike(tmp_path: Path, script: str) -> None:
+    """mpirun runs on node 0 and the others serve it: on all it gives the processes their world."""
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    flags = {"nnodes": "2", "hosts": ",".join(HOSTS), "ssh_key": "/k"}
+    jobs = [plan(node(index), "python", str(path), node_rank=str(index), **flags) for index in (0, 1)]
+    assert [agent_of(job)[0].engine for job in jobs] == ["mpirun", "serve"]
+    coordinators = [
+        [one.value for one in job.settings if one.name == "JAX_COORDINATOR_ADDRESS"] for job in jobs
+    ]
+    assert coordinators[0] == coordinators[1] and not [*jobs[0].warnings, *jobs[1].warnings]
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_node_0_runs_mpirun(family: str) -> None:
     """Its whole line: mpirun by its path, hosts in a file, the shim, the command at the end."""

@@ -14,7 +14,7 @@ import pytest
 
 from launcher.__main__ import main
 from launcher.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
-from launcher.flag_values import PROCESS_LIMIT
+from launcher.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
 from launcher.model import Fact, Trust
 from launcher.notes import name_unknown
@@ -48,6 +48,7 @@ SAMPLE = {
     "tee": ("1", "0:3"),
     "local_ranks_filter": ("0", "0,1,2"),
     "stall_timeout": ("60", "0"),
+    "meeting_timeout": ("60", "0"),
     "metrics_port": ("9400", "1"),
     "engine": ("process", "torchrun"),
     "hosts": ("node0,node1", "10.0.0.4,10.0.0.5"),
@@ -100,12 +101,15 @@ MALFORMED = {
     "signal_map": [
         *("TERM", "TERM=", "TERM=KILL", "STOP=USR1", "TERM=USR1,TERM=USR2", "99=1", "TERM=1e1", ""),
         f"{'9' * 5000}=TERM",
+        *(f"{name}=USR1" for name in NOT_PASSED_ON),
+        *("SIGABRT=USR1", "6=USR1", "TERM=USR1,SEGV=USR2"),
     ],
     "restarts": ["-1", "1001", "many"],
     "redirects": ["4", "-1", "0:4", "0:1,", "stdout", ""],
     "tee": ["0:1:2", "x:1"],
     "local_ranks_filter": ["0,", "-1", "all"],
     "stall_timeout": ["-1", "soon"],
+    "meeting_timeout": ["-1", "soon"],
     "metrics_port": ["0", "65536", "http"],
     "on_stall": ["kill"],
     "preemption": ["Azure", "on", "http://169.254.169.254", ""],
@@ -192,6 +196,16 @@ def test_a_malformed_flag_is_named_with_what_was_expected(dest: str, text: str) 
         (problem,) = exported.value.problems
         assert problem.where == "environment"
         assert flag.variable in problem.what and flag.variable in problem.fix
+
+
+def test_a_signal_map_that_never_happens_names_the_signals_that_can_be_mapped() -> None:
+    """ABRT would end the launcher itself; KILL reaches no process at all."""
+    with pytest.raises(UsageError) as caught:
+        read_options({}, {"LAUNCHER_SIGNAL_MAP": "ABRT=USR1"})
+    assert "ALRM" in caught.value.problems[0].what and "ABRT," not in caught.value.problems[0].what
+    with pytest.raises(UsageError) as caught:
+        read_options({"signal_map": "KILL=USR1"}, {})
+    assert "no KILL or STOP, which nothing can catch" in caught.value.problems[0].what
 
 
 def test_all_malformed_flags_are_reported_at_once() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from launcher import __version__
 from launcher.__main__ import main
-from launcher.errors import NotReady, UsageError
+from launcher.errors import EnvironmentUntrusted, NotReady, UsageError
 from launcher.host import Host
 from launcher.options import read_options
 from launcher.plan import plan_job
@@ -22,6 +22,7 @@ from launcher.redact import is_public_name
 from launcher.settings import render_environ
 from launcher.showing import write_file
 from launcher.snapshot import render_snapshot, take_snapshot
+from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 from tests.unit.test_hostile import source_names
 
@@ -114,6 +115,25 @@ def environments(host: RecordedHost, environ: dict[str, str] | object) -> list[d
     assert isinstance(environ, dict)
     plan = plan_job(environ, host, read_options({}, environ), ("true",))
     return [render_environ(plan, process, environ) for process in plan.processes]
+
+
+@pytest.mark.parametrize("case", ["pbs_one_host", "refused_pbs_script", "indexed_job_2_pods"])
+def test_files_that_say_where_a_node_is_are_in_a_snapshot(case: str) -> None:
+    """Hosts of a batch system, a pod's full name: or a bug report would replay as another job."""
+    outcomes = []
+    for place, start in enumerate(snapshots(read_case(case))):
+        taken = json.loads(render_snapshot(take_snapshot(RecordedHost(start), start["environ"])))
+        for data in (start, taken):
+            try:
+                plan = plan_snapshot(read_case(case), place, data)[0]
+            except EnvironmentUntrusted as error:
+                outcomes.append(str(error))
+            else:
+                outcomes.append(
+                    f"{plan.topology.node_rank} {plan.topology.node_count} {plan.topology.master_addr}"
+                )
+    assert outcomes[::2] == outcomes[1::2]
+    assert "localhost" not in str(taken["files"])
 
 
 def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:

@@ -306,6 +306,24 @@ def test_nodes_that_nobody_has_listed_meet_at_the_master() -> None:
     assert configs(second)["worker 1"]["cluster"] == {"worker": ["10.0.0.4:2222", "10.0.0.5:2222"]}
 
 
+def test_workers_of_torchrun_meet_beside_its_agent() -> None:
+    """The agent listens at MASTER_PORT as long as they run."""
+    environ = {
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "10.0.0.4",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+    }
+    options = read_options({"framework": "tensorflow"}, environ)
+    job = plan_job(environ, make_host(), options, ("./train",))
+    assert job.meeting is not None and job.meeting.port == 29501
+
+
 def test_uneven_nodes_are_told_about() -> None:
     """Nothing says which ranks the other node has."""
     environ = {

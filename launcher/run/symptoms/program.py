@@ -9,6 +9,16 @@ MEMORY_FIX = (
     "fewer DataLoader workers, smaller batches, no second copy of the data in each process"
 )
 
+WANTED = ("arguments are required", "Missing option")
+RANK_FLAGS = (
+    *("--rank", "--global_rank", "--global-rank", "--world_size", "--world-size", "--worldsize"),
+    *("--dist_url", "--dist-url", "--init_method", "--init-method", "--dist_init", "--dist-init"),
+    *("--node_rank", "--node-rank", "--machine_rank", "--machine-rank", "--num_machines", "--num-machines"),
+    *("--master_addr", "--master-addr", "--master_port", "--master-port", "--nnodes", "--nproc"),
+    *("--local_world_size", "--local-world-size", "--process_id", "--num_processes", "--coordinator_address"),
+)
+"""Arguments of scripts that are started by hand, or by a launcher of their own, on each node."""
+
 SYMPTOMS = (
     Symptom(
         "host-memory-refused",
@@ -103,6 +113,34 @@ SYMPTOMS = (
         ("SyntaxError:", "IndentationError:", "TabError:"),
         "the program is not valid Python, at least not for this version",
         "correct it; python -m py_compile FILE shows it without a job",
+        False,
+    ),
+    Symptom(
+        "local-rank-wanted",
+        (
+            "arguments are required*--local_rank",
+            "arguments are required*--local-rank",
+            "Missing option '--local",
+            "missing 1 required*argument: 'local_rank'",
+        ),
+        "the script wants its local rank as an argument, as torch.distributed.launch and deepspeed give it",
+        "launcher run --local-rank-arg -- python train.py, which adds --local_rank=N; or let the script read "
+        "LOCAL_RANK",
+        False,
+    ),
+    Symptom(
+        "local-rank-unknown",
+        ("unrecognized arguments*--local_rank=", "unrecognized arguments*--local-rank="),
+        "the script does not know the argument --local_rank",
+        "leave out --local-rank-arg (deepspeed: --no_local_rank): LOCAL_RANK says the same",
+        False,
+    ),
+    Symptom(
+        "rank-wanted",
+        tuple(f"{said}*{flag}" for said in WANTED for flag in RANK_FLAGS),
+        "the script wants as an argument what the launcher gives to each process as a variable",
+        "launcher run --expand-args -- python train.py --rank '$RANK' --world_size '$WORLD_SIZE' --dist-url "
+        "'tcp://$MASTER_ADDR:$MASTER_PORT': as the script calls them, in single quotes",
         False,
     ),
     Symptom(

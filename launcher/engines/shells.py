@@ -1,0 +1,169 @@
+"""Shell files that start processes of their own, held against how often, and on how many nodes, they start.
+
+A shell that does more than start one program stays what it is, and a ``torchrun`` in it hears nothing of the
+job: each would be a job of its own, and all would end well. Refused is what is certain by the text alone: a
+line that runs whatever happens, and says nothing of other nodes. A line whose numbers come from variables is
+its author's business.
+
+Sources: torch/distributed/run.py (2.13), ``--nnodes`` and PET_*; deepspeed/launcher/runner.py (0.19),
+DLTS_HOSTFILE; accelerate/commands/config/config_args.py (1.15).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from launcher.command.launchers import Command, find_launcher
+from launcher.command.shell import list_calls, read_shell
+from launcher.engines.choice import PROCESS
+from launcher.engines.counts import ALONE
+from launcher.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.command.shell_lines import Line
+    from launcher.frameworks.case import Case
+
+JUDGED = ("torchrun", "accelerate", "deepspeed")
+"""Launchers that start one node unless they are told of others."""
+TOLD = ("node_rank", "machine_rank", "config_file", "hostfile", "H", "deepspeed_hostfile", "no_ssh")
+"""Their flags that show that the line is meant for several nodes."""
+ONE_NODE = ("1", "1:1")
+PET_NODES, PET = "PET_NNODES", "PET_"
+DEEPSPEED_HOSTS = "/job/hostfile"
+ACCELERATE_FILES = ("default_config.yaml", "default_config.yml", "default_config.json")
+NUMBERS = (
+    "--nnodes $GROUP_WORLD_SIZE --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
+)
+"""What torchrun has to be told in a file that the launcher starts once per node."""
+SHOWN = 120
+"""Longest command line in a fix."""
+
+
+@frozen
+class Call:
+    """A line of a shell's text that calls a launcher."""
+
+    line: Line
+    command: Command
+
+    @property
+    def name(self) -> str:
+        """What the launcher is called."""
+        return self.command.launcher.name
+
+
+def check_shell(case: Case) -> tuple[str, ...]:
+    """Return that a shell file may start the processes of a node, and is itself started for each of them.
+
+    Raises:
+        UsageError: It is certain that several launchers would start the processes of this node.
+        EnvironmentUntrusted: It is certain that each node would be a job of its own.
+    """
+    each, nodes = case.topology.local_size or 1, _count_nodes(case)
+    if case.is_wrapped or (each < 2 and nodes < 2):
+        return ()
+    read = read_shell(case.argv)
+    found = [(line, find_launcher(line.words)) for line in list_calls(read)]
+    calls = [Call(line, command) for line, command in found if command is not None]
+    says_nodes = PET in read.text or (not case.forks and PET_NODES in case.environ)  # a fork has no PET_*
+    lone = [call for call in calls if _is_lone(call, says_nodes, case.environ)]
+    if lone and case.options.text("engine") != PROCESS:
+        raise _refuse_each(read.path, lone[0], case) if each > 1 else _refuse_nodes(read.path, lone[0], case)
+    if not calls or each < 2:
+        return ()
+    return (
+        f"{read.path} calls {calls[0].name}, which starts the processes of a node, and is itself started "
+        f"{each} times here: give the launcher what it starts (launcher run -- python train.py), or have it "
+        "started once per node",
+    )
+
+
+def _count_nodes(case: Case) -> int:
+    """Return how many nodes there are, at least; where only processes are counted, by those of this node."""
+    if case.allocation.node_range:
+        return case.allocation.node_range[0]
+    total, each = case.topology.world_size, case.topology.local_size
+    return case.allocation.node_count or (-(-total // each) if total and each else 1)
+
+
+def _is_lone(call: Call, says_nodes: bool, environ: Mapping[str, str]) -> bool:
+    """Whether a line starts the processes of one node, for certain, and knows of no other."""
+    command, words = call.command, call.line.words
+    if not call.line.is_certain or call.name not in JUDGED or command.inner >= len(words):
+        return False
+    script = words[command.inner]
+    if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(".py"):
+        return False  # it may be flags
+    if command.has("standalone"):
+        return True
+    name = next(theirs for theirs, ours in command.launcher.facts if ours == "nnodes")
+    count = command.value(name)
+    if count is not None:
+        return count in ONE_NODE
+    is_told = command.has(*TOLD) or _has_file(call.name, environ)
+    return not is_told and not (call.name == "torchrun" and says_nodes)
+
+
+def _has_file(name: str, environ: Mapping[str, str]) -> bool:
+    """Whether a launcher reads a file, unasked, that may name other nodes."""
+    if name == "deepspeed":
+        return os.path.isfile(DEEPSPEED_HOSTS)
+    home = environ.get("HF_HOME") or os.path.join(
+        environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME", ""), ".cache"), "huggingface"
+    )
+    folder = os.path.join(home, "accelerate")
+    return name == "accelerate" and any(os.path.isfile(os.path.join(folder, one)) for one in ACCELERATE_FILES)
+
+
+def _refuse_each(path: str, call: Call, case: Case) -> UsageError:
+    """Return why a file that starts the processes of a node cannot be started for each of them."""
+    starter = "the launcher starts" if case.forks else "the platform has started"
+    again = f"launcher run -- {_write(call)}"
+    fix = f"give the launcher the line itself, which it runs once per node: {again}"
+    if not case.forks:
+        fix = (
+            "leave it out: launcher run -- python train.py; or let the platform start one launcher per node: "
+            f"{again}"
+        )
+    what = (
+        f"{path} calls {call.name}, which starts the processes of a node, but {starter} {path} "
+        f"{case.topology.local_size} times on this node: each would start them once more"
+    )
+    return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
+
+
+def _refuse_nodes(path: str, call: Call, case: Case) -> EnvironmentUntrusted:
+    """Return why a file that starts the processes of one node cannot be started on each of several."""
+    is_counted, one = case.allocation.node_count is not None, "each node would be a job of its own"
+    origin = case.origin("node_count" if is_counted else "world_size")
+    known = f"the job has {_count_nodes(case)} ({origin})"
+    what = f"{path} calls {call.name} for 1 node, but {known}: {one}"
+    fix = f"give the launcher the line itself: launcher run -- {_write(call)}"
+    if call.name == "torchrun" and is_counted:
+        fix += f"; or in {path}, started once per node (--nproc-per-node 1): torchrun {NUMBERS} ..."
+    fix += f"; for a job of its own on each node: {ALONE}"
+    return EnvironmentUntrusted(Problem("contradiction", what, "command line and environment", fix))
+
+
+def _write(call: Call) -> str:
+    """Return a line as it can be typed, without what it says of nodes; with variables its name."""
+    words, command = call.line.words, call.command
+    called = words[: command.head]
+    left, place = list(called), command.head
+    while place < command.inner:
+        flag, equals, _ = words[place].partition("=")
+        name = flag.lstrip("-").replace("-", "_")
+        if name == "standalone":
+            place += 1
+        elif name in ("nnodes", "num_nodes", "num_machines"):
+            place += 1 if equals else 2
+        else:
+            left.append(words[place])
+            place += 1
+    line = shlex.join((*left, *words[command.inner :]))
+    return f"{shlex.join(called)} ..." if call.line.replaced or len(line) > SHOWN else line

@@ -1,0 +1,150 @@
+"""What a script imports, by its syntax: the names of the modules, and which lines run whatever happens.
+
+Python's own parser is asked through `compile`; the module ``ast`` would cost as much as the rest of a start.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+ONLY_AST = 0x400
+"""``ast.PyCF_ONLY_AST``: parse, and make no code."""
+INNER = ("body", "orelse", "finalbody")
+"""Where the statements of a statement are; `match` and `try` have more in ``cases`` and ``handlers``."""
+STRAIGHT = ("With", "AsyncWith", "ClassDef")
+"""Statements whose body runs when they are reached."""
+
+
+def read_imports(text: str, package: str = "") -> dict[str, bool]:
+    """Return the modules that a script imports, and of each whether it is imported whatever happens.
+
+    ``from a import b`` may mean a module ``a.b``, and counts as both. An import inside of a function, an
+    ``if``, or a ``try`` with handlers may not happen; one for type checkers alone does not. A text that is
+    not this Python's is read line by line. ``from . import a`` counts where the package is known.
+    """
+    found: dict[str, bool] = {}
+    body = _parse(text)
+    pairs = _read_lines(text) if body is None else _visit(body, True, package)
+    for name, is_certain in pairs:
+        found[name] = found.get(name, False) or is_certain
+    return found
+
+
+def _parse(text: str) -> list[Any] | None:
+    import warnings
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the script's own Python says what it thinks of the script
+            body: list[Any] = compile(text, "script", "exec", ONLY_AST, True).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return body
+
+
+def read_first(text: str, name: str) -> str:
+    """Return what a script does first with a variable: ``Store`` if it sets it, ``Load`` for all else.
+
+    Only ``environ[name] = ...`` sets it, wherever that stands; empty where no string is the name.
+    """
+    found: list[tuple[int, int, str]] = []
+    nodes: list[Any] = _parse(text) or []
+    while nodes:
+        node = nodes.pop()
+        children = [getattr(node, field) for field in node._fields]
+        parts = [one for child in children for one in (child if isinstance(child, list) else [child])]
+        inner = [part for part in parts if hasattr(part, "_fields")]
+        if type(node).__name__ == "Subscript" and getattr(node.slice, "value", None) == name:
+            found.append((node.lineno, _is_set(node), type(node.ctx).__name__))
+            inner.remove(node.slice)
+        elif type(node).__name__ == "Constant" and node.value == name:
+            found.append((node.lineno, 0, "Load"))
+        nodes += inner
+    return min(found)[2] if found else ""
+
+
+def _is_set(node: Any) -> int:
+    """Return the order within a line: what is set there is worked out before."""
+    return int(type(node.ctx).__name__ == "Store")
+
+
+def _visit(body: list[Any], is_certain: bool, package: str) -> Iterator[tuple[str, bool]]:
+    for node in body:
+        kind = type(node).__name__
+        if kind == "Import":
+            yield from ((alias.name, is_certain) for alias in node.names)
+        elif kind == "ImportFrom":
+            module = _resolve(node.module or "", node.level, package)
+            names = [f"{module}.{alias.name}" for alias in node.names] if module else []
+            yield from ((name, is_certain) for name in filter(None, (module, *names)))
+        elif kind == "If" and _name(node.test) == "TYPE_CHECKING":
+            yield from _visit(node.orelse, is_certain, package)
+        else:
+            yield from _visit_parts(node, is_certain and _is_straight(node, kind), package)
+
+
+def _resolve(module: str, level: int, package: str) -> str:
+    """Return the full name of a module; empty of one whose dots lead out of what is known."""
+    if not level:
+        return module
+    around = package.split(".")[: len(package.split(".")) - level + 1] if package else []
+    return ".".join(filter(None, (*around, module))) if around else ""
+
+
+def _visit_parts(node: Any, is_certain: bool, package: str) -> Iterator[tuple[str, bool]]:
+    for part in INNER:
+        inner = getattr(node, part, None)
+        yield from _visit(inner, is_certain, package) if isinstance(inner, list) else ()
+    for case in (*getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+        yield from _visit(case.body, False, package)
+
+
+def _is_straight(node: Any, kind: str) -> bool:
+    """Whether what stands inside of a statement runs when it is reached."""
+    if kind == "If":
+        return _name(getattr(node.test, "left", None)) == "__name__"
+    return kind in STRAIGHT or (kind.startswith("Try") and not node.handlers)
+
+
+def _name(node: Any) -> str:
+    return getattr(node, "id", "") or getattr(node, "attr", "")
+
+
+def list_lines(text: str, package: str = "") -> list[str]:
+    """Return the modules that the lines of a text name which begin with an import.
+
+    Nothing is parsed, which costs a hundredth: a line of a string can be among them.
+    """
+    found: list[str] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if not line.startswith(("import ", "from ")):
+            continue
+        if line.startswith("import "):
+            names = line[7:].partition("#")[0].partition(";")[0].split(",")
+            found += [name.split()[0] for name in names if name.split()]
+        else:
+            module, _, imported = line[5:].partition(" import ")
+            while imported.lstrip().startswith("(") and ")" not in imported:
+                more = next(lines, ")")
+                imported = f"{imported.partition('#')[0]} {more}"
+            full = _resolve(module.strip().lstrip("."), _count_dots(module), package)
+            names = imported.partition("#")[0].partition(";")[0].strip(" ()").split(",")
+            found += [full, *(f"{full}.{name.split()[0]}" for name in names if name.split())] if full else []
+    return found
+
+
+def _count_dots(module: str) -> int:
+    return len(module.strip()) - len(module.strip().lstrip("."))
+
+
+def _read_lines(text: str) -> Iterator[tuple[str, bool]]:
+    for line in text.splitlines():
+        word, _, rest = line.strip().partition(" ")
+        names = rest.split(",") if word == "import" else [rest] if word == "from" else []
+        for name in names:
+            if name.split()[:1]:
+                yield name.split()[0], line.startswith(word)

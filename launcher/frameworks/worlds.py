@@ -1,0 +1,167 @@
+"""One job of N, or N jobs of one? What gives the processes of a script's framework a world.
+
+A framework that PyTorch's variables mean nothing to makes every process a world of its own where that is
+missing, and N copies of a training run end with success. The table says what gives each of them a world.
+What Accelerate and Lightning need besides, their own files say (``warn``).
+
+Source: mpi4py, "mpi4py.rc" (MPI_Init of a process that no mpirun has started); what Horovod and
+TensorFlow read is in their files.
+"""
+
+from __future__ import annotations
+
+from launcher.command.line import is_python, may_be_shell, read_flags
+from launcher.errors import Problem, UsageError
+from launcher.flags import PREFIX
+from launcher.frameworks.reached import Reached, read_reached
+from launcher.frameworks.script import TENSORFLOW, Script, names_workers, read_script
+from launcher.frozen import frozen
+from launcher.host import Host
+from launcher.machine.pythons import own_python
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.command.shell_lines import Line
+    from launcher.frameworks.case import Case
+
+LAUNCHER, MPI = "the launcher", "mpirun"
+STARTED_BY_MPI = (
+    *("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "JSM_NAMESPACE_"),
+    *("PALS_", "FLUX_TASK_"),
+)
+"""Prefixes of what a process has that something of MPI has started."""
+OTHER_WORLDS = ("torch", "jax", "tensorflow", "horovod")
+"""Beside one of these MPI may be for something else than the world of the job."""
+
+
+@frozen
+class Row:
+    """A framework.
+
+    Attributes:
+        package: What scripts import.
+        given_by: What gives its processes a world.
+        lack: What anything else that starts them is, or does not do.
+        alone: What each of them is then.
+        fix: What completes the job.
+        fix_around: What does where the platform has started each process, if that is something else.
+    """
+
+    package: str
+    given_by: tuple[str, ...]
+    lack: str
+    alone: str
+    fix: str
+    fix_around: str = ""
+
+
+TABLE = (
+    Row(
+        "mpi4py",
+        (MPI,),
+        "is no mpirun",
+        "each is rank 0 of 1 in MPI.COMM_WORLD",
+        "launcher run --engine mpirun -- ..., or mpirun (srun --mpi=pmix) around launcher run",
+        "let mpirun or srun --mpi=pmix start the launchers; or start one per node, with --engine mpirun",
+    ),
+    Row(
+        "horovod",
+        (LAUNCHER, MPI),
+        "tells Horovod nothing",
+        "each is rank 0 of 1 for Horovod",
+        "launcher run -- python train.py: the launcher starts them, and serves Horovod's rendezvous",
+    ),
+    Row(
+        TENSORFLOW,
+        (LAUNCHER, MPI),
+        "sets no TF_CONFIG",
+        "each is the only worker of its job",
+        "launcher run -- python train.py: the launcher starts them, and says in TF_CONFIG who is who",
+    ),
+)
+
+
+def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
+    """Return what may make every process a job of its own, by the modules that its script imports.
+
+    Nothing where the user names a framework, which says what the job is by.
+
+    Raises:
+        UsageError: The script imports such a module whatever happens, so that it is certain.
+    """
+    named = case.options.get("framework")
+    is_named = named is not None and (named.is_typed or named.origin.startswith(PREFIX))
+    if case.topology.world_size == 1 or is_named:
+        return ()
+    rows = [row for row in TABLE if _is_worldless(row, case)]
+    notes: list[str] = []
+    for script in list_scripts(case, host) if rows else ():
+        reached = read_reached(script, [row.package for row in rows], host) if script.text else Reached()
+        used = [row for row in rows if _uses(row, case, script, reached) and _is_installed(row, case, host)]
+        notes += [_judge(row, case, script, reached) for row in used]
+    return tuple(notes)
+
+
+def list_scripts(case: Case, host: Host) -> list[Script]:
+    """Return the scripts that a process runs: its own, or those that a shell's text runs for certain.
+
+    A line that names it by a variable is not known, nor one behind a ``cd`` with a path that starts there.
+    """
+    if not may_be_shell(case.argv):
+        return [case.script]
+    from launcher.command.shell import list_calls, read_shell
+
+    found: list[Script] = []
+    is_here = True
+    for line in list_calls(read_shell(case.argv)):
+        is_here = is_here and line.words[0] not in ("cd", "pushd")
+        if line.is_certain and is_python(line.words[0]) and _is_written(line):
+            script = read_script(line.words, case.environ, host)
+            found += [script] if is_here or script.path.startswith("/") else []
+    return found
+
+
+def _is_written(line: Line) -> bool:
+    """Whether what a Python is to run stands there, whatever its arguments are."""
+    return all(place >= read_flags(line.words)[2] for place in line.replaced)
+
+
+def _uses(row: Row, case: Case, script: Script, reached: Reached) -> bool:
+    """Whether a script uses this framework, by its own text or by what its modules import for certain."""
+    if row.package == TENSORFLOW:
+        return names_workers(script) and not case.environ.get("TF_CONFIG")
+    return script.imports(row.package) or bool(reached.find(row.package))
+
+
+def _is_worldless(row: Row, case: Case) -> bool:
+    """Whether nothing gives the processes of a script that uses this framework a world."""
+    by_mpi = (
+        case.is_by_mpi
+        or case.agent == "horovodrun"
+        or (not case.forks and any(name.startswith(STARTED_BY_MPI) for name in case.environ))
+    )
+    # torchrun as our own engine starts each process through us
+    through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
+    return not by_mpi and not (through_us and LAUNCHER in row.given_by)
+
+
+def _is_installed(row: Row, case: Case, host: Host) -> bool:
+    """Whether the job's Python may have the package: without it a script that can do without is right."""
+    python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
+    return host.find_version(python, case.environ, row.package) != ""
+
+
+def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
+    count, place = case.topology.world_size, "" if script.imports(row.package) else reached.find(row.package)
+    who = case.agent or ("the launcher" if case.forks else case.allocation.source)
+    processes = f"its {count} processes are" if count else "its processes are"
+    user = f"{script.path} imports {row.package}" + (f" (in {place})" if place else "")
+    what = f"{user}, and {processes} started by {who}, which {row.lack}"
+    fix = row.fix if case.forks else row.fix_around or row.fix
+    is_certain = (script.needs(row.package) or bool(reached.find(row.package))) and not any(
+        script.imports(other) or reached.imports(other) for other in OTHER_WORLDS if other != row.package
+    )
+    if not is_certain:
+        return f"{what}: where it is used, {row.alone}; {fix}"
+    fix = f"{fix}; or name what it is a job of, if not of {row.package}: --framework torch"
+    raise UsageError(Problem("lone-processes", f"{what}: {row.alone}", "command line and script", fix))

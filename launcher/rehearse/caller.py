@@ -1,0 +1,65 @@
+"""What a rehearsal takes out of its caller's environment: all that says which job, node or process this is.
+
+Everything else goes along to every node: what a job is to do is the caller's (OMP_NUM_THREADS, HF_HOME).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from launcher.engines import forward
+from launcher.frameworks import starters
+from launcher.sources import TABLE
+from launcher.sources.launched import MARKER
+
+NAMES = frozenset(
+    (
+        *(marker for row in TABLE for marker in row.markers),
+        *(forward.OF_A_NODE - {"LAUNCHER_ENGINE", "NVIDIA_VISIBLE_DEVICES"}),
+        *starters.CONTRACT,
+        *(MARKER, "LAUNCHER_HOOKED", "LAUNCHER_MASTER_ADDR", "LAUNCHER_NNODES", "LAUNCHER_NODE_RANK"),
+        *("CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "MASTER_ADDR", "MASTER_IP", "MASTER_PORT"),
+        *("CLUSTER_SPEC", "NODE_COUNT", "NODE_LIST", "NNODES", "NUM_NODES", "NPROC_PER_NODE", "SIZE"),
+        *("COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
+        *("HOROVOD_HOSTNAME", "HOROVOD_RANK", "HOROVOD_SIZE"),
+    )
+)
+"""Variables that are taken out, by name."""
+PREFIXES = (
+    *forward.OF_A_NODE_PREFIXES,
+    *("AMLARC_", "AWS_BATCH_", "AZUREML_", "AZ_BATCH", "CCP_", "DLTS_", "DMLC_", "FC_", "JOBSET_", "K_MPI_"),
+    *("GROUP_", "HOROVOD_CROSS_", "HOROVOD_GLOO_", "HOROVOD_LOCAL_", "MLP_", "ROLE_", "SKYPILOT_", "SM_"),
+    *("VC_", "VK_"),
+    *("BEAKER_LEADER_", "BEAKER_REPLICA_", "COBALT_", "DSTACK_MASTER_", "DSTACK_NODE", "LOADL_", "LWS_"),
+    *("MPIRUN_", "MS_NODE_", "MS_SCHED_", "MS_WORKER_", "MV2_COMM_WORLD_", "NGC_ARRAY_", "NGC_MASTER_"),
+    *("OAR_", "PADDLE_NNODES", "PADDLE_TRAINER", "PJM_", "TORCHX_RANK0_", "TPU_WORKER_"),
+)
+"""Families of such variables, by how they begin."""
+OF_THE_CALLER = frozenset(
+    ("OLDPWD", "PWD", "SHLVL", "TMPDIR", "_", "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET")
+)
+"""What is about the calling process and its folder alone; nothing is said of it."""
+SHOWN = 12
+
+
+def is_identity(name: str) -> bool:
+    """Whether a variable says which job, node or process this is, in the words of any platform."""
+    return name in NAMES or name.startswith(PREFIXES)
+
+
+def keep_own(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """Return what a rehearsal keeps of an environment, and the names that it takes out, sorted."""
+    taken = tuple(sorted(name for name in environ if is_identity(name)))
+    gone = {*taken, *OF_THE_CALLER}
+    return {name: value for name, value in environ.items() if name not in gone}, taken
+
+
+def describe_taken(names: tuple[str, ...]) -> str:
+    """Return in words what was taken out; empty where nothing was."""
+    if not names:
+        return ""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:SHOWN])
+    return (
+        f"taken out of the environment, as the platform gives its own: {shown}{more} (--env NAME keeps one)"
+    )

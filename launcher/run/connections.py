@@ -1,0 +1,203 @@
+"""Which processes of this node have to do with each other: sockets and shared memory, as /proc tells them.
+
+Reads only what our own user may see, and changes nothing: no process is stopped or asked.
+
+Source: proc(5) (/proc/net/tcp, /proc/PID/fd, /proc/PID/maps); Linux include/net/tcp_states.h.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.frozen import frozen
+from launcher.run.family import find_descendants
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    Ends = tuple[bytes, bytes]
+    """Address and port of this end of a connection, and of the other, as the kernel writes them."""
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+MAPPED_V4 = b"0000000000000000FFFF0000"
+"""How an IPv4 address begins in the table of IPv6."""
+CONNECTED = (b"01", b"04", b"05", b"08", b"09", b"0B")
+"""ESTABLISHED, and the states of one that is being closed."""
+LISTEN = b"0A"
+TIME_WAIT = b"06"
+"""Closed in order. The kernel keeps it for 60 s, after its processes have ended, too."""
+ORPHAN = b"0"
+"""The inode of a connection that no process holds any more."""
+TABLE_BYTES = 8 << 20
+MAPS_BYTES = 16 << 20
+PRIVILEGED = 1024
+"""Ports below it belong to services: DNS, HTTP, NFS. No framework's processes meet there."""
+DIRECT = ("/dev/infiniband/", "/dev/knem", "/dev/xpmem")
+"""Devices over which processes talk without a socket that the kernel could show."""
+
+
+@frozen
+class Table:
+    """The TCP connections in our network namespace.
+
+    Attributes:
+        held: The inode of each connection; `ORPHAN` where no process holds it.
+        closed: Those that were closed within the last minute.
+        listening: The inode of each socket that waits for connections, and its port.
+    """
+
+    held: Mapping[Ends, bytes]
+    closed: frozenset[Ends]
+    listening: Mapping[bytes, int]
+
+
+def read_table() -> Table | None:
+    """Return the connections of this network namespace; None if the kernel does not show (all of) them."""
+    held: dict[Ends, bytes] = {}
+    closed: set[Ends] = set()
+    listening: dict[bytes, int] = {}
+    found = False
+    for path in TABLES:
+        data = _read(path, TABLE_BYTES)
+        if data is None:
+            continue
+        if len(data) >= TABLE_BYTES:
+            return None
+        found = True
+        for line in data.split(b"\n")[1:]:
+            words = line.split(None, 10)
+            if len(words) < 10:
+                continue
+            ends = _short(words[1]), _short(words[2])
+            if words[3] in CONNECTED:
+                held[ends] = words[9]
+            elif words[3] == TIME_WAIT:
+                closed.add(ends)
+            elif words[3] == LISTEN:
+                listening[words[9]] = ports_of(ends)[0]
+    return Table(held, frozenset(closed), listening) if found else None
+
+
+def ports_of(ends: Ends) -> tuple[int, int]:
+    """Return both ports of a connection."""
+    return int(ends[0][-4:], 16), int(ends[1][-4:], 16)
+
+
+def find_pairs(table: Table) -> list[tuple[bytes, bytes]]:
+    """Return the inodes of both ends of each connection within this machine; each is there twice."""
+    held = table.held
+    return [(inode, held[ends[1], ends[0]]) for ends, inode in held.items() if (ends[1], ends[0]) in held]
+
+
+def find_outward(table: Table) -> list[bytes]:
+    """Return the inodes of connections to other machines that are no service's by their ports."""
+    held = table.held
+    return [
+        inode
+        for ends, inode in held.items()
+        if (ends[1], ends[0]) not in held and min(ports_of(ends)) >= PRIVILEGED
+    ]
+
+
+def find_sockets(pids: Iterable[int]) -> set[bytes]:
+    """Return the inodes of the sockets that some processes hold, so far as we may see them."""
+    return {link[8:-1].encode() for pid in pids for link in _links(pid) or () if link.startswith("socket:")}
+
+
+def list_descriptors(pid: int) -> frozenset[str]:
+    """Return the numbers of the open files of a process, so far as we may see them."""
+    try:
+        return frozenset(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return frozenset()
+
+
+def count_libraries(pid: int) -> bytes:
+    """Return how much code of shared libraries a process has mapped, as the kernel writes it."""
+    data = _read(f"/proc/{pid}/status", MAPS_BYTES) or b""
+    return data.partition(b"VmLib:")[2].partition(b"\n")[0]
+
+
+def is_hidden(pid: int) -> bool:
+    """Whether a process has connections that we cannot see: it is another user's, or in another network."""
+    try:
+        return _links(pid) is None or _network(pid) != _network(os.getpid())
+    except FileNotFoundError:  # it has just ended
+        return False
+    except OSError:
+        return True
+
+
+def has_direct_device(pid: int) -> bool:
+    """Whether a process has opened a device that needs no sockets to talk: InfiniBand, knem, xpmem."""
+    return any(link.startswith(DIRECT) for link in _links(pid) or ())
+
+
+def find_shared(pids: Iterable[int]) -> set[bytes]:
+    """Return the files, as device and inode, that some processes can write to as shared memory.
+
+    Device files are left out, but for those below /dev/shm: all processes of one GPU map the same one.
+    """
+    found = set()
+    for pid in pids:
+        for line in (_read(f"/proc/{pid}/maps", MAPS_BYTES) or b"").split(b"\n"):
+            words = line.split(None, 5)
+            if len(words) > 5 and words[1][1:2] == b"w" and words[1][3:] == b"s":
+                path = words[5]
+                if not path.startswith(b"/dev/") or path.startswith(b"/dev/shm/"):
+                    found.add(words[3] + b" " + words[4])
+    return found
+
+
+def with_descendants(pid: int) -> list[int]:
+    """Return a process and all below it."""
+    return [pid, *find_descendants([pid])]
+
+
+def _short(end: bytes) -> bytes:
+    """Return an end as the table of IPv4 writes it, where it is one."""
+    return end[len(MAPPED_V4) :] if end.startswith(MAPPED_V4) else end
+
+
+def _links(pid: int) -> Sequence[str] | None:
+    """Return what the descriptors of a process stand for; None if we may not see that."""
+    folder = f"/proc/{pid}/fd"
+    found = []
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return ()
+    except OSError:
+        return None
+    for name in names:
+        try:
+            found.append(os.readlink(f"{folder}/{name}"))
+        except OSError:  # closed meanwhile
+            continue
+    return found
+
+
+def _network(pid: int) -> str:
+    return os.readlink(f"/proc/{pid}/ns/net")
+
+
+def _read(path: str, limit: int) -> bytes | None:
+    """Return a file of /proc, at most about so many bytes of it."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    parts, size = [], 0
+    try:
+        while size < limit:
+            part = os.read(fd, 1 << 18)
+            if not part:
+                break
+            parts.append(part)
+            size += len(part)
+    except OSError:  # its process has ended
+        pass
+    finally:
+        os.close(fd)
+    return b"".join(parts)

@@ -1,0 +1,126 @@
+"""A program that is not there: what it is called, by the words of what looked for it, and what brings it.
+
+Loaded after a failure only.
+"""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+APT = {
+    "curl": "curl",
+    "ffmpeg": "ffmpeg",
+    "g++": "g++",
+    "gcc": "gcc",
+    "gdb": "gdb",
+    "git": "git",
+    "gosu": "gosu",
+    "hwloc-bind": "hwloc",
+    "ibv_devinfo": "ibverbs-utils",
+    "ip": "iproute2",
+    "jq": "jq",
+    "make": "make",
+    "mpiexec": "openmpi-bin",
+    "mpirun": "openmpi-bin",
+    "numactl": "numactl",
+    "perf": "linux-perf",
+    "python": "python-is-python3",
+    "ssh": "openssh-client",
+    "stdbuf": "coreutils",
+    "strace": "strace",
+    "sudo": "sudo",
+    "taskset": "util-linux",
+    "time": "time",
+    "timeout": "coreutils",
+    "tini": "tini",
+    "unzip": "unzip",
+    "valgrind": "valgrind",
+    "wget": "wget",
+    "xvfb-run": "xvfb",
+}
+PIP = {
+    "accelerate": "accelerate",
+    "composer": "mosaicml",
+    "coverage": "coverage",
+    "deepspeed": "deepspeed",
+    "fabric": "lightning",
+    "horovodrun": "horovod",
+    "ipython": "ipython",
+    "kernprof": "line_profiler",
+    "lightning": "lightning",
+    "memray": "memray",
+    "ninja": "ninja",
+    "pdm": "pdm",
+    "pipenv": "pipenv",
+    "poetry": "poetry",
+    "py-spy": "py-spy",
+    "pytest": "pytest",
+    "scalene": "scalene",
+    "torchrun": "torch",
+    "uv": "uv",
+    "uvx": "uv",
+}
+OTHERS = {
+    "compute-sanitizer": "it comes with the CUDA toolkit",
+    "conda": "install Miniforge in the image, or put the bin folder of the environment on PATH without it",
+    "mamba": "install Miniforge in the image, or put the bin folder of the environment on PATH without it",
+    "micromamba": "install it in the image, or put the bin folder of the environment on PATH without it",
+    "ncu": "it comes with NVIDIA Nsight Compute (the CUDA toolkit has it)",
+    "nsys": "it comes with NVIDIA Nsight Systems (NVIDIA's images of PyTorch and the CUDA toolkit have it)",
+    "nvcc": "it comes with the CUDA toolkit: an image of the kind devel",
+    "nvidia-smi": "the container runtime brings it: docker run --gpus all",
+    "srun": "Slurm's client is on its login and compute nodes: call it outside of the container",
+}
+INSTEAD = {"numactl": "--bind numa", "taskset": "--bind numa"}
+"""Flags of the launcher that do what a program is often put in front of a script for."""
+ENDINGS = ("command not found", "not found", "No such file or directory", "bad interpreter")
+_QUOTED = re.compile(r"[\u2018'`\"]([^\s\u2018\u2019'`\"]{1,60})[\u2019'`\"]")
+_NAME = re.compile(
+    r"([^\s:\u2018\u2019'`\"]{1,60}):? (?:(?:command )?not found|No such file|failed: No such file)"
+)
+_LAST = re.compile(r"command not found: (\S{1,60})$")
+_RAISED = re.compile(r"^FileNotFoundError: \[Errno 2\] No such file or directory: '([^'/\s]{1,60})'$")
+
+
+def find_program(lines: Sequence[str], messages: Sequence[str], traceback: Sequence[str], code: int) -> str:
+    """Return the name of the program that a process did not find, as it said so; empty if it did not.
+
+    Args:
+        lines: What it wrote, without its traceback.
+        messages: What exceptions say.
+        traceback: The lines of it: only a process that was to be started makes a missing file a program.
+        code: Its status; 127 is how a shell, env and others like it say so.
+    """
+    if any("_execute_child" in line or "in execvp" in line for line in traceback):
+        found = (_RAISED.match(line) for line in reversed(messages))
+        return next((match[1] for match in found if match), "")
+    return next(_read_lines(lines), "") if code == 127 else ""
+
+
+def _read_lines(lines: Sequence[str]) -> Iterator[str]:
+    for line in reversed(lines):
+        if "shared librar" in line or not any(ending in line for ending in ENDINGS):
+            continue
+        line = line.replace(": bad interpreter:", ":")
+        found = _LAST.search(line) or _QUOTED.search(line) or _NAME.search(line)
+        if found:
+            yield found[1].removesuffix(":")
+
+
+def fix_missing(name: str) -> str:
+    """Return what brings a program to where it was not found; empty if it is not known."""
+    base = name.rpartition("/")[2]
+    if base.endswith((".sh", ".py")):
+        return "check the name and the working directory, and that the node has the code"
+    if base in PIP:
+        return f"pip install {PIP[base]} in the image, or put its environment's folder on PATH"
+    if base in OTHERS:
+        return f"{base} is not installed here: {OTHERS[base]}"
+    if base not in APT:
+        return ""
+    flag = f"; or leave it out: the launcher's {INSTEAD[base]} does this" if base in INSTEAD else ""
+    return f"install {APT[base]} in the image (apt-get install {APT[base]}){flag}"

@@ -1,0 +1,63 @@
+"""A multi-node parallel job of AWS Batch: one container per node.
+
+The main node need not have index 0. Rank 0 runs there, because the others know its address and no
+other's; the other nodes follow in their order. The main node is not told its own address. An array job
+has other variables, and its elements are jobs of their own.
+
+Source: docs.aws.amazon.com AWS Batch "Environment variables of multi-node parallel jobs".
+"""
+
+from __future__ import annotations
+
+from launcher.environ import STARTERS, Reader, is_loopback
+from launcher.model import Fact, Scope, Trust
+from launcher.sources.signs import FLAGS
+
+NODE_COUNT = "AWS_BATCH_JOB_NUM_NODES"
+NODE_INDEX = "AWS_BATCH_JOB_NODE_INDEX"
+MAIN_INDEX = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
+MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # on the other nodes only
+NAMES = (NODE_COUNT, NODE_INDEX, MAIN_INDEX, MAIN_ADDRESS)
+SHARED = ("172.17.0.1", "169.254.")
+"""How addresses begin that several machines have: Docker's bridge, and the link's own."""
+
+
+def read(reader: Reader) -> None:
+    """The number of nodes; this one's place with the main node first; the main node's address."""
+    if any(reader.has(name) for name in STARTERS):
+        return  # mpirun was started on the main node, and numbers what it starts
+    reader.starts = Scope.NODE
+    count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
+    index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)
+    if count is None:
+        name = next(name for name in NAMES if reader.has(name))
+        reader.sign(name, f"hand {NODE_COUNT} into the container as well, or {FLAGS}")
+    elif main is not None and main >= count:
+        reader.malformed(MAIN_INDEX, f"an index below {NODE_COUNT}")
+        return
+    reader.claim_host(Fact.MASTER_ADDR, MAIN_ADDRESS)
+    if index is None or main is None:
+        return
+    if index == main:
+        reader.claim(Fact.NODE_RANK, 0, f"{reader.origin(NODE_INDEX)}, the main node")
+        if count != 1 and not reader.has(MAIN_ADDRESS):
+            _claim_own(reader)
+    elif index > main:
+        reader.claim(Fact.NODE_RANK, index, NODE_INDEX)
+    else:
+        origin = f"{reader.origin(NODE_INDEX)} after the main node, {reader.origin(MAIN_INDEX)}"
+        reader.claim(Fact.NODE_RANK, index + 1, origin)
+
+
+def _claim_own(reader: Reader) -> None:
+    """Claim the address by which the other nodes see this one: the only one, or that of the default route."""
+    found = {
+        name: [a for a in addresses if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
+        for name, addresses in reader.host.addresses().items()
+    }
+    usable = [name for name, addresses in found.items() if addresses]
+    if len(usable) > 1:
+        routes = reader.host.routes()
+        usable = [name for name in usable if "default" in routes.get(name, ())]
+    if usable:
+        reader.claim(Fact.MASTER_ADDR, found[usable[0]][0], "own address of the main node", Trust.DERIVED)

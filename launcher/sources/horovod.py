@@ -1,0 +1,43 @@
+"""A worker of horovodrun over gloo. Over MPI its mpirun says who is who (see `open_mpi`).
+
+The "cross" numbers count the processes with the same local rank: they are the node's index and the number
+of nodes for local rank 0 only, which every node has. The rendezvous server is horovodrun's and need not
+be where rank 0 is.
+
+Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Reader
+from launcher.model import Fact, Scope, Trust
+
+RANK = "HOROVOD_RANK"
+SIZE = "HOROVOD_SIZE"
+LOCAL_RANK = "HOROVOD_LOCAL_RANK"
+LOCAL_SIZE = "HOROVOD_LOCAL_SIZE"
+CROSS_RANK = "HOROVOD_CROSS_RANK"
+CROSS_SIZE = "HOROVOD_CROSS_SIZE"
+ELASTIC = "HOROVOD_ELASTIC"
+
+
+def read(reader: Reader) -> None:
+    """Rank and sizes as stated; the node for the first process on it."""
+    if reader.text(ELASTIC) == "1":
+        reader.sign(
+            ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
+        )
+        return
+    reader.claim_int(Fact.RANK, RANK)
+    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
+    local_rank = reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
+    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    if local_rank == 0:
+        reader.claim_int(Fact.NODE_RANK, CROSS_RANK, trust=Trust.DERIVED)
+        nodes = reader.claim_int(Fact.NODE_COUNT, CROSS_SIZE, 1, Trust.DERIVED)
+        if local_size == 1 and size and nodes and size > nodes:
+            reader.starts = Scope.PROCESS  # alone on this node (-H a:2,b:1), but others run several
+    if size != local_size:
+        reader.note(
+            "horovodrun tells no process where rank 0 is: set MASTER_ADDR, or pass --master-addr HOST"
+        )

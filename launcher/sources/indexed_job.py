@@ -1,0 +1,70 @@
+"""A pod of an Indexed Job of Kubernetes, also in a JobSet: it knows its index, and not how many there are.
+
+So the number of nodes must be typed. In a JobSet of several Jobs every index exists once in each: a pod
+of the second Job or a later one is known by its name, ``<jobset>-<job>-<number of the Job>-<index>``.
+
+Source: kubernetes.io "Indexed Job for Parallel Processing with Static Work Assignment", "Job with
+Pod-to-Pod Communication"; kubernetes pkg/kubelet/kubelet_pods.go (/etc/hosts); kubernetes-sigs/jobset
+pkg/util/placement.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import STARTERS, Malformed, Reader, parse_host
+from launcher.model import Fact, Scope, Trust
+
+INDEX = "JOB_COMPLETION_INDEX"
+OTHERS = (
+    *("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG"),
+    *STARTERS,
+)
+"""Where one of these is set, it was made for the job, which may have several parts with an index 0 each."""
+RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")
+"""What a template may give a pod as its rank: above the index in the later Jobs of a JobSet."""
+FIX = (
+    f"pass --nnodes N --node-rank ${INDEX} --master-addr HOST (in a JobSet of several Jobs "
+    f"--node-rank $((J * PODS + {INDEX})): J from 0 for the pod's Job, PODS in each Job), "
+    "or --nnodes 1 if each pod is a job of its own"
+)
+HOSTS_FILE = "/etc/hosts"
+"""The kubelet writes the pod's full name there, if it has one: address, full name, name."""
+
+
+def read(reader: Reader) -> None:
+    """The index as the node's, where a number of nodes is typed; pod 0 as master, if its name is known."""
+    index = reader.integer(INDEX)
+    reader.sign(INDEX, FIX)
+    if index is None or reader.node_count == 1:
+        return
+    ranks = [(name, reader.integer(name)) for name in RANKS]
+    told = next((name for name, rank in ranks if rank is not None and rank < index), "")
+    if told:  # a JobSet's ranks go on counting from Job to Job: none is below the index
+        reader.problem(
+            "contradiction", f"{reader.origin(told)} but {reader.origin(INDEX)}", f"correct or unset {told}"
+        )
+    stem, _, number = reader.host.hostname().partition(".")[0].rpartition("-")
+    of_job = stem.rpartition("-")[2]
+    in_set = number == str(index) and of_job.isdecimal()
+    if any(reader.has(name) for name in OTHERS) or (in_set and any(rank is not None for _, rank in ranks)):
+        return
+    if reader.node_count is not None and number == str(index) and of_job.isdecimal() and of_job.strip("0"):
+        reader.note(
+            f"{reader.host.hostname()} may be of a later Job of a JobSet: {INDEX} is not the node's then"
+        )
+        return
+    reader.starts = Scope.NODE
+    reader.claim(Fact.NODE_RANK, index, INDEX)
+    if number == str(index):
+        _claim_master(reader, f"{stem}-{index}", f"{stem}-0")
+
+
+def _claim_master(reader: Reader, own: str, first: str) -> None:
+    for line in (reader.host.read_text(HOSTS_FILE) or "").splitlines():
+        words = line.split()
+        if len(words) == 3 and words[2] == own and words[1].startswith(f"{own}."):
+            try:
+                address = parse_host(first + words[1][len(own) :])
+            except Malformed:
+                continue
+            reader.claim(Fact.MASTER_ADDR, address, f"{own} in {HOSTS_FILE}, index 0", Trust.DERIVED)
+            return

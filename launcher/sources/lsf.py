@@ -1,0 +1,98 @@
+"""What IBM Spectrum LSF starts on its hosts: a process of jsrun, or a task of blaunch.
+
+LSF_PM_TASKID counts from 1. blaunch starts a task per host or per slot, and nothing tells which; with a
+slot on each host it is the same. Under mpirun it is the daemon's. With jsrun the first host of LSF's
+lists is the launch node.
+
+Source: IBM Spectrum LSF "Environment variables set for job execution"; Lightning lsf.py; openpmix/prrte
+ess/lsf; NERSC export_DDP_vars_summit.sh.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import STARTERS, Malformed, Reader, is_host, parse_host
+from launcher.model import Fact, Scope, Trust
+from launcher.sources.signs import LSF_HOSTS
+
+RANK = "JSM_NAMESPACE_RANK"
+SIZE = "JSM_NAMESPACE_SIZE"
+LOCAL_RANK = "JSM_NAMESPACE_LOCAL_RANK"
+LOCAL_SIZE = "JSM_NAMESPACE_LOCAL_SIZE"
+TASK = "LSF_PM_TASKID"
+FIX = (
+    'start one task per host, blaunch -z "HOST1 HOST2" launcher run -- COMMAND, or pass '
+    "--nnodes N --node-rank R --master-addr HOST"
+)
+
+
+def read(reader: Reader) -> None:
+    """A process of jsrun with its numbers, or a task of blaunch as a node."""
+    name, hosts, is_one_each = _read_hosts(reader)
+    if reader.has(RANK):
+        _read_process(reader)
+    elif not any(reader.has(starter) for starter in STARTERS):
+        _read_task(reader, name, hosts, is_one_each=is_one_each)
+
+
+def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...], bool]:
+    """Return a list's name, its hosts, and whether each has one slot; the first list has the tasks' order."""
+    for name, step in reversed(LSF_HOSTS):
+        words = (reader.text(name) or "").split()
+        try:
+            slots = [parse_host(word) for word in words[::step]]
+        except Malformed as error:
+            reader.malformed(name, str(error))
+            return "", (), False
+        if slots:
+            hosts = tuple(dict.fromkeys(slots))
+            return name, hosts, len(hosts) == len(slots) and set(words[1::step] if step > 1 else ()) <= {"1"}
+    return "", (), False
+
+
+def _read_process(reader: Reader) -> None:
+    rank = reader.claim_int(Fact.RANK, RANK)
+    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
+    reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
+    local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
+    hosts = set((reader.text(LSF_HOSTS[0][0]) or "").split()[::2])
+    reader.most_nodes = len(hosts) - bool(_find_first(reader)) or None
+    if size == local_size:
+        return
+    first = _find_first(reader)
+    if not first or (rank == 0 and not _is_here(reader, first)):
+        reader.note(
+            f"jsrun names no host of rank 0, and {LSF_HOSTS[0][0]} does not show that it is the second"
+        )
+        return
+    reader.claim(Fact.MASTER_ADDR, first, f"{LSF_HOSTS[0][0]}, behind the launch node", Trust.INDIRECT)
+
+
+def _find_first(reader: Reader) -> str:
+    """Return the host behind the launch node, which has one slot where all others have more; else empty."""
+    words = (reader.text(LSF_HOSTS[0][0]) or "").split()
+    hosts, slots = words[::2], words[1::2]
+    is_whole = len(slots) == len(hosts) > 1 and is_host(hosts[1])
+    return hosts[1] if is_whole and slots[0] == "1" and "1" not in slots[1:] else ""
+
+
+def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each: bool) -> None:
+    number = reader.integer(TASK, 1)
+    if number is None:
+        return
+    if not hosts:
+        reader.sign(TASK, f"hand {LSF_HOSTS[1][0]} in as well, which LSF gives to every task; or {FIX}")
+        return
+    place = number - 1
+    here = [index for index, host in enumerate(hosts) if _is_here(reader, host)]
+    is_meant = here == [place] or (is_one_each and not here)
+    if place >= len(hosts) or name != LSF_HOSTS[1][0] or not is_meant:
+        reader.sign(TASK, FIX)
+        return
+    reader.starts = Scope.NODE
+    reader.claim_hosts(hosts, name)
+    reader.claim(Fact.NODE_RANK, place, f"{reader.origin(TASK)}, counted from 1")
+    reader.claim(Fact.MASTER_ADDR, hosts[0], name, Trust.DERIVED)
+
+
+def _is_here(reader: Reader, host: str) -> bool:
+    return reader.host.hostname().partition(".")[0] == host.partition(".")[0]

@@ -1,0 +1,35 @@
+"""A process of HPE Cray's PALS: mpiexec on PBS systems, or Slurm's plugin that sets the same names.
+
+The world is PMI's to state. No variable names a host.
+
+Source: HPE pals.h (2023); slurm src/plugins/mpi/cray_shasta; openpmix/prrte src/mca/ess/pals.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Reader
+from launcher.model import Fact, Scope
+
+RANK = "PALS_RANKID"
+NODE_RANK = "PALS_NODEID"
+LOCAL_RANK = "PALS_LOCAL_RANKID"
+LOCAL_SIZES = ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE")
+SIZE = "PMI_SIZE"
+NODE_FILE = "PBS_NODEFILE"
+
+
+def read(reader: Reader) -> None:
+    """Rank, node and sizes, all as stated."""
+    rank = reader.claim_int(Fact.RANK, RANK)
+    size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
+    reader.confirm("PMI_LOCAL_RANK", reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK), LOCAL_RANK)
+    node = reader.claim_int(Fact.NODE_RANK, NODE_RANK)
+    sizes = [reader.claim_int(Fact.LOCAL_SIZE, name, 1) for name in LOCAL_SIZES]
+    local_size = next((size for size in sizes if size is not None), None)
+    if local_size == 1 and node is not None and rank != node:
+        reader.starts = Scope.PROCESS  # alone on this node, but nodes before it run several
+    if size != local_size:
+        reader.note(
+            "PALS tells no process where rank 0 is: "
+            f"export MASTER_ADDR=$(head -n 1 ${NODE_FILE}) before mpiexec"
+        )

@@ -1,0 +1,268 @@
+"""Signs of several nodes or processes: variables that show them and do not say which one this is.
+
+One table. A sign counts where no source knows this node or process (see `launcher.allocation`): then the
+launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are no nodes, and the
+elements of a job array are jobs of their own: neither is a sign.
+
+Source: each platform's documentation of its variables; see docs/extending.md for adding a source.
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, is_loopback, parse_int
+from launcher.frozen import frozen
+from launcher.model import Fact
+
+FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
+TASK = "hand the platform's other variables into the container as well, or "
+NODE_FILE = "PBS_NODEFILE"
+NODE_INDEX = "PBS_NODENUM"
+LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
+"""Lists of hosts, and how many words each entry has: the first is the host."""
+LSF_SLOTS = "LSB_DJOB_NUMPROC"
+PARALLELISM = "DET_KUBERNETES_JOB_PARALLELISM"
+SLOT_IDS = "DET_SLOT_IDS"
+TF_CONFIG = "TF_CONFIG"
+HOST_FILES = (("PE_HOSTFILE", "NHOSTS"), ("COBALT_NODEFILE", "COBALT_JOBSIZE"), ("OAR_NODEFILE", ""))
+"""Files with a host at the start of each line (Grid Engine, Cobalt, OAR), and the number of hosts."""
+RANK = "OMPI_COMM_WORLD_RANK"
+RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
+KUBEXEC = "/kubexec.sh"
+"""What mpirun reaches the workers of an older MPIJob with."""
+RANK_0_HOST = "TORCHX_RANK0_HOST"
+PBS_FIX = (
+    "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh with "
+    f"launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST; --nnodes 1 for this host alone"
+)
+LSF_FIX = (
+    'a batch script runs once: blaunch -z "HOST1 HOST2" launcher run -- COMMAND, jsrun or mpirun ... '
+    "launcher run -- COMMAND; --nnodes 1 for this host alone"
+)
+SCRIPT_FIX = (
+    "a batch script runs once: mpirun ... launcher run -- COMMAND; where each host runs a launcher: pass "
+    "--nnodes N --node-rank R --master-addr HOST; --nnodes 1 for this host alone"
+)
+MPI_FIX = (
+    "mpirun starts the processes: mpirun ... launcher run -- COMMAND in the launcher pod; "
+    "--nnodes 1 for this pod alone"
+)
+
+
+@frozen
+class Signs:
+    """What one platform leaves, the plainest variable first: one of them is reported.
+
+    Attributes:
+        fix: What completes them.
+        counts: Numbers of nodes or processes: a sign above one, or where they are no number.
+        indices: Numbers counted from zero: a sign above zero.
+        marks: Names that only a job of several nodes has.
+        lists: Hosts, separated by commas or blanks: a sign with several different ones.
+        rank: The variable which says more than these, to another source or in a row of its own; then they
+            are no sign.
+    """
+
+    fix: str
+    counts: tuple[str, ...] = ()
+    indices: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    lists: tuple[str, ...] = ()
+    rank: str = ""
+
+
+def _flags(count: str, index: str, master: str) -> str:
+    """Return the flags for a platform that says all three: every node can type the same words."""
+    typed = f"--nnodes ${count} --node-rank ${index} --master-addr ${master}"
+    return f"pass {typed}, or --nnodes 1 for a single machine"
+
+
+TABLE = (
+    Signs(PBS_FIX, ("PBS_NUM_NODES", "PBS_TASKNUM"), ("PBS_VNODENUM",)),
+    Signs(
+        TASK + FLAGS,
+        ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
+        ("JSM_NAMESPACE_LOCAL_RANK",),
+        rank="JSM_NAMESPACE_RANK",
+    ),
+    Signs(TASK + FLAGS, ("PALS_LOCAL_SIZE",), ("PALS_NODEID", "PALS_LOCAL_RANKID"), rank="PALS_RANKID"),
+    Signs(f"flux run launcher run -- COMMAND, or {TASK}{FLAGS}", ("FLUX_JOB_NNODES",), rank="FLUX_TASK_RANK"),
+    Signs(TASK + FLAGS, ("PMI_SIZE",), rank="PMI_RANK"),
+    Signs(TASK + FLAGS, ("MPI_LOCALNRANKS",), ("HYDRA_BSTRAP_NODE_ID",), rank="PMI_ID"),
+    Signs(TASK + FLAGS, ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"), rank="MV2_COMM_WORLD_RANK"),
+    Signs(
+        TASK + FLAGS,
+        ("OMPI_MCA_orte_num_nodes", "OMPI_MCA_num_procs", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        rank=RANK,
+    ),
+    Signs(TASK + FLAGS, ("MPIRUN_NPROCS",), ("MPIRUN_RANK", "ALPS_APP_PE")),
+    Signs(
+        TASK + FLAGS,
+        ("PMI_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        (
+            *("PMIX_RANK", "PMI_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
+            *("FLUX_TASK_LOCAL_ID", "AZ_BATCHAI_TASK_INDEX"),
+        ),
+        ("DMLC_TRACKER_URI", "DMLC_PS_ROOT_URI", "DET_CHIEF_IP"),
+    ),
+    Signs(
+        TASK + FLAGS,
+        ("HOROVOD_SIZE", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_SIZE"),
+        ("HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK"),
+        rank="HOROVOD_RANK",
+    ),
+    Signs(
+        MPI_FIX,
+        marks=(
+            "K_MPI_JOB_ROLE",
+            "PRTE_MCA_prte_default_hostfile",
+            "I_MPI_HYDRA_HOST_FILE",
+            "HYDRA_HOST_FILE",
+        ),
+    ),
+    Signs(FLAGS, ("DMLC_NUM_WORKER",), ("DMLC_TASK_ID",)),
+    Signs(FLAGS, ("JAX_NUM_PROCESSES",), ("JAX_PROCESS_ID",)),
+    Signs(FLAGS, ("DLTS_NUM_WORKER",)),
+    Signs(FLAGS, marks=("MLP_WORKER_1_HOST",)),
+    Signs(
+        _flags("LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
+        ("LWS_GROUP_SIZE",),
+        ("LWS_WORKER_INDEX",),
+    ),
+    Signs(FLAGS, marks=("LWS_LEADER_ADDRESS",), rank="LWS_GROUP_SIZE"),
+    Signs(
+        _flags("BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "BEAKER_LEADER_REPLICA_HOSTNAME"),
+        ("BEAKER_REPLICA_COUNT",),
+        ("BEAKER_REPLICA_RANK",),
+    ),
+    Signs(
+        _flags("DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "DSTACK_MASTER_NODE_IP"),
+        ("DSTACK_NODES_NUM",),
+        ("DSTACK_NODE_RANK",),
+    ),
+    Signs(FLAGS, ("NGC_ARRAY_SIZE",), ("NGC_ARRAY_INDEX",)),
+    Signs(FLAGS, ("PADDLE_NNODES", "PADDLE_TRAINERS_NUM"), ("PADDLE_TRAINER_ID",)),
+    Signs(FLAGS, ("RANK_SIZE", "MS_WORKER_NUM"), ("RANK_ID", "MS_NODE_ID")),
+    Signs(FLAGS, indices=("TPU_WORKER_ID",), lists=("TPU_WORKER_HOSTNAMES",)),
+    Signs(FLAGS, ("_CONDOR_NPROCS",), ("_CONDOR_PROCNO",)),
+    Signs(SCRIPT_FIX, ("NHOSTS", "COBALT_JOBSIZE", "PJM_NODE"), lists=("LOADL_PROCESSOR_LIST",)),
+    Signs(MPI_FIX, lists=("MPI_HOST",)),
+    Signs(FLAGS, ("NNODES", "NUM_NODES")),
+)
+NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
+"""Numbers of nodes where the platform starts one container on each: Determined, OCI Data Science."""
+NAMES = (
+    *(NODE_FILE, NODE_INDEX, *(name for name, _ in LSF_HOSTS), LSF_SLOTS, SLOT_IDS),
+    *NODE_COUNTS,
+    *(name for name, _ in HOST_FILES),
+    *(RSH_AGENT, RANK_0_HOST),
+    *(name for row in TABLE for name in (*row.counts, *row.indices, *row.marks, *row.lists)),
+)
+
+
+def read(reader: Reader) -> None:
+    """A sign for each platform whose variables show several nodes; counts of nodes are claimed, too."""
+    if reader.has(TF_CONFIG) and _names_several(reader):
+        return  # which says more, also of a task without a rank
+    for row in TABLE:
+        name = "" if row.rank and reader.has(row.rank) else _find(reader, row)
+        if name:
+            reader.sign(name, row.fix)
+    _read_pbs(reader)
+    _read_lsf(reader)
+    _read_files(reader)
+    if not reader.has(RANK) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
+        reader.sign(RSH_AGENT, MPI_FIX)
+    if _is_elsewhere(reader, reader.text(RANK_0_HOST) or ""):
+        reader.sign(RANK_0_HOST, FLAGS)
+    for name in NODE_COUNTS:
+        count = reader.claim_int(Fact.NODE_COUNT, name, 1)
+        if count is not None and count > 1:
+            reader.sign(name, FLAGS)
+    if reader.has(SLOT_IDS) and not reader.has(PARALLELISM):
+        reader.sign(SLOT_IDS, f"Determined tells a container nothing of the others: {FLAGS}")
+
+
+def _names_several(reader: Reader) -> bool:
+    from launcher.sources.tensorflow import names_several
+
+    return names_several(reader.text(TF_CONFIG) or "")
+
+
+def _is_elsewhere(reader: Reader, host: str) -> bool:
+    """Whether a host is named, and is not this one; TorchX calls the first replica's localhost."""
+    own = reader.host.hostname().partition(".")[0]
+    return bool(host) and not is_loopback(host) and host.partition(".")[0] != own
+
+
+def _find(reader: Reader, row: Signs) -> str:
+    """Return the first variable of a platform that is a sign, empty for none."""
+    found = [name for name in row.counts if is_above(reader, name, 1)]
+    found += [name for name in row.indices if is_above(reader, name, 0)]
+    found += [name for name in row.marks if reader.has(name)]
+    found += [name for name in row.lists if len(_split_hosts(reader.text(name) or "")) > 1]
+    return next(iter(found), "")
+
+
+def _split_hosts(text: str) -> set[str]:
+    return set(text.replace(",", " ").split())
+
+
+def is_above(reader: Reader, name: str, limit: int) -> bool:
+    """Whether a variable is a number above a limit, or no number at all."""
+    try:
+        return parse_int(reader.text(name) or "0") > limit
+    except Malformed:
+        return True
+
+
+def _read_pbs(reader: Reader) -> None:
+    # A line per slot: hosts repeat. The file lies on the first host only, and pbsdsh hands on no variables
+    path, index = reader.text(NODE_FILE), reader.text(NODE_INDEX)
+    if path is None:
+        if index is not None:
+            reader.sign(NODE_INDEX, PBS_FIX)
+        return
+    lines = (reader.host.read_text(path) or "").split()
+    hosts = set(lines)
+    reader.most_nodes = len(hosts) or None
+    if len(hosts) > 1 or (index or "0") != "0":
+        reader.sign(NODE_FILE, PBS_FIX)
+    elif not hosts and not _fills_one_node(reader):
+        reader.sign(NODE_FILE, f"the file cannot be read here, and says how many hosts there are: {PBS_FIX}")
+
+
+def _read_files(reader: Reader) -> None:
+    """Report a batch system's file of several hosts, or one that nothing else says the number of."""
+    for name, count in HOST_FILES:
+        path = reader.text(name)
+        if path is None:
+            continue
+        lines = (reader.host.read_text(path) or "").splitlines()
+        hosts = {line.split()[0] for line in lines if line.strip()}
+        if len(hosts) > 1:
+            reader.sign(name, SCRIPT_FIX)
+        elif not hosts and not (count and reader.has(count)):
+            reader.sign(
+                name, f"the file cannot be read here, and says how many hosts there are: {SCRIPT_FIX}"
+            )
+
+
+def _fills_one_node(reader: Reader) -> bool:
+    # Torque's numbers are of the first part of a request (nodes=1:ppn=8+3:ppn=2), PBS_NP counts all slots
+    slots = reader.text("PBS_NP")
+    return reader.text("PBS_NUM_NODES") == "1" and slots is not None and slots == reader.text("PBS_NUM_PPN")
+
+
+def _read_lsf(reader: Reader) -> None:
+    known = False
+    for name, step in LSF_HOSTS:
+        hosts = set((reader.text(name) or "").split()[::step])
+        known = known or bool(hosts)
+        reader.most_nodes = len(hosts) or reader.most_nodes
+        if len(hosts) > 1:
+            reader.sign(name, LSF_FIX)
+            return
+    if not known and is_above(reader, LSF_SLOTS, 1):
+        reader.sign(
+            LSF_SLOTS, f"hand {LSF_HOSTS[0][0]} in as well, these may be slots of one host; {LSF_FIX}"
+        )

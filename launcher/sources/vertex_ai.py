@@ -1,0 +1,90 @@
+"""A replica of a custom training job of Google's Vertex AI: one container on a machine of its own.
+
+CLUSTER_SPEC names the replicas by pool: 0 holds the primary, 1 the workers; 2 (parameter servers, or
+Reduction Server) and 3 (evaluators) have no ranks. The index counts within the pool. RANK and WORLD_SIZE
+count replicas.
+
+Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time with Reduction Server".
+"""
+
+from __future__ import annotations
+
+from launcher.environ import Malformed, Reader, is_loopback, parse_host_port, parse_int
+from launcher.model import Fact, Scope, Trust
+from launcher.sources.signs import FLAGS
+from launcher.sources.torch_env import MASTER_ADDR, RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
+
+CLUSTER_SPEC = (
+    "CLUSTER_SPEC"  # {"cluster": {"workerpool0": ["host:2222"]}, "task": {"type": "workerpool0", "index": 0}}
+)
+RANKED = (("workerpool0", "chief"), ("workerpool1", "worker"))
+"""The pools with ranks in the order of these, each in its two spellings."""
+
+
+def read(reader: Reader) -> None:
+    """The replicas of pools 0 and 1, and this one's place among them."""
+    found = _parse(reader)
+    if found is None and _names_one_host(reader):
+        return
+    if found is None:
+        reader.sign(CLUSTER_SPEC, f"it has not the form that Vertex AI gives it: {FLAGS}")
+        return
+    cluster, role, index = found
+    pools = [next((cluster[name] for name in names if name in cluster), []) for names in RANKED]
+    own = next((place for place, names in enumerate(RANKED) if role in names), None)
+    if own is None:
+        reader.sign(
+            CLUSTER_SPEC,
+            f"a replica of {role!r} has no rank: start the launcher in pools 0 and 1, or {FLAGS}",
+        )
+        return
+    if index >= len(pools[own]):
+        reader.malformed(CLUSTER_SPEC, f"task.index below {len(pools[own])}, the replicas of {role!r}")
+        return
+    reader.starts = Scope.NODE
+    hosts = [*pools[0], *pools[1]]
+    node = own * len(pools[0]) + index
+    reader.claim(Fact.NODE_COUNT, len(hosts), CLUSTER_SPEC)
+    reader.claim(Fact.HOSTS, tuple(hosts), CLUSTER_SPEC)
+    reader.claim(Fact.NODE_RANK, node, CLUSTER_SPEC)
+    if len(hosts) > 1:
+        is_local = node == 0 and is_loopback(reader.text(MASTER_ADDR) or "")
+        reader.claim(Fact.MASTER_ADDR, hosts[0], CLUSTER_SPEC, Trust.STATED if is_local else Trust.DERIVED)
+    if counts_nodes(reader) == VERTEX_AI:
+        _read_ranks(reader, len(hosts), is_whole=len(hosts) == sum(map(len, cluster.values())))
+
+
+def _read_ranks(reader: Reader, count: int, *, is_whole: bool) -> None:
+    reader.claim_int(Fact.NODE_RANK, RANK)
+    if is_whole:
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
+    elif reader.integer(WORLD_SIZE, 1) not in (None, count):
+        reader.note(f"{reader.origin(WORLD_SIZE)} counts replicas without a rank, too: not used")
+
+
+def _names_one_host(reader: Reader) -> bool:
+    """Whether it is the short form of a job of one replica: ``{"chief":["localhost:1234"]}``."""
+    import json
+
+    try:
+        spec = json.loads(reader.text(CLUSTER_SPEC) or "")
+        (addresses,) = spec.values()
+        return isinstance(addresses, list) and len(addresses) == 1
+    except (ValueError, AttributeError, RecursionError):
+        return False
+
+
+def _parse(reader: Reader) -> tuple[dict[str, list[str]], str, int] | None:
+    """Return the hosts by pool, the pool of this replica, and its index there; None for another form."""
+    import json
+
+    try:
+        spec = json.loads(reader.text(CLUSTER_SPEC) or "")
+        cluster = {
+            str(pool): [parse_host_port(address)[0] for address in addresses]
+            for pool, addresses in spec["cluster"].items()
+        }
+        role, index = str(spec["task"]["type"]), spec["task"].get("index", 0)
+        return cluster, role, parse_int(str(index))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, Malformed):
+        return None

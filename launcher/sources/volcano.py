@@ -1,0 +1,172 @@
+"""A pod of a Volcano job, also in Huawei's ModelArts: one launcher per pod.
+
+Every pod sees the hosts of every task of its job, ``VC_<TASK>_HOSTS``, and its index *within its task*:
+pod 0 of the master and pod 0 of the workers have the same. The task's own name is in the pod's name only.
+With the pytorch plugin RANK and WORLD_SIZE count pods; older ones counted those of all tasks in
+WORLD_SIZE.
+
+Source: volcano-sh/volcano pkg/controllers/job/plugins/{svc,env,distributed-framework/pytorch,mpi}; Huawei
+Cloud "Preset environment variables of a training container".
+"""
+
+from __future__ import annotations
+
+from launcher.environ import STARTERS, Reader, is_loopback
+from launcher.model import Fact, Scope, Trust
+from launcher.sources.signs import FLAGS
+from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
+
+PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
+INDICES = ("VC_TASK_INDEX", "VK_TASK_INDEX")
+RANKED = ("master", "worker")
+"""The tasks of the pytorch plugin, in the order of their ranks."""
+WATCHING = "tensorboard"
+NODE_COUNT = "MA_NUM_HOSTS"
+ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
+GPUS = "MA_NUM_GPUS"
+OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTERS)
+"""Where one of these is set, it says more than the tasks do."""
+MPI_HOST = "MPI_HOST"  # mpi plugin, in the master pod only: the workers
+
+Tasks = dict[str, tuple[str, ...]]
+
+
+def read(reader: Reader) -> None:
+    """The pods that have ranks, and which of these this one is."""
+    tasks = _read_tasks(reader)
+    reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
+    if reader.has(MPI_HOST):
+        reader.sign(MPI_HOST, "mpirun starts what runs on the workers: mpirun ... launcher run -- COMMAND")
+    elif counts_nodes(reader) == VOLCANO:
+        _read_plugin(reader, tasks)
+    elif not any(reader.has(name) for name in OTHERS) and not _is_process(reader):
+        _read_names(reader, tasks)
+
+
+def _is_process(reader: Reader) -> bool:
+    """Whether another starter's numbers are of this very process: a world of one is an image's default."""
+    return reader.has(LOCAL_RANK) and reader.text(WORLD_SIZE) != "1"
+
+
+def _read_tasks(reader: Reader) -> Tasks:
+    """Return the hosts of each task by its name; none of a task of which only the number of pods is set."""
+    found: Tasks = {}
+    for name in reader.matching(PREFIX, HOSTS):
+        found[name[len(PREFIX) : -len(HOSTS)].lower()] = reader.hosts(name)
+    for name in reader.matching(PREFIX, COUNT):
+        if reader.integer(name) != 0:
+            found.setdefault(name[len(PREFIX) : -len(COUNT)].lower(), ())
+    return found
+
+
+def _name(task: str, end: str) -> str:
+    return f"{PREFIX}{task.upper()}{end}"
+
+
+def _read_plugin(reader: Reader, tasks: Tasks) -> None:
+    """RANK and WORLD_SIZE of the pytorch plugin; the lists of its tasks, if they have their usual names."""
+    if not reader.has(RANK):
+        reader.sign(WORLD_SIZE, f"a pod of another task than master and worker has no rank; {FLAGS}")
+        return
+    reader.starts = Scope.NODE
+    node = reader.claim_int(Fact.NODE_RANK, RANK)
+    _check_index(reader, tasks, node)
+    if tasks.keys() >= set(RANKED) and all(tasks[task] for task in RANKED):
+        hosts = _join(tasks, RANKED)
+        _claim_hosts(reader, RANKED, hosts, here=node == 0)
+        if reader.integer(WORLD_SIZE, 1) not in (None, len(hosts)):
+            reader.note(f"{reader.origin(WORLD_SIZE)} counts pods without a rank, too: not used")
+    elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
+    else:
+        reader.sign(WORLD_SIZE, f"nothing tells which tasks it counts: {FLAGS}")
+
+
+def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
+    """Report a rank that the index within the task cannot have: workers count from behind the masters."""
+    index = next((reader.integer(name) for name in INDICES if reader.has(name)), None)
+    if index is None or node is None:
+        return
+    ahead = len(tasks.get(RANKED[0], ())) or 1
+    if node not in (index, index + ahead if len(tasks) != 1 else index):
+        name = next(name for name in INDICES if reader.has(name))
+        reader.problem(
+            "contradiction",
+            f"{reader.origin(RANK)} but {reader.origin(name)}: no pod of this job has both",
+            f"correct or unset {RANK}: Volcano's pytorch plugin sets it",
+        )
+
+
+def _read_names(reader: Reader, tasks: Tasks) -> None:
+    """This pod by its index, if one task has all pods; else by its name in the lists of master and worker."""
+    ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
+    hosts = _join(tasks, ranked)
+    if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
+        _sign(reader, "nothing tells which tasks have ranks")
+        return
+    count = None
+    if len(ranked) == 1:
+        count = reader.claim_int(Fact.NODE_COUNT, _name(ranked[0], COUNT), 1)
+    elif not ranked:
+        count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
+    count = count or len(hosts)
+    if not count:
+        if any(reader.has(name) for name in INDICES):
+            _sign(reader, "an index without the number of pods")
+        return
+    reader.starts = Scope.NODE
+    node = _find_node(reader, tasks, hosts, count)
+    if node is not None:
+        _claim_hosts(reader, ranked, hosts)
+
+
+def _find_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> int | None:
+    """Claim the place of this pod among those with ranks and return it, or give a sign that it has none."""
+    own = reader.host.hostname().partition(".")[0]
+    places = [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
+    others = [host.partition(".")[0] for task in tasks.values() for host in task]
+    if (not places and any(_is_of_another_task(own, other) for other in others)) or reader.text(ROLE) == "ps":
+        _sign(reader, "this pod is of a task without ranks")
+        return None
+    if len(tasks) <= 1:
+        if count == 1:
+            reader.claim(Fact.NODE_RANK, 0, "the only pod")
+            return 0
+        for name in INDICES:
+            if reader.has(name):
+                return reader.claim_int(Fact.NODE_RANK, name)
+    if len(places) != 1:
+        _sign(reader, "the index counts within a task, and nothing tells which pod of all this is")
+        return None
+    reader.claim(Fact.NODE_RANK, places[0], f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
+    return places[0]
+
+
+def _is_of_another_task(own: str, other: str) -> bool:
+    """Whether a pod's name, ``<job>-<task>-<index>``, is of the other one's job, but not of its task."""
+    if own == other:
+        return True  # which is in the list of a task without ranks
+    mine, its = own.rsplit("-", 2), other.rsplit("-", 2)
+    return len(mine) == len(its) == 3 and mine[0] == its[0] and mine[1] != its[1] and mine[2].isdecimal()
+
+
+def _join(tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(host for task in ranked for host in tasks[task])
+
+
+def _claim_hosts(
+    reader: Reader, ranked: tuple[str, ...], hosts: tuple[str, ...], *, here: bool = False
+) -> None:
+    """Claim the lists, the first host as master; ``here``: this is its pod, and may say localhost."""
+    if not hosts:
+        return
+    names = [_name(task, HOSTS) for task in ranked]
+    origin = names[0] if len(names) == 1 else " + ".join(names)
+    reader.claim_hosts(hosts, origin)
+    is_local = here and is_loopback(reader.text(MASTER_ADDR) or "")
+    reader.claim(Fact.MASTER_ADDR, hosts[0], names[0], Trust.STATED if is_local else Trust.DERIVED)
+
+
+def _sign(reader: Reader, why: str) -> None:
+    names = [*reader.matching(PREFIX, HOSTS), *reader.matching(PREFIX, COUNT), *INDICES, NODE_COUNT]
+    reader.sign(next(name for name in names if reader.has(name)), f"{why}: {FLAGS}")

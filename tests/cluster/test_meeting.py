@@ -1,0 +1,59 @@
+"""Whether the processes of several nodes meet, below torchrun's agent as below the launcher."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from tests.cluster.frameworks import rehearse
+from tests.process.starting import ROOT
+
+pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.xdist_group("torch")]
+
+LONE = "import time, torch; time.sleep({}); print('DONE')"
+TRAIN = (os.path.join(ROOT, "examples", "train_ddp.py"), "--epochs", "1")
+BRIEF = "import jax; jax.distributed.initialize(); print(jax.process_index(), jax.process_count())"
+
+
+def unmet(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """Return what the nodes say about processes that have not met."""
+    return [line for line in done.stderr.splitlines() if "never-met" in line]
+
+
+def test_lone_workers_of_two_agents_are_warned_about() -> None:
+    """Import torch, never join, all end with 0: the agents' own rendezvous is no meeting."""
+    done = rehearse("plain", "python", "-c", LONE.format(8), processes=2)
+    assert (done.returncode, done.stdout.count("DONE")) == (0, 4), done.stderr
+    lines = unmet(done)
+    assert len(lines) == 2
+    for ranks in ("ranks 0-1", "ranks 2-3"):
+        assert any(f"[never-met] all have ended; {ranks} were not seen" in line for line in lines)
+
+
+def test_lone_workers_of_two_agents_that_have_to_meet_are_a_failure() -> None:
+    """Status 78 on all nodes, by the variable."""
+    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "4"}
+    done = rehearse("plain", "python", "-c", LONE.format(3600), processes=2, environ=environ)
+    assert done.returncode == 78, done.stderr
+    assert "cause: [never-met] --require-meeting: ranks " in done.stderr
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_workers_that_train_together_have_met(processes: int) -> None:
+    """Gloo under torchrun's agents, one or two per node."""
+    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "60"}
+    done = rehearse("plain", "python", *TRAIN, processes=processes, environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert "torchrun's agent starts the processes" in done.stderr
+    assert (unmet(done), "ends (--require" in done.stderr) == ([], False)
+
+
+@pytest.mark.parametrize("engine", ["process", "torchrun"])
+def test_a_meeting_at_the_very_end_is_no_false_alarm(engine: str) -> None:
+    """JAX's processes join and end between two looks."""
+    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_ENGINE": engine}
+    done = rehearse("plain", "python", "-c", BRIEF, processes=2, environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert (unmet(done), "ends (--require" in done.stderr) == ([], False)

@@ -1,0 +1,471 @@
+"""Jobs of the platforms' model whose environments are not as the platform made them, at random.
+
+Each perturbation takes the starts of one job and gives those that the launcher sees. What no launcher
+could notice in the environment of one start is excluded, start by start, as narrowly as it can be said:
+
+- *Nothing is left*: what is left of a start after some of it was taken away is, to the letter, what a
+  job of one process on one node shows there. A machine that is alone looks like that.
+- *Nothing contradicts it*: a number was changed, and whatever holds between the numbers of every start
+  of this platform (they are equal, or one is below the other) still holds. The relations are not written
+  down: they are what held in hundreds of jobs of the model, so that a new platform brings its own. Numbers
+  that are no rank, index or count of this very job (`OTHER_NUMBERS`) have no part in them.
+- *A lone run inside*: a whole contract of torchrun looks like a torchrun that each process has started for
+  itself (a search, of which each task is a job). So does this launcher's own under a platform that starts
+  nothing but one command per node; there LAUNCHER_* are also its user's word, which beats the platform's.
+
+Starters stand inside of each other in one order only (`LEVELS`): torchrun in mpirun in srun in a cloud's
+node. An mpirun's rank that calls srun, whose tasks then see the mpirun's variables, looks from inside like
+an mpirun that srun has started.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from tests.unit.platforms_model import Job, Node, Platform, Start
+from tests.unit.starters_model import EVERY, ONE_EACH
+
+OTHER_NUMBERS = (
+    *("PORT", "_FD", "JOB_ID", "STEP_ID", "UNIVERSE", "LAUNCHED", "NUM_PS", "GPU", "NPROC_PER_NODE"),
+    *("ROLE_", "OMPI_COMM_WORLD_NODE_RANK", "ess_base_vpid", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
+    *("LAUNCHER_NNODES", "PMIX_RANK"),
+)
+"""Parts of names of numbers that are no rank, index or count of the processes or nodes of this job.
+
+A role's, those of all jobs on a node, Open MPI's private ones, those of the allocation around a step, and the
+user's word.
+"""
+LOOKS_ALONE = (
+    {"VC_WORKER_HOSTS", "VC_WORKER_NUM", "VC_TASK_INDEX"},  # a job without the master task that was hidden
+    {"MASTER_ADDR", "MASTER_PORT"},  # an image's defaults, where they name this machine
+)
+"""Names that, alone, are all that a whole job of one node shows."""
+AGENTS = {"torchrun": ("SLURM_", "NODE_RANK")}
+"""Beginnings of names that a platform of the model passes through from outside of it."""
+LEVELS = {
+    "torchrun": 0,
+    "tf-config": 1,
+    "jax-job": 1,
+    "open-mpi-4": 2,
+    "open-mpi-5": 2,
+    "open-mpi-4-idle-head": 2,
+    "open-mpi-5-idle-head": 2,
+    "azureml-mpi": 2,
+    "mpich": 3,
+    "intel-mpi": 3,
+    "pals": 3,
+    "jsrun": 3,
+    "horovodrun": 3,
+    "flux": 4,
+    "slurm": 5,
+    "blaunch": 5,
+    "azureml-pytorch": 6,
+    "flags": 7,
+}
+"""How far out a platform is; one that is not named here is as MPICH is, or a cloud's (once per node)."""
+CLOUD = 6
+MALFORMED = (
+    " ",
+    "x",
+    "-1",
+    "+1",
+    "1.0",
+    "0x1",
+    "1_0",
+    "1 2",
+    "\uff11",
+    "99999999999999999999",
+    "16777216",
+    "None",
+)
+ONE_RUN = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "1",
+    "GROUP_RANK": "0",
+    "GROUP_WORLD_SIZE": "1",
+    "ROLE_RANK": "0",
+    "ROLE_WORLD_SIZE": "1",
+    "ROLE_NAME": "default",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "29500",
+}
+LEFT_OVER: dict[str, Mapping[str, str]] = {
+    "an image's defaults": {"RANK": "0", "WORLD_SIZE": "1"},
+    "a notebook's": {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost"},
+    "a person's": {"NODE_RANK": "0", "MASTER_PORT": "12355"},
+    "torchrun's id": {"TORCHELASTIC_RUN_ID": "none"},
+    "torchrun's names": {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
+    "a run of one": {**ONE_RUN, "TORCHELASTIC_RUN_ID": "none"},
+    "a launcher's mark": {"LAUNCHER_LAUNCHED": "1.0"},
+    "a launcher's run of one": {**ONE_RUN, "NODE_RANK": "0", "LAUNCHER_LAUNCHED": "1.0"},
+    "a launcher's number": {"LAUNCHER_NNODES": "1"},
+    "a launcher's node": {"LAUNCHER_NNODES": "1", "LAUNCHER_NODE_RANK": "0"},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A job, and what the launcher sees of it.
+
+    Attributes:
+        name: Of its platform.
+        job: The truth.
+        starts: With the environments as they were made worse.
+        done: What was done to them, for messages.
+        blind: Ranks of the starts in which no launcher could notice it.
+        ports: Whether all processes can still know one port.
+        aliases: What a platform around calls the node of rank 0.
+    """
+
+    name: str
+    job: Job
+    starts: tuple[Start, ...]
+    done: str = "nothing"
+    blind: frozenset[int] = frozenset()
+    ports: bool = True
+    aliases: frozenset[str] = frozenset()
+
+    @property
+    def platform(self) -> Platform:
+        """What starts the job."""
+        return EVERY[self.name]
+
+
+def draw_job(rng: random.Random, platform: Platform) -> Job:
+    """Return a job that the platform can start: small ones, of which every process can be looked at."""
+    count = min(rng.choice((1, 2, 2, 2, 3, 3, 4, 5)), platform.most)
+    stem, domain = rng.choice(("node", "gpu-", "x0")), rng.choice(("", "", ".cluster.local"))
+    numbers = rng.sample(range(40), count)
+    if platform.per_node:
+        sizes, gpus = [1] * count, rng.choice((0, 1, 2, 4))
+    elif platform.even or rng.random() < 0.5:
+        sizes = [rng.choice((1, 2, 2, 3, 4))] * count
+        gpus = rng.choice((0, sizes[0]))
+    else:
+        sizes, gpus = [rng.choice((1, 1, 2, 3, 4)) for _ in range(count)], 0
+    cyclic = not platform.blocks and rng.random() < 0.4
+    nodes = [Node(i, f"{stem}{n}{domain}", f"10.0.{n}.{n + 4}", sizes[i]) for i, n in enumerate(numbers)]
+    return Job(tuple(nodes), cyclic, gpus, rng.randrange(6))
+
+
+def make(rng: random.Random, name: str) -> Case:
+    """Return a job as its platform starts it."""
+    job = draw_job(rng, EVERY[name])
+    if name in ONE_EACH:
+        job = replace(job, nodes=tuple(replace(node, size=1) for node in job.nodes))
+    return Case(name, job, tuple(EVERY[name].start(job)))
+
+
+def level(name: str) -> int:
+    """Return how far out a platform is."""
+    inner = name.removesuffix("-per-node")
+    return LEVELS.get(inner, CLOUD if is_cloud(name) else LEVELS["mpich"])
+
+
+def is_cloud(name: str) -> bool:
+    """Whether a platform starts nothing but one command per node, of which a person wrote the environment."""
+    return EVERY[name].per_node and LEVELS.get(name.removesuffix("-per-node"), CLOUD) >= CLOUD
+
+
+def _changed(
+    case: Case,
+    change: Callable[[Start], Mapping[str, str]],
+    done: str,
+    is_blind: Callable[[Start], bool] = lambda start: False,
+    *,
+    ports: bool = True,
+) -> Case:
+    starts = tuple(replace(start, environ=change(start)) for start in case.starts)
+    blind = frozenset(start.rank for start in starts if is_blind(start))
+    return replace(case, starts=starts, done=done, blind=blind, ports=ports)
+
+
+def _names(starts: Sequence[Start]) -> list[str]:
+    return sorted({name for start in starts for name in start.environ})
+
+
+def _draw_where(rng: random.Random, case: Case) -> tuple[str, Callable[[Start], bool]]:
+    """Return all nodes, one node or one process, in words and as a question."""
+    one = rng.choice(case.starts)
+    choices: list[tuple[str, Callable[[Start], bool]]] = [
+        ("everywhere", lambda start: True),
+        (f"on node {one.node.index}", lambda start: start.node.index == one.node.index),
+        (f"in rank {one.rank}", lambda start: start.rank == one.rank),
+    ]
+    return rng.choice(choices)
+
+
+def hide(rng: random.Random, name: str) -> Case:
+    """One to three variables are missing or empty, everywhere, on one node or in one process."""
+    case = make(rng, name)
+    names = _names(case.starts)
+    gone = rng.sample(names, min(len(names), rng.choice((1, 1, 2, 3))))
+    empty = rng.random() < 0.3
+    words, here = _draw_where(rng, case)
+
+    def change(start: Start) -> dict[str, str]:
+        if not here(start):
+            return dict(start.environ)
+        left = {name: value for name, value in start.environ.items() if name not in gone}
+        return left | ({name: "" for name in gone if name in start.environ} if empty else {})
+
+    done = f"{', '.join(gone)} {'empty' if empty else 'hidden'} {words}"
+    ports = words == "everywhere" or not any("PORT" in name for name in gone)
+    return _changed(case, change, done, lambda start: here(start) and _is_silent(case, start), ports=ports)
+
+
+def _is_silent(case: Case, start: Start) -> bool:
+    """Whether what is left of a start is what a job of one process on one node shows."""
+    if len(case.job.nodes) == 1:
+        return False
+    left = {name for name, value in start.environ.items() if value}
+    if left and any(left <= names for names in LOOKS_ALONE):
+        return True
+    alone = replace(case.job, nodes=(replace(start.node, index=0, size=1),))
+    (only,) = case.platform.start(alone)
+    return all(only.environ.get(name) == value for name, value in start.environ.items() if value)
+
+
+def empty(rng: random.Random, name: str) -> Case:
+    """Up to five names of other platforms are there, empty, as images and templates have them."""
+    case = make(rng, name)
+    foreign = [name for name in known_names() if not any(name in start.environ for start in case.starts)]
+    names = rng.sample(foreign, rng.randint(1, 5))
+    return _changed(
+        case, lambda start: {**start.environ, **dict.fromkeys(names, "")}, f"{', '.join(names)} empty"
+    )
+
+
+@cache
+def known_names() -> tuple[str, ...]:
+    """Return all names that the platforms of the model set."""
+    found: set[str] = set()
+    for name, platform in EVERY.items():
+        for seed in range(8):
+            found |= set(_names(platform.start(draw_job(random.Random(f"{name} {seed}"), platform))))
+    return tuple(sorted(found))
+
+
+def forward(rng: random.Random, name: str) -> Case:
+    """Some or all variables that another platform gave to one of the nodes are handed to every process."""
+    case = make(rng, name)
+    outer = rng.choice(_list_outer(name))
+    around = _around(rng, case, outer)
+    source = rng.choice(around)
+    own = {name for start in case.starts for name in start.environ}
+    names = [name for name in source.environ if name not in own]
+    if rng.random() < 0.7:
+        names = sorted(rng.sample(names, rng.randint(1, len(names)))) if names else []
+    handed = {name: source.environ[name] for name in names}
+    done = f"node {source.node.index}'s {', '.join(f'{n}={v}' for n, v in handed.items())} of {outer} in all"
+    found = _changed(case, lambda start: {**handed, **start.environ}, done)
+    return replace(found, aliases=_name_first(case, around))
+
+
+def _name_first(case: Case, around: Sequence[Start]) -> frozenset[str]:
+    (index,) = {start.node.index for start in case.starts if start.rank == 0}
+    return frozenset(n for s in around if s.node.index == index for n in (s.node.hostname, s.node.address))
+
+
+def _list_outer(name: str) -> list[str]:
+    """Return the platforms that can be around one; LAUNCHER_* in a cloud's node are its user's word."""
+    own = level(name)
+    found = [o for o in EVERY if o != name and (level(o) > own or level(o) == own == CLOUD)]
+    if name == "jax-job":
+        found = [other for other in found if not other.startswith("kubeflow")]  # one operator makes a pod
+    return [other for other in found if not (other == "flags" and is_cloud(name))] or ["flags"]
+
+
+def _around(rng: random.Random, case: Case, outer: str) -> list[Start]:
+    """Return what another platform gives to the same nodes: one start each, or the same processes."""
+    platform = EVERY[outer]
+    alike = not platform.per_node and (case.job.even or not platform.even) and rng.random() < 0.3
+    alike = alike and outer not in ONE_EACH
+    if alike and not case.platform.per_node and not (platform.blocks and case.job.cyclic):
+        return platform.start(case.job)
+    nodes = tuple(replace(start.node, size=1) for start in firsts(case.starts))
+    return platform.start(replace(case.job, nodes=nodes, cyclic=False))
+
+
+def firsts(starts: Sequence[Start]) -> list[Start]:
+    """Return the first start of each node, in the order of the nodes."""
+    found = {start.node.index: start for start in reversed(starts)}
+    return [found[index] for index in sorted(found)]
+
+
+def leave(rng: random.Random, name: str) -> Case:
+    """Variables of another run stand in the image, or in the shell that the job was submitted from."""
+    case = make(rng, name)
+    label = rng.choice(list(LEFT_OVER))
+    left = LEFT_OVER[label]
+
+    whole = left.keys() >= ONE_RUN.keys() and not any("RANK" in start.environ for start in case.starts)
+
+    def is_lone(start: Start) -> bool:
+        asked = is_cloud(name) and "LAUNCHER_NNODES" in left
+        return asked or (whole and ("TORCHELASTIC_RUN_ID" in left or is_cloud(name)))
+
+    return _changed(case, lambda start: {**left, **start.environ}, f"{label} left over", is_lone)
+
+
+def mix(rng: random.Random, name: str) -> Case:
+    """A second platform is around: each process sees what that one gave to its own node."""
+    case = make(rng, name)
+    outer = rng.choice(_list_outer(name))
+    starts = firsts(_around(rng, case, outer))
+    around = {start.node.index: start.environ for start in starts}
+    found = _changed(case, lambda start: {**around[start.node.index], **start.environ}, f"inside {outer}")
+    return replace(found, aliases=_name_first(case, starts))
+
+
+def malform(rng: random.Random, name: str) -> Case:
+    """A number is no number: blank, negative, huge, of other digits."""
+    case = make(rng, name)
+    text = rng.choice(MALFORMED)
+    return _renumber(rng, case, lambda value: text)
+
+
+def change(rng: random.Random, name: str) -> Case:
+    """A number is one more or one less, or zero."""
+    case = make(rng, name)
+    by = rng.choice((-1, 1))
+    return _renumber(rng, case, lambda value: str(max(0, int(value) + by)), coherent_is_blind=True)
+
+
+def swap(rng: random.Random, name: str) -> Case:
+    """Two numbers stand in each other's place."""
+    case = make(rng, name)
+    names = [n for n in _names(case.starts) if all(is_counted(case.name, n, s.environ) for s in case.starts)]
+    if len(names) < 2:
+        return case
+    one, other = rng.sample(names, 2)
+    words, here = _draw_where(rng, case)
+
+    def change(start: Start) -> dict[str, str]:
+        swapped = {one: start.environ[other], other: start.environ[one]} if here(start) else {}
+        return {**start.environ, **swapped}
+
+    return _changed(
+        case,
+        change,
+        f"{one} and {other} swapped {words}",
+        lambda start: here(start) and is_coherent(name, start.environ),
+    )
+
+
+def _renumber(
+    rng: random.Random, case: Case, new: Callable[[str], str], *, coherent_is_blind: bool = False
+) -> Case:
+    names = [
+        name for name in _names(case.starts) if any(_is_number(s.environ.get(name, "")) for s in case.starts)
+    ]
+    if not names:
+        return case
+    name = rng.choice(names)
+    words, here = _draw_where(rng, case)
+
+    def change(start: Start) -> dict[str, str]:
+        value = start.environ.get(name, "")
+        return (
+            {**start.environ, name: new(value)} if here(start) and _is_number(value) else dict(start.environ)
+        )
+
+    def is_blind(start: Start) -> bool:
+        return coherent_is_blind and here(start) and is_coherent(case.name, start.environ)
+
+    done = f"{name} changed {words}"
+    return _changed(case, change, done, is_blind, ports="PORT" not in name)
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdecimal() and len(value) < 8
+
+
+def is_counted(platform: str, name: str, environ: Mapping[str, str]) -> bool:
+    """Whether a variable holds a rank, an index or a count of this very job."""
+    passed = AGENTS.get(platform, ())
+    named = not any(part in name for part in OTHER_NUMBERS) and not name.startswith(passed)
+    return named and _is_number(environ.get(name, ""))
+
+
+def is_coherent(platform: str, environ: Mapping[str, str]) -> bool:
+    """Whether all relations between the numbers of a platform's starts hold in one of them."""
+    numbers = _numbers(platform, environ)
+    return all(
+        numbers[one] <= numbers[other] - by
+        for (one, other), by in relations(platform).items()
+        if one in numbers and other in numbers
+    )
+
+
+def _numbers(platform: str, environ: Mapping[str, str]) -> dict[str, int]:
+    """Return the numbers of a start, the lengths of its lists of hosts among them."""
+    found = {name: int(environ[name]) for name in environ if is_counted(platform, name, environ)}
+    for name, value in environ.items():
+        if name.endswith(("HOST_LIST", "NODE_LIST", "NODE_IPS", "_HOSTS")):
+            items = value.replace(";", ",").replace("\n", ",").split(",")
+            found[f"hosts of {name}"] = len(items)
+    return found
+
+
+@cache
+def relations(platform: str) -> dict[tuple[str, str], int]:
+    """Return pairs of numbers and by how much the first is always below the second: 0 or 1.
+
+    A launcher does not know whether a starter was told to start one per node: of a platform that does both,
+    it is what holds in jobs of either kind.
+    """
+    alike = [name for name, other in EVERY.items() if other.start is EVERY[platform].start]
+    least: dict[tuple[str, str], int] = {}
+    for name in alike:
+        for seed in range(150):
+            for start in make(random.Random(f"{name} {seed}"), name).starts:
+                numbers = _numbers(platform, start.environ)
+                for one, low in numbers.items():
+                    for other, high in numbers.items():
+                        if one != other:
+                            least[one, other] = min(least.get((one, other), 1), high - low)
+    return {pair: by for pair, by in least.items() if by >= 0}
+
+
+def throw_together(rng: random.Random) -> Start:
+    """Return a start that no platform makes: variables of one to four of them, some numbers drawn anew."""
+    nodes = draw_job(rng, EVERY["open-mpi-4"]).nodes
+    here = rng.randrange(len(nodes))
+    environ: dict[str, str] = {}
+    for name in rng.sample(list(EVERY), rng.randint(1, 4)):
+        platform = EVERY[name]
+        alike = platform.per_node or platform.even or name in ONE_EACH
+        sizes = [1 if alike else node.size for node in nodes]
+        job = Job(
+            tuple(replace(n, size=size) for n, size in zip(nodes, sizes, strict=True)), seed=rng.randrange(6)
+        )
+        starts = platform.start(job)
+        own = [start for start in starts if start.node.index == here]
+        given = rng.choice(own if rng.random() < 0.7 else starts).environ
+        share = rng.choice((0.3, 0.6, 1.0))
+        environ |= {n: _redraw(rng, value) for n, value in given.items() if rng.random() < share}
+    order = rng.sample(sorted(environ), len(environ))
+    return Start(nodes[here], 0, 0, {name: environ[name] for name in order})
+
+
+def _redraw(rng: random.Random, value: str) -> str:
+    return str(rng.randrange(5)) if _is_number(value) and len(value) < 3 and rng.random() < 0.4 else value
+
+
+PERTURBATIONS: dict[str, Callable[[random.Random, str], Case]] = {
+    "as it is": make,
+    "hidden": hide,
+    "empty": empty,
+    "forwarded": forward,
+    "left over": leave,
+    "inside another": mix,
+    "malformed": malform,
+    "changed": change,
+    "swapped": swap,
+}

@@ -1,0 +1,380 @@
+"""Which process is this? What its starter says, beside what is inherited: right, or refused."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from launcher.errors import EnvironmentUntrusted
+from launcher.model import Plan
+from launcher.options import read_options
+from launcher.plan import plan_job
+from launcher.recorded import RecordedHost
+from launcher.settings import render_environ
+
+HYDRA = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
+FLUX = "FLUX_JOB_ID=f FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0"
+OPEN_MPI = (
+    "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 OMPI_COMM_WORLD_LOCAL_SIZE=1"
+)
+SLURM = (
+    "SLURM_JOB_ID=9 SLURM_STEP_ID=0 SLURM_PROCID=1 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=1 "
+    "SLURM_STEP_NUM_NODES=2 SLURM_STEP_TASKS_PER_NODE=1(x2) SLURM_STEP_NODELIST=n[0-1]"
+)
+AZURE_ML = "RANK=1 WORLD_SIZE=2 LOCAL_RANK=0 AZUREML_NODE_COUNT=2"
+ONE_PER_NODE = (HYDRA, FLUX, OPEN_MPI, SLURM, AZURE_ML)
+"""Node 1 of two nodes with one process each, as its starter says it."""
+FORWARDED_INDEX = (
+    "NODE_RANK=0",
+    "PET_NODE_RANK=0",
+    "SKYPILOT_NODE_RANK=0",
+    "AZUREML_CR_NODE_RANK=0",
+    "LAUNCHER_NODE_RANK=0",
+)
+BATCH = "AZ_BATCH_HOST_LIST=10.0.0.4,10.0.0.5"
+UNEVEN = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
+HALF = "PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=2"
+LAST = "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2"
+MASTER = "MASTER_ADDR=10.0.0.4"
+
+
+def plan(environ: str, *, gpus: int = 0, own: str = "10.0.0.5", **flags: str) -> Plan:
+    """Return the plan for variables as one would type them before a command."""
+    variables = dict(word.split("=", 1) for word in shlex.split(environ))
+    host = RecordedHost(
+        {"environ": variables, "gpus": gpus, "hostname": "here", "addresses": {"eth0": [own]}}
+    )
+    return plan_job(host.environ, host, read_options(flags, host.environ), ("true",))
+
+
+def seen(environ: str, *names: str, gpus: int = 0, own: str = "10.0.0.5", **flags: str) -> list[str | None]:
+    """Return what the first process of a plan finds in some variables; None where one is not set."""
+    made = plan(environ, gpus=gpus, own=own, **flags)
+    variables = dict(word.split("=", 1) for word in shlex.split(environ))
+    rendered = render_environ(made, made.processes[0], variables)
+    return [rendered.get(name) for name in names]
+
+
+def refused(environ: str, *, gpus: int = 0, own: str = "10.0.0.5", **flags: str) -> str:
+    """Return why there is no plan: codes, texts and fixes."""
+    with pytest.raises(EnvironmentUntrusted) as caught:
+        plan(environ, gpus=gpus, own=own, **flags)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("index", FORWARDED_INDEX)
+@pytest.mark.parametrize("starter", ONE_PER_NODE)
+def test_a_node_index_of_elsewhere_makes_no_second_rank_0(starter: str, index: str) -> None:
+    """flux run, mpiexec and srun forward the submitter's variables: another index is a contradiction."""
+    more = "PET_NNODES=2" if index.startswith("PET") else ""
+    text = refused(f"{starter} {MASTER} LAUNCHER_NPROC_PER_NODE=4 {index} {more}")
+    assert "[contradiction]" in text and index.split("=")[0] in text
+
+
+@pytest.mark.parametrize("starter", ONE_PER_NODE)
+def test_the_same_node_index_agrees(starter: str) -> None:
+    environ = f"{starter} {MASTER} LAUNCHER_NPROC_PER_NODE=4 NODE_RANK=1"
+    assert seen(environ, "RANK", "WORLD_SIZE", "NODE_RANK") == ["4", "8", "1"]
+
+
+@pytest.mark.parametrize("starter", (HYDRA, FLUX, SLURM))
+def test_a_forwarded_word_that_this_is_the_master_counts_for_nothing(starter: str) -> None:
+    environ = f"{starter} {MASTER} {BATCH} AZ_BATCH_IS_CURRENT_NODE_MASTER=true LAUNCHER_NPROC_PER_NODE=4"
+    assert seen(environ, "RANK", "NODE_RANK") == ["4", "1"]
+
+
+def test_a_typed_node_rank_does_not_make_a_second_rank_0() -> None:
+    """One command line is typed for all processes of mpiexec."""
+    text = refused(f"{HYDRA} {MASTER}", node_rank="0", nproc_per_node="4")
+    assert "[contradiction]" in text and "--node-rank" in text
+
+
+@pytest.mark.parametrize("index", FORWARDED_INDEX[:2])
+@pytest.mark.parametrize("rank", (HALF, LAST))
+def test_a_node_index_that_does_not_fit_the_rank_is_refused(rank: str, index: str) -> None:
+    """Rank 2 or 3 of 2 + 2 is not on node 0, however the ranks are placed."""
+    assert "[contradiction]" in refused(f"{rank} {MASTER} {index} PET_NNODES=2")
+
+
+def test_a_node_index_that_fits_the_rank_is_published() -> None:
+    assert seen(f"{LAST} {MASTER} NODE_RANK=1 AZUREML_NODE_COUNT=2", "NODE_RANK") == ["1"]
+
+
+@pytest.mark.parametrize("index", ("NODE_RANK=0", "NODE_RANK=1", "LAUNCHER_NODE_RANK=0"))
+def test_a_node_index_that_nothing_proves_is_left_out(index: str) -> None:
+    """3 + 1 processes: no number of this process says on which node it is."""
+    assert seen(f"{UNEVEN} {MASTER} {index}", "NODE_RANK", "RANK") == [None, "3"]
+
+
+@pytest.mark.parametrize(
+    "count",
+    (
+        "AZUREML_NODE_COUNT=1",
+        "PET_NNODES=1",
+        "SKYPILOT_NUM_NODES=1",
+        "AMLARC_NUM_WORKER=1",
+        "LAUNCHER_NNODES=1",
+        "AZ_BATCH_HOST_LIST=10.0.0.5",
+    ),
+)
+@pytest.mark.parametrize("starter", (HALF, LAST))
+def test_one_node_has_all_processes(starter: str, count: str) -> None:
+    """With one node alone, two of four processes would meet at 127.0.0.1 and wait for the others."""
+    assert "[contradiction]" in refused(f"{starter} {count}")
+
+
+@pytest.mark.parametrize(
+    "environ",
+    (
+        f"NODE_RANK=0 RANK=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 WORLD_SIZE=4 {MASTER}",
+        f"NODE_RANK=1 RANK=0 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 WORLD_SIZE=4 {MASTER}",
+        f"NODE_RANK=2 RANK=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 WORLD_SIZE=6 {MASTER}",
+        f"NODE_RANK=3 RANK=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 WORLD_SIZE=4 {MASTER}",
+        f"RANK=1 LOCAL_RANK=2 WORLD_SIZE=8 {MASTER}",
+        f"RANK=3 LOCAL_RANK=0 LOCAL_WORLD_SIZE=2 WORLD_SIZE=4 {MASTER}",
+        "RANK=2 LOCAL_RANK=0 WORLD_SIZE=4 AZUREML_NODE_COUNT=1",
+        f"RANK=1 LOCAL_RANK=0 WORLD_SIZE=4 LOCAL_WORLD_SIZE=4 {MASTER}",
+    ),
+)
+def test_what_no_placement_allows_is_refused(environ: str) -> None:
+    assert "[contradiction]" in refused(environ)
+
+
+def test_mpiruns_daemons_may_number_the_nodes_otherwise() -> None:
+    """Open MPI numbers nodes by daemon: with --host reversed, rank 0 runs on node 1."""
+    environ = (
+        "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_MCA_orte_num_nodes=2 OMPI_MCA_orte_node_regex=n[1:0-1]@0(2) "
+        f"'OMPI_MCA_orte_local_daemon_uri=17.1;tcp://10.0.0.5:1' {MASTER}"
+    )
+    assert seen(environ, "RANK", "NODE_RANK") == ["0", "1"]
+
+
+def test_a_world_smaller_than_this_node_is_refused_and_no_fault_of_ours() -> None:
+    environ = (
+        "OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_LOCAL_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=3 "
+        "OMPI_COMM_WORLD_RANK=0 'PMIX_SERVER_URI2=prterun-n0-1@0.0;tcp4://127.0.0.1:1'"
+    )
+    assert "[contradiction]" in refused(environ)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    (
+        "RANK=4 WORLD_SIZE=6 LOCAL_RANK=0 NODE_RANK=1",  # 4 + 2 processes
+        "RANK=1 WORLD_SIZE=4 LOCAL_RANK=0 NODE_RANK=1",  # dealt to two nodes
+        "RANK=4 WORLD_SIZE=6 LOCAL_RANK=0 NODE_RANK=1 SKYPILOT_NUM_NODES=2",
+    ),
+)
+def test_a_size_that_nothing_states_is_left_out(environ: str) -> None:
+    made = plan(f"{environ} {MASTER}")
+    assert seen(f"{environ} {MASTER}", "LOCAL_WORLD_SIZE", "NODE_RANK") == [None, "1"]
+    assert any("LOCAL_WORLD_SIZE is not set" in note for note in made.notes)
+
+
+MASTERS = (
+    "MASTER_ADDR",
+    "PET_MASTER_ADDR",
+    "PET_RDZV_ENDPOINT",
+    "MASTER_IP",
+    "AZ_BATCHAI_MPI_MASTER_NODE",
+    "AZ_BATCHAI_JOB_MASTER_NODE_IP",
+)
+
+
+@pytest.mark.parametrize("name", MASTERS)
+def test_a_master_elsewhere_is_no_single_machine(name: str) -> None:
+    text = refused(f"{name}=10.0.0.9")
+    assert "[no-identity]" in text and name in text and "--nnodes" in text
+
+
+@pytest.mark.parametrize("name", MASTERS)
+@pytest.mark.parametrize("own", ("10.0.0.5", "here", "localhost"))
+def test_a_master_that_is_this_machine_is_a_single_machine(name: str, own: str) -> None:
+    assert seen(f"{name}={own}", "WORLD_SIZE") == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("is_master", "own", "expected"),
+    [
+        ("true", "10.0.0.5", ["0", "10.0.0.5"]),
+        ("false", "10.0.0.4", ["1", "10.0.0.5"]),
+        ("true", "10.0.0.4", ["0", "10.0.0.4"]),
+        ("false", "10.0.0.5", ["1", "10.0.0.4"]),
+    ],
+)
+def test_azure_batch_says_which_node_is_the_master_where_it_does_not_name_it(
+    is_master: str, own: str, expected: list[str]
+) -> None:
+    """Rank 0 runs on the master, and MASTER_ADDR names that very node."""
+    environ = f"{BATCH} AZ_BATCH_IS_CURRENT_NODE_MASTER={is_master}"
+    assert seen(environ, "RANK", "MASTER_ADDR", own=own) == expected
+
+
+def test_azure_batch_of_three_nodes_needs_the_masters_name() -> None:
+    """A node that is not the master cannot tell which of the two others is."""
+    environ = f"{BATCH},10.0.0.6 AZ_BATCH_IS_CURRENT_NODE_MASTER=false"
+    assert "AZ_BATCH_MASTER_NODE" in refused(environ)
+
+
+@pytest.mark.parametrize(("master", "is_master"), [("10.0.0.4:6000", "true"), ("10.0.0.5:6000", "false")])
+def test_azure_batch_contradicts_itself(master: str, is_master: str) -> None:
+    environ = f"{BATCH} AZ_BATCH_MASTER_NODE={master} AZ_BATCH_IS_CURRENT_NODE_MASTER={is_master}"
+    assert "[contradiction]" in refused(environ)
+
+
+def test_half_an_allocation_is_completed_by_nnodes() -> None:
+    """Two processes on one of two hosts: the fix that the message names works."""
+    environ = (
+        "OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+        f"OMPI_COMM_WORLD_LOCAL_SIZE=2 OMPI_MCA_orte_num_nodes=1 {BATCH} AZ_BATCH_MASTER_NODE=10.0.0.5:6000"
+    )
+    text = refused(environ)
+    assert "--nnodes 1" in text and "WORLD_SIZE, or unset" not in text
+    assert seen(environ, "RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", nnodes="1") == ["0", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("index", "known"), [("RANK=0", "rank"), ("LOCAL_RANK=0", "local_rank"), ("WORLD_SIZE=2", "world_size")]
+)
+def test_what_the_starter_does_not_say_is_not_taken_from_elsewhere(index: str, known: str) -> None:
+    """mpiexec -pmi-port tells no size, and other starters no local rank: an inherited one is another's."""
+    starters = {
+        "rank": "FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2 FLUX_TASK_LOCAL_ID=0",
+        "local_rank": "FLUX_JOB_SIZE=4 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=3",
+        "world_size": "PMI_ID=1 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1",
+    }
+    assert known in refused(f"{starters[known]} {index} {MASTER}")
+
+
+ALONE_HERE = "PMI_RANK=4 PMI_SIZE=5 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1 MASTER_ADDR=node0"
+
+
+@pytest.mark.parametrize(
+    "allocation",
+    [
+        "SLURM_JOB_ID=7 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=node[0-1]",
+        "LSB_MCPU_HOSTS='node0 4 here 1'",
+    ],
+)
+def test_more_processes_than_the_allocation_has_nodes_are_no_agents(allocation: str) -> None:
+    """mpiexec put four ranks on the other node and one here, where four GPUs are: it is a process."""
+    environ = f"{ALONE_HERE} {allocation}"
+    assert seen(environ, "RANK", "WORLD_SIZE", gpus=4) == ["4", "5"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ("PET_MASTER_ADDR=node0 RANK=7 LOCAL_RANK=3 WORLD_SIZE=8 MASTER_ADDR=node0", ["7", "3", "8"]),
+        ("MLP_ROLE=worker RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 MASTER_ADDR=node0", ["5", "1", "8"]),
+        (
+            "KUBERNETES_SERVICE_HOST=1 RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 "
+            "GROUP_WORLD_SIZE=2 MASTER_ADDR=node0",
+            ["5", "1", "8"],
+        ),
+        (
+            "AWS_BATCH_JOB_NODE_INDEX=1 AWS_BATCH_JOB_NUM_NODES=2 AWS_BATCH_JOB_MAIN_NODE_INDEX=0 RANK=4 "
+            "LOCAL_RANK=0 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 NODE_RANK=1 MASTER_ADDR=node0",
+            ["4", "0", "8"],
+        ),
+    ],
+)
+def test_one_of_several_processes_of_a_node_is_no_agent(environ: str, expected: list[str]) -> None:
+    """A platform of one launcher per node has started what has started this process."""
+    assert seen(environ, "RANK", "LOCAL_RANK", "WORLD_SIZE", gpus=4) == expected
+
+
+@pytest.mark.parametrize(
+    "starter", [HALF, "HOROVOD_RANK=3 HOROVOD_SIZE=4 HOROVOD_LOCAL_RANK=1 HOROVOD_LOCAL_SIZE=2"]
+)
+def test_a_scope_of_nodes_does_not_make_a_process_an_agent(starter: str) -> None:
+    """Each of the processes would start as many again."""
+    for text in (
+        refused(f"{starter} {MASTER}", scope="node"),
+        refused(f"{starter} {MASTER} LAUNCHER_SCOPE=node"),
+    ):
+        assert "one of several" in text and "scope" in text.lower()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        "KUBERNETES_SERVICE_HOST=10.96.0.1 WORLD_SIZE=2",
+        "RUNAI_NUM_OF_GPUS=1 WORLD_SIZE=2",
+        "KUBERNETES_SERVICE_HOST=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=1",
+        "KUBERNETES_SERVICE_HOST=1 WORLD_SIZE=x",
+        "KUBERNETES_SERVICE_HOST=1 RANK=1 WORLD_SIZE=8 MASTER_ADDR=j PET_NODE_RANK=1 PET_NPROC_PER_NODE=4",
+        "NPROC_PER_NODE=4 NODE_RANK=1 WORLD_SIZE=8 MASTER_ADDR=10.0.0.4",
+    ],
+)
+def test_a_world_whose_unit_nothing_shows_is_refused(environ: str) -> None:
+    """It may count processes or nodes; one half of a pod's variables does not tell."""
+    refused(environ, gpus=4)
+    refused(environ)
+
+
+@pytest.mark.parametrize(
+    ("source", "part"), [("torch_elastic", "TORCHELASTIC_RUN_ID=x"), ("volcano", "VC_X=1")]
+)
+def test_a_named_source_that_says_nothing_makes_no_single_machine(source: str, part: str) -> None:
+    """Named by hand, and the platform's variables are there in part: the rest may say the contrary."""
+    assert f"--source {source}" in refused(f"{part} RANK=1 WORLD_SIZE=2 {MASTER}", source=source)
+
+
+IDLE_HEAD = "OMPI_COMM_WORLD_SIZE=4 OMPI_MCA_orte_num_nodes=2 'OMPI_MCA_orte_hnp_uri=5.0;tcp://10.0.0.99:4'"
+"""The launcher pod of an MPIJob runs mpirun and no ranks: 3 are on daemon 1, and one on daemon 2."""
+
+
+def on_daemon(daemon: int, rank: int, local: int, size: int) -> str:
+    """Return what Open MPI 4 tells a rank beside the idle head."""
+    numbers = f"OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_LOCAL_RANK={local}"
+    own = f"'OMPI_MCA_orte_local_daemon_uri=5.{daemon};tcp://10.0.0.5:4'"
+    return f"{IDLE_HEAD} {numbers} OMPI_COMM_WORLD_LOCAL_SIZE={size} {own}"
+
+
+@pytest.mark.parametrize("place", [(1, 0, 0, 3), (1, 1, 1, 3), (1, 2, 2, 3), (2, 3, 0, 1)])
+def test_the_pod_that_runs_mpirun_alone_is_no_master(place: tuple[int, int, int, int]) -> None:
+    """A node beyond their number, or all lower ranks on a daemon that is not mpirun's, prove it idle."""
+    text = refused(on_daemon(*place))
+    assert "[missing-variable]" in text and "--master-addr" in text and "10.0.0.99" not in text
+    assert seen(f"{on_daemon(*place)} {MASTER}", "RANK", "MASTER_ADDR") == [str(place[1]), "10.0.0.4"]
+
+
+def test_mpiruns_own_node_is_the_master_where_nothing_proves_it_idle() -> None:
+    """3 + 1 ranks, the first three beside mpirun."""
+    assert seen(on_daemon(1, 3, 0, 1), "RANK", "MASTER_ADDR") == ["3", "10.0.0.99"]
+
+
+@pytest.mark.parametrize("rank", (0, 1))
+def test_sagemakers_mpirun_hands_its_own_name_to_all_ranks(rank: int) -> None:
+    """The toolkit passes every SM_* with -x: SM_CURRENT_HOST is no node's own name under mpirun."""
+    environ = (
+        f"OMPI_COMM_WORLD_RANK={rank} OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_RANK=0 "
+        "OMPI_COMM_WORLD_LOCAL_SIZE=1 OMPI_MCA_orte_num_nodes=2 "
+        f"'OMPI_MCA_orte_local_daemon_uri=5.{rank};tcp://10.0.0.5:4' "
+        "'OMPI_MCA_orte_hnp_uri=5.0;tcp://10.0.0.4:4' "
+        """'SM_HOSTS=["algo-1","algo-2"]' SM_CURRENT_HOST=algo-1"""
+    )
+    assert seen(environ, "RANK", "NODE_RANK", "MASTER_ADDR") == [str(rank), str(rank), "algo-1"]
+
+
+def test_a_sign_that_says_which_node_this_is_is_not_called_silent() -> None:
+    """SLURM_NODEID does say which; without the step's id it may be another step's."""
+    text = refused("SLURM_NODEID=1 SLURM_NNODES=2")
+    assert "SLURM_NODEID='1' but no source knows which node" in text and "hand SLURM_STEP_ID" in text
+
+
+def test_half_of_hydras_names_in_a_task_of_slurm_is_refused() -> None:
+    """Four processes here by mpiexec's names, in a task of two: srun may have started mpiexec's proxy."""
+    task = "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_LOCALID=0 SLURM_NODEID=0"
+    nodes = "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=node[0-1]"
+    text = refused(f"PMI_RANK=0 MPI_LOCALNRANKS=4 {task} {nodes}")
+    assert "MPI_LOCALNRANKS='4'" in text
+
+
+def test_a_jobset_of_several_jobs_gets_no_second_rank_0_from_the_fix() -> None:
+    """Every index exists once in each Job: the index alone is no rank there."""
+    text = refused("JOB_COMPLETION_INDEX=0")
+    assert "in a JobSet of several Jobs --node-rank $((J * PODS + JOB_COMPLETION_INDEX))" in text

@@ -1,0 +1,158 @@
+"""Right or a named refusal, never a wrong rank, size, node or master, never an exception of another kind.
+
+Thousands of jobs whose truth is known (`tests.unit.platforms_model`), made worse at random
+(`tests.unit.perturbations`); every process of each is judged (`tests.unit.truth_judge`). The counts stand
+at the end of pytest's output. A wrong case is shown with its seed and a command that repeats it;
+LAUNCHER_TEST_EXPLORE=1 tries ten times as many, others in each run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.unit import truth_judge
+from tests.unit.forwarded import SETS, fill, tf_config
+from tests.unit.perturbations import PERTURBATIONS, Case, is_cloud, throw_together
+from tests.unit.platforms_model import EXPLORE, Job, Node
+from tests.unit.starters_model import EVERY, ONE_EACH
+from tests.unit.truth_judge import Answer, Tally, answer, find_impossible, find_others
+
+SEEDS = 12 * (10 if EXPLORE else 1)
+FIRST = int.from_bytes(os.urandom(4), "big") if EXPLORE else 0
+MIXES = 20_000
+SHOWN = 5
+Record = Callable[[str, object], None]
+
+
+def judge(case: Case, tally: Tally, seed: object) -> None:
+    """Plan every start of a case, and count what came out."""
+    answers = [answer(start.recording(case.job.gpus)) for start in case.starts]
+    wrong = _find_wrong(case, answers)
+    if wrong:
+        tally.wrong.append(_describe(case, answers, wrong, seed))
+    elif _find_wrong(replace(case, blind=frozenset()), answers):
+        tally.blind += 1
+    elif any(found.code for found in answers):
+        tally.refused[next(found.code for found in answers if found.code)] += 1
+    else:
+        tally.right += 1
+
+
+def _find_wrong(case: Case, answers: Sequence[Answer]) -> str:
+    known = [
+        Answer(fault=found.fault) if start.rank in case.blind else found
+        for start, found in zip(case.starts, answers, strict=True)
+    ]
+    return truth_judge.find_wrong(
+        case.platform, case.job, case.starts, known, ports=case.ports, aliases=case.aliases
+    )
+
+
+def _describe(case: Case, answers: list[Answer], wrong: str, seed: object) -> str:
+    sizes = [node.size for node in case.job.nodes]
+    shape = f"nodes of {sizes}{' cyclic' if case.job.cyclic else ''}, {case.job.gpus} GPUs"
+    text = f"{case.name}, {case.done}; {shape}; seed {seed!r}: {wrong}"
+    for start in case.starts:
+        alone = [
+            found if other is start else Answer() for other, found in zip(case.starts, answers, strict=True)
+        ]
+        if _find_wrong(case, alone):
+            return f"{text}\n  {truth_judge.command(start.recording(case.job.gpus))}"
+    # Two that cannot both be right: most often the first node's is, and all the others are as it is
+    return f"{text}\n  {truth_judge.command(case.starts[-1].recording(case.job.gpus))}"
+
+
+def check(tally: Tally, record: Record, kind: str) -> None:
+    """Hand the counts to the summary, and fail where anything was wrong."""
+    record("truth", tally.render(kind))
+    shown = "\n".join(tally.wrong[:SHOWN])
+    assert not tally.wrong, f"{len(tally.wrong)} wrong, {min(SHOWN, len(tally.wrong))} of them:\n{shown}"
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("kind", PERTURBATIONS)
+def test_a_job_made_worse_is_right_or_refused(kind: str, name: str, record_property: Record) -> None:
+    """Every process of the job, with what is hidden, empty, forwarded, left over, around or perturbed."""
+    tally = Tally()
+    for number in range(FIRST, FIRST + SEEDS):
+        seed = f"{kind} {name} {number}"
+        judge(PERTURBATIONS[kind](random.Random(seed), name), tally, seed)
+    check(tally, record_property, kind)
+
+
+@pytest.mark.parametrize("part", range(MIXES // 1000))
+def test_variables_thrown_together_are_a_possible_job_or_refused(part: int, record_property: Record) -> None:
+    """Whatever stands together: each plan is one that some job has, each refusal has a name."""
+    tally = Tally()
+    for number in range(FIRST + part * 1000, FIRST + part * 1000 + 1000):
+        rng = random.Random(f"mix {number}")
+        start = throw_together(rng)
+        recording = start.recording(rng.choice((None, 0, 0, 2)))
+        found = answer(recording)
+        own = {start.node.hostname, start.node.address}
+        asked = "LAUNCHER_MASTER_ADDR" in start.environ  # the user's word, which no list overrules
+        others = set() if asked else find_others(start.environ, own)
+        wrong = [find_impossible(seen, own, others) for seen in found.seen]
+        reason = found.fault or next(filter(None, wrong), "")
+        if reason:
+            tally.wrong.append(f"seed 'mix {number}': {reason}\n  {truth_judge.command(recording)}")
+        elif found.code:
+            tally.refused[found.code] += 1
+        else:
+            tally.right += 1
+    check(tally, record_property, "thrown together")
+
+
+SHAPES = (
+    ((1, 1), False, 0),
+    ((1, 1), False, 2),
+    ((2, 2), False, 2),
+    ((2, 2), True, 0),
+    ((3, 1), False, 0),
+    ((2,), False, 0),
+)
+"""Processes of each node, whether they are dealt like cards, and GPUs of each node."""
+STARTERS = [name for name in EVERY if not is_cloud(name)]
+
+
+@pytest.mark.parametrize("name", STARTERS)
+def test_what_the_head_hands_to_every_process_makes_none_wrong(name: str, record_property: Record) -> None:
+    """Each starter with each name that a shell or the head can forward: its own numbers, or a refusal."""
+    tally = Tally()
+    for sizes, cyclic, gpus in SHAPES:
+        case = _shape(name, sizes, cyclic, gpus)
+        if case is None:
+            continue
+        handed = [fill(names, case.job.nodes) for names in SETS]
+        if not case.platform.per_node:
+            handed.append(tf_config(case.job.nodes))  # one process has all GPUs of its node
+        for names in handed:
+            starts = tuple(replace(s, environ={**names, **s.environ}) for s in case.starts)
+            words = ", ".join(f"{key}={value}" for key, value in names.items())
+            handed_case = replace(case, starts=starts, done=f"{words} in all", aliases=frozenset(("algo-1",)))
+            judge(handed_case, tally, sizes)
+    check(tally, record_property, "table of forwarded")
+
+
+def _shape(name: str, sizes: Sequence[int], cyclic: bool, gpus: int) -> Case | None:
+    """Return a job of a shape; None of one that this platform does not start."""
+    platform = EVERY[name]
+    per_node = platform.per_node or name in ONE_EACH
+    uneven = len(set(sizes)) > 1
+    if (per_node and max(sizes) > 1) or (platform.blocks and cyclic) or (platform.even and uneven):
+        return None
+    if gpus and not platform.per_node and set(sizes) != {gpus}:
+        return None
+    nodes = tuple(Node(i, f"node{i}", f"10.0.0.{i + 4}", size) for i, size in enumerate(sizes))
+    job = Job(nodes, cyclic, gpus, seed=1)
+    starts = tuple(platform.start(job))
+    if platform.per_node and gpus:  # a number in place of GPUs, where those would be counted as well
+        starts = tuple(
+            replace(s, environ={**s.environ, "LAUNCHER_NPROC_PER_NODE": str(gpus)}) for s in starts
+        )
+    return Case(name, job, starts)
