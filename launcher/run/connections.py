@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     """Address and port of this end of a connection, and of the other, as the kernel writes them."""
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+COUNTERS = "/proc/net/snmp"
+OPENED = (b"ActiveOpens", b"PassiveOpens")
+"""The counters of connections that were begun from this side, and from the other."""
 MAPPED_V4 = b"0000000000000000FFFF0000"
 """How an IPv4 address begins in the table of IPv6."""
 CONNECTED = (b"01", b"04", b"05", b"08", b"09", b"0B")
@@ -77,6 +80,17 @@ def read_table() -> Table | None:
             elif words[3] == LISTEN:
                 listening[words[9]] = ports_of(ends)[0]
     return Table(held, frozenset(closed), listening) if found else None
+
+
+def count_opened() -> int:
+    """Return how many ends of TCP connections this network namespace has had; 0 if the kernel hides it.
+
+    Those that were refused count, too.
+    """
+    lines = [line.split() for line in (_read(COUNTERS, TABLE_BYTES) or b"").split(b"\n")]
+    names, values = ([line for line in lines if line[:1] == [b"Tcp:"]] + [[], []])[:2]
+    counts = dict(zip(names, values, strict=False))
+    return sum(int(counts.get(name, 0)) for name in OPENED)
 
 
 def ports_of(ends: Ends) -> tuple[int, int]:

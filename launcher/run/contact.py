@@ -101,9 +101,11 @@ class Contact:
         self._together_at: float | None = None
         self._doubts_at = self._least_s / 2
         self._is_traced = False
+        self._opened = connections.count_opened()
         table = connections.read_table()
         self._old: frozenset[Ends] = frozenset() if table is None else table.closed
         self._known: set[Ends] = set() if table is None else {*table.held, *table.closed}
+        self._shown = frozenset(self._known)
         self._old_ports = {min(connections.ports_of(ends)) for ends in self._known}
         self._old_ports.update(() if table is None else table.listening.values())
         return table
@@ -224,6 +226,7 @@ class Contact:
         if not in_any_case and now < self._table_at and not self._has_changed:
             return
         cpu_s = time.process_time()
+        opened = connections.count_opened()
         table = connections.read_table()
         if table is None:
             self.due = None
@@ -231,6 +234,7 @@ class Contact:
         self._look_at_sockets(table)
         if not self.has_met:
             self._look_at_traces(table)
+            self._look_at_counters(opened, table)
         if self._together_at is None and self._are_together:
             self._together_at = now
         self._families = {
@@ -280,6 +284,16 @@ class Contact:
                 self._is_traced = True
         self._known &= {*table.held, *table.closed}
         self._known.update(ends for ends, inode in table.held.items() if inode != ORPHAN)
+
+    def _look_at_counters(self, opened: int, table: Table) -> None:
+        """See that there were more connections than the table shows: begun and ended between two looks.
+
+        The end that closes second leaves no trace in the table. Any process may have had it.
+        """
+        shown = frozenset({*table.held, *table.closed})
+        if opened - self._opened > len(shown - self._shown):
+            self._is_traced = True
+        self._opened, self._shown = opened, shown
 
     def _look_at_sockets(self, table: Table) -> None:
         """Find the connections between processes of ours, and those to other nodes."""

@@ -16,6 +16,23 @@ LONE = "import time, torch; time.sleep({}); print('DONE')"
 TRAIN = (os.path.join(ROOT, "examples", "train_ddp.py"), "--epochs", "1")
 BRIEF = "import jax; jax.distributed.initialize(); print(jax.process_index(), jax.process_count())"
 
+CLOSED_THERE = """
+import os, socket, time
+time.sleep(7)
+there = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]) + 20
+if os.environ["RANK"] == "0":
+    with socket.create_server(("", there[1])) as server:
+        server.accept()[0].close()
+else:
+    while True:
+        try:
+            socket.create_connection(there).recv(1)
+            break
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+"""
+"""The end that closes first keeps a trace, the other one none."""
+
 
 def unmet(done: subprocess.CompletedProcess[str]) -> list[str]:
     """Return what the nodes say about processes that have not met."""
@@ -57,3 +74,9 @@ def test_a_meeting_at_the_very_end_is_no_false_alarm(engine: str) -> None:
     done = rehearse("plain", "python", "-c", BRIEF, processes=2, environ=environ)
     assert done.returncode == 0, done.stderr
     assert (unmet(done), "ends (--require" in done.stderr) == ([], False)
+
+
+def test_a_connection_that_the_other_node_closes_at_once_is_a_meeting() -> None:
+    """It lasts a millisecond; of the node of rank 1 only a counter of the kernel tells of it."""
+    done = rehearse("plain", "python", "-c", CLOSED_THERE)
+    assert (done.returncode, unmet(done)) == (0, []), done.stderr
