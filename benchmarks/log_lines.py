@@ -18,9 +18,8 @@ from contextlib import contextmanager
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
-from launcher.run.console import BACKLOG_LIMIT_BYTES, Console
-from launcher.run.logs import Stream, make_prefix
-from launcher.run.screen import Screen
+from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, Screen
+from launcher.output.streams import Stream, make_prefix
 
 PROMISE_MIB_S = 500.0
 TOTAL_BYTES = 1 << 29

@@ -35,7 +35,7 @@ def setup() -> Topology:
         options, words = read_options({}, os.environ), read_own_command()
         plan = plan_job(os.environ, Host(), options, words)
         if plan.meeting is not None:
-            from launcher.run.meeting import meet
+            from launcher.cluster.address_exchange import meet
 
             plan = plan_job(os.environ, Host(), options, words, met=meet(plan.meeting))
         _apply(plan, choose_one(plan, "launcher.setup()", met=True))
@@ -69,7 +69,7 @@ def choose_one(plan: Plan, who: str, *, met: bool = False) -> Process | Companio
 
 
 def _apply(plan: Plan, one: Process | Companion) -> None:
-    from launcher.run.memory import name_files
+    from launcher.process.memory_files import name_files
     from launcher.settings import render_environ
 
     (result,) = name_files(plan, [render_environ(plan, one, os.environ)], becomes=True)
@@ -80,7 +80,7 @@ def _apply(plan: Plan, one: Process | Companion) -> None:
             os.environ[name] = value
     cpus = plan.processes[0].cpus if plan.processes else None
     if cpus:
-        from launcher.run.execute import keep_to
+        from launcher.process.execute import keep_to
 
         keep_to(cpus)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from launcher.model import Peers
-    from launcher.run.spawn import Child
+    from launcher.process.spawn import Child
 
     Checks = Callable[[], Sequence[str]]
 
@@ -35,7 +35,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         commands: The names of the launcher's own commands.
     """
     if os.getpid() == 1:
-        from launcher.run.signals import hold
+        from launcher.process.signals import hold
 
         hold()
     quick = read_quickly(argv, environ)
@@ -48,7 +48,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
 
         return show_plan(typed, environ, command) if dry_run else show_and_refuse(typed, environ)
     if not typed and _is_our_command(command, commands):
-        from launcher.run.execute import execute
+        from launcher.process.execute import execute
 
         execute(command, environ)
     plan, met = _plan_start(typed, environ, command)
@@ -110,7 +110,7 @@ def _plan_start(
     if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
         _warn((*plan.warnings, *name_unknown(environ)))
     if plan.meeting is not None:
-        from launcher.run.meeting import meet
+        from launcher.cluster.address_exchange import meet
 
         met = meet(plan.meeting)
         plan = plan_job(environ, Host(), options, command, met=met)
@@ -198,7 +198,7 @@ def hold_ports(plan: Plan) -> None:
         NotReady: Some are not.
     """
     if plan.ports:
-        from launcher.run.ports import check_ports
+        from launcher.process.ports import check_ports
 
         check_ports(plan.ports, Host())
 
@@ -210,8 +210,8 @@ def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) ->
 
         return run_agent(plan, plan.agent, environ, checks)
     if plan.mode is Mode.EXEC:
-        from launcher.run.execute import execute
-        from launcher.run.memory import name_files
+        from launcher.process.execute import execute
+        from launcher.process.memory_files import name_files
         from launcher.settings import render_environ
 
         (one,) = plan.companions or plan.processes

@@ -19,7 +19,7 @@ from launcher.host import Host
 from launcher.model import Plan, Scope
 from launcher.options import Options, read_options
 from launcher.plan import plan_job
-from launcher.run.execute import CPU_LIMIT
+from launcher.process.execute import CPU_LIMIT
 from launcher.settings import apply_settings, render_environ
 
 TYPE_CHECKING = False

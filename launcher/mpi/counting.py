@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from launcher.failure.causes import Cause
 from launcher.mpi import wire
 from launcher.mpi.events import Event
 from launcher.mpi.node import Node
-from launcher.run.causes import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
+from launcher.process.loop import Loop
+from launcher.process.signals import Watched, signal
 from launcher.redact import printable, redact
-from launcher.run.loop import Loop
-from launcher.run.sig import signal
-from launcher.run.signals import Watched
 from launcher.ssh.client import explain
 
 RETRY_S = 1.0

@@ -7,7 +7,7 @@ import os
 import select
 import signal
 
-from launcher.run.family import find_parent
+from launcher.process.descendants import find_parent
 
 NAMES = ("orted", "prted", "hydra_pmi_proxy")
 """Comm names (15 bytes)."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
+from launcher.process.signals import name_signal, signal
 from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ MPI_END_S = 5.0
 class Ending:
     """The end of the job, once it has begun: ask the ranks, kill them, let them go, end mpirun.
 
-    The same steps as `launcher.run.stopping.Stopper` for processes that are not our children.
+    The same steps as `launcher.process.stop.Stopper` for processes that are not our children.
     """
 
     def __init__(self, head: Head) -> None:

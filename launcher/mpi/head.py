@@ -12,6 +12,8 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 
+from launcher.failure.causes import Cause
+from launcher.failure.model import Verdict, describe_end
 from launcher.frozen import frozen
 from launcher.model import Supervision
 from launcher.mpi import wire
@@ -22,17 +24,14 @@ from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.node import Line, Node
-from launcher.run.causes import Cause
+from launcher.process.signals import name_signal, signal
+from launcher.process.spawn import Child, Inherited, Streams
 from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
-from launcher.run.spawn import Child, Inherited, Streams
 from launcher.run.supervise import Node as Place
-from launcher.run.verdict import Verdict, describe_end
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.spawn import Changes
+    from launcher.process.spawn import Changes
 
 MPI_GRACE_S = 4.0
 """Between SIGTERM and SIGKILL to mpirun itself, which has nothing to save."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+from launcher.failure.causes import Cause
+from launcher.failure.model import Death, End, Verdict, describe_end, make_verdict
 from launcher.mpi import wire
 from launcher.mpi.events import Event
 from launcher.mpi.verdicts import parse_record
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause
-from launcher.run.verdict import Death, End, Verdict, describe_end, make_verdict
 
 
 def judge(

@@ -10,8 +10,8 @@ from launcher.errors import LauncherError
 from launcher.model import Supervision
 from launcher.mpi.crew import Crew
 from launcher.mpi.refusals import not_ready
-from launcher.run.loop import Later
-from launcher.run.spawn import Child
+from launcher.process.loop import Later
+from launcher.process.spawn import Child
 from launcher.run.supervise import Node, Supervisor
 
 LOST = 75

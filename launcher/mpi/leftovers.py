@@ -7,8 +7,8 @@ import signal
 import time
 
 from launcher.mpi.daemons import Daemons
-from launcher.run.guardian import find_marked, is_guardian
-from launcher.run.signals import send
+from launcher.process.signals import send
+from launcher.process.watchdog import find_marked, is_guardian
 
 LINGER_S = 1.0
 """For what ends by itself when the job does."""

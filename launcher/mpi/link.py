@@ -11,10 +11,9 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.run.kernel import die_with_parent
-from launcher.run.loop import Loop
-from launcher.run.sig import signal
-from launcher.run.signals import Watched
+from launcher.process.kernel import die_with_parent
+from launcher.process.loop import Loop
+from launcher.process.signals import Watched, signal
 
 READ_BYTES = 1 << 16
 STDERR_BYTES = 4096

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from launcher.frozen import frozen
 from launcher.mpi import wire
 from launcher.mpi.link import Link
-from launcher.run.signals import send
+from launcher.process.signals import send
 
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20

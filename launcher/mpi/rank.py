@@ -22,16 +22,16 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from launcher.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.failure.model import Verdict
 from launcher.model import Plan, Supervision
 from launcher.mpi import wire
 from launcher.mpi.channel import Channel
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.mpi.session_folder import remove_folder
+from launcher.process.signals import hold
+from launcher.process.spawn import Child
 from launcher.run.relay import Relay
-from launcher.run.signals import hold
-from launcher.run.spawn import Child
 from launcher.run.supervise import Node, Supervisor
-from launcher.run.verdict import Verdict
 
 FACTS = {
     "node_rank": "LAUNCHER_NODE_RANK",
@@ -193,8 +193,8 @@ def prepare(
     Raises:
         LauncherError: There is no sense in the environment, or the command cannot run.
     """
+    from launcher.process.execute import CPU_LIMIT, find_program
     from launcher.run.children import make_children
-    from launcher.run.execute import CPU_LIMIT, find_program
 
     inherited = apply_welcome(environ, welcome)
     told = inherited | {
@@ -230,7 +230,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
         raise UsageError(_no_companions(plan.companions[0].name))
     if plan.meeting is None:
         return plan
-    from launcher.run.meeting import meet
+    from launcher.cluster.address_exchange import meet
 
     return plan_job(told, Host(), options, command, met=meet(plan.meeting))
 

@@ -13,20 +13,19 @@ from launcher.errors import NotReady, Problem
 from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.session import SERVE_SOCKET
+from launcher.process.descendants import find_parent
+from launcher.process.loop import Later
+from launcher.process.signals import name_signal, signal
+from launcher.process.spawn import Child, Inherited, Streams
 from launcher.redact import printable
-from launcher.run.family import find_parent
-from launcher.run.loop import Later
 from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
-from launcher.run.spawn import Child, Inherited, Streams
 from launcher.run.supervise import Node, Supervisor
 from launcher.ssh.keys import Keys
 from launcher.ssh.server import is_routine, write_server
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.spawn import Changes
+    from launcher.process.spawn import Changes
 
 GONE = 75
 """Our status where the head has gone without a word."""

@@ -30,9 +30,9 @@ from launcher.mpi.daemons import Daemons
 from launcher.mpi.leftovers import end_leftovers
 from launcher.mpi.session_folder import FOLDERS, SOCKET, make_folder, remove_folder
 from launcher.mpi.shim import Rank
-from launcher.run.family import descends_from, is_alive
-from launcher.run.kernel import set_name
-from launcher.run.signals import send
+from launcher.process.descendants import descends_from, is_alive
+from launcher.process.kernel import set_name
+from launcher.process.signals import send
 
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Where the serving launcher of this node listens, if there is one."""

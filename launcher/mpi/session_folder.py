@@ -7,7 +7,7 @@ import os
 import socket
 
 from launcher.mpi.wire import Garbled
-from launcher.run.folder import remove_tree
+from launcher.output.folder import remove_tree
 
 SOCKET = "session"
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and its owner is looked at

@@ -34,10 +34,10 @@ from launcher.mpi.serve import serve
 from launcher.mpi.session_folder import FOLDERS
 from launcher.options import Options
 from launcher.plan import plan_job
-from launcher.run.execute import find_program
-from launcher.run.guardian import MARK, mark_of
-from launcher.run.open_files import raise_limit
-from launcher.run.spawn import Child
+from launcher.process.execute import find_program
+from launcher.process.limits import raise_limit
+from launcher.process.spawn import Child
+from launcher.process.watchdog import MARK, mark_of
 from launcher.settings import apply_settings
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys

@@ -23,12 +23,11 @@ from launcher.mpi import reach, wire
 from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
 from launcher.mpi.node import Line, Node
-from launcher.run.execute import find_program
-from launcher.run.guardian import MARK, mark_of
+from launcher.process.execute import find_program
+from launcher.process.signals import name_signal, signal
+from launcher.process.spawn import Child
+from launcher.process.watchdog import MARK, mark_of
 from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
-from launcher.run.spawn import Child
 from launcher.run.supervise import Node as Place
 from launcher.settings import apply_settings
 from launcher.ssh.account import read_account

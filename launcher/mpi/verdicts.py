@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from launcher.failure.causes import Cause
+from launcher.failure.model import End, Verdict
 from launcher.mpi.wire import NUMBER_BITS
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause
-from launcher.run.verdict import End, Verdict
 
 Kinds = Mapping[str, tuple[type, ...]]
 

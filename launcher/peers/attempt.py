@@ -10,7 +10,7 @@ from errno import EINPROGRESS
 
 from launcher.peers.obstacle import MUTE, SILENT
 from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 CONNECT_S = 3.0
 

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Mapping
 
 from launcher.peers.wire import Garbled, Sealed
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 READ_BYTES = 1 << 14
 UNSENT_LIMIT_BYTES = 1 << 18

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.failure.causes import Cause
 from launcher.frozen import frozen
-from launcher.run.causes import Cause
 
 RANK, LOST, STALLED, REFUSED = "rank", "lost", "stalled", "refused"
 UNPROVEN, UNMET, PREEMPTED = "unproven", "unmet", "preempted"

@@ -15,7 +15,7 @@ from errno import ECONNABORTED, EMFILE, ENFILE
 from launcher.peers.connection import Connection
 from launcher.peers.strangers import Strangers
 from launcher.peers.wire import Answering, Intruder
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 Message = dict[str, object]
 

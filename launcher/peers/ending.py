@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.errors import EXIT_NOT_READY
+from launcher.failure.causes import Cause
 from launcher.frozen import replace
 from launcher.peers import verdict as on_its_way
 from launcher.peers.court import LOST, PREEMPTED, RANK, REFUSED, STALLED, UNMET, UNPROVEN, Court, Event
@@ -12,7 +13,6 @@ from launcher.peers.roll import FAREWELL_S
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import FIX
 from launcher.redact import printable
-from launcher.run.causes import Cause
 from launcher.run.contact import FIX as NEVER_MET_FIX
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ from launcher.peers.roll import RollCall, Seen
 from launcher.peers.roster import Member, Roster
 from launcher.peers.settings import HUB_BEAT_S, Shape
 from launcher.peers.wire import Garbled, number, text, words
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 Message = dict[str, object]
 

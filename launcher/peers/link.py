@@ -16,8 +16,8 @@ from launcher.peers.offset import Offset, better, measure
 from launcher.peers.reach import resolve
 from launcher.peers.settings import BEAT_S, SAY_EVERY_S, Shape
 from launcher.peers.wire import Calling, number, text
+from launcher.process.loop import Loop
 from launcher.redact import printable
-from launcher.run.loop import Loop
 
 Message = dict[str, object]
 

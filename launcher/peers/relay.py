@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.process.signals import ENDING, name_signal, signal
 from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,11 +18,11 @@ from launcher.peers.link import Link
 from launcher.peers.reach import ANYWHERE, find_reasons, is_reachable
 from launcher.peers.settings import Shape
 from launcher.peers.together import Together
+from launcher.process.execute import CPU_LIMIT
+from launcher.process.limits import raise_limit
+from launcher.process.ports import is_taken, port_taken
+from launcher.process.spawn import Child
 from launcher.redact import printable
-from launcher.run.execute import CPU_LIMIT
-from launcher.run.open_files import raise_limit
-from launcher.run.ports import is_taken, port_taken
-from launcher.run.spawn import Child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from launcher.peers import tidings
 from launcher.peers.court import RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.peers.hub import Hub
 from launcher.peers.link import Link
-from launcher.run.process import Process
-from launcher.run.signals import name_signal
+from launcher.process.signals import name_signal
+from launcher.process.spawn import Process
 from launcher.run.supervise import Supervisor
 
 Message = dict[str, object]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 
 from launcher.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.failure.causes import Cause
+from launcher.failure.model import Verdict
 from launcher.peers import verdict as on_its_way
 from launcher.peers.court import LOST, Event
 from launcher.peers.ending import LOST_FIX
 from launcher.peers.settings import Shape
 from launcher.peers.wire import text
+from launcher.process.signals import signal
+from launcher.process.spawn import Process
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause
-from launcher.run.process import Process
-from launcher.run.sig import signal
-from launcher.run.verdict import Verdict
 
 Message = dict[str, object]
 

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.failure.model import Verdict
 from launcher.model import Supervision
 from launcher.peers import preemption, tidings
 from launcher.peers import verdict as on_its_way
@@ -23,15 +24,12 @@ from launcher.peers.settings import Shape
 from launcher.peers.telling import Teller
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import DUE
-from launcher.run.execute import find_program
-from launcher.run.process import Process
+from launcher.process.execute import find_program
+from launcher.process.signals import name_signal, signal
+from launcher.process.spawn import Child, Process
 from launcher.run.relay import Relay
 from launcher.run.report import publish
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
-from launcher.run.spawn import Child
 from launcher.run.supervise import Node
-from launcher.run.verdict import Verdict
 
 Message = dict[str, object]
 MakeChannel = Callable[["Together"], "Hub | Link"]

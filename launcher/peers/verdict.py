@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from launcher.failure.causes import Cause
+from launcher.failure.model import Death, End, Verdict, make_verdict
 from launcher.mpi.verdicts import parse_cause, parse_ends, parse_record, render_record
 from launcher.mpi.wire import NUMBER_BITS
 from launcher.peers.court import LOST, PREEMPTED, REFUSED, STALLED, UNMET, UNPROVEN, Event
 from launcher.preemption.events import STATUS_WORDS
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause
-from launcher.run.verdict import Death, End, Verdict, make_verdict
 
 ROOM_BYTES = 48 << 10
 """Of a frame of 64 KiB; the rest is for what stands around a verdict."""

@@ -9,7 +9,7 @@ from errno import EINPROGRESS
 from os import strerror
 
 from launcher.preemption.answers import Answer, Unclear, parse_answer
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 ADDRESS, PORT = "169.254.169.254", 80
 """The same at Azure, AWS and GCP; no name to resolve, no proxy, and no router passes it on (RFC 3927)."""

@@ -8,14 +8,13 @@ import time
 from datetime import datetime, timezone
 
 from launcher.errors import EXIT_NOT_READY
+from launcher.failure.causes import Cause
+from launcher.failure.model import Death, End, Verdict, make_verdict
 from launcher.host import Host
 from launcher.preemption.events import ANNOUNCED, FIX, MARGIN_S, STATUS_WORDS, WITHDRAWN
+from launcher.process.descendants import describe
+from launcher.process.signals import name_signal, signal
 from launcher.replace import replace_file
-from launcher.run.causes import Cause
-from launcher.run.family import describe
-from launcher.run.sig import signal
-from launcher.run.signals import name_signal
-from launcher.run.verdict import Death, End, Verdict, make_verdict
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from launcher.preemption.answers import Answer, Unclear
 from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
 from launcher.preemption.exchange import Exchange
 from launcher.preemption.services import Notice, make_service
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 NOTICE_S = 30.0
 """What is left where nobody says how much: Azure gives a spot machine so much at least, Google so much."""

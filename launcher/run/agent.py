@@ -6,8 +6,8 @@ import sys
 
 from launcher.engines.choice import TORCHRUN
 from launcher.model import Agent, Mode, Plan
-from launcher.run.execute import CPU_LIMIT, execute
-from launcher.run.memory import name_files, write_file
+from launcher.process.execute import CPU_LIMIT, execute
+from launcher.process.memory_files import name_files, write_file
 from launcher.settings import apply_settings
 
 TYPE_CHECKING = False
@@ -43,7 +43,7 @@ def run_agent(
     if plan.mode is Mode.EXEC:
         # All CPUs, which the kernel cuts down to the cgroup's
         execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
-    from launcher.run.spawn import Child
+    from launcher.process.spawn import Child
     from launcher.run.supervise import Node, supervise
 
     node = Node(plan.topology.node_rank, plan.topology.world_size)

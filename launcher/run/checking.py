@@ -11,15 +11,15 @@ import os
 import select
 import time
 
-from launcher.run.guardian import close_others
-from launcher.run.kernel import die_with_parent, set_name
-from launcher.run.sig import signal
+from launcher.process.kernel import die_with_parent, set_name
+from launcher.process.signals import signal
+from launcher.process.watchdog import close_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.run.loop import Loop
+    from launcher.process.loop import Loop
 
 NAME = "launcher-check"
 NICE = 19

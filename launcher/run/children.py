@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.run.memory import name_files
-from launcher.run.spawn import Child
+from launcher.process.memory_files import name_files
+from launcher.process.spawn import Child
 from launcher.settings import render_environ
 
 TYPE_CHECKING = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.frozen import frozen
-from launcher.run.family import find_descendants
+from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

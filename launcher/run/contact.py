@@ -10,9 +10,9 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.process.descendants import find_children
 from launcher.run import connections
 from launcher.run.connections import ORPHAN
-from launcher.run.family import find_children
 from launcher.run.watched import Children, Workers
 
 TYPE_CHECKING = False
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.model import Contact as Planned
+    from launcher.process.spawn import Process
     from launcher.run.connections import Ends, Table
-    from launcher.run.process import Process
     from launcher.run.watched import Watched
 
 LEAST_S = 5.0
@@ -201,7 +201,7 @@ class Contact:
 
     def _describe(self, age: float) -> str:
         """Return what was not seen, in words."""
-        from launcher.run.last_screen import name_ranks
+        from launcher.failure.report import name_ranks
 
         alone = [one.rank for one in self._processes.members if one.pid not in self._met]
         if not alone:

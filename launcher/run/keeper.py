@@ -9,15 +9,14 @@ from __future__ import annotations
 import time
 
 from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
-from launcher.run.folder import NCCL_FILE
-from launcher.run.loop import Later
+from launcher.output.folder import NCCL_FILE
+from launcher.process.loop import Later
+from launcher.process.signals import signal
 from launcher.run.parent import Parent
-from launcher.run.sig import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.process import Process
-    from launcher.run.spawn import Child
+    from launcher.process.spawn import Child, Process
     from launcher.run.watching import Watching
 
 

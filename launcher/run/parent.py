@@ -10,20 +10,17 @@ import time
 
 from launcher.errors import EXIT_BUG, LauncherError
 from launcher.frozen import frozen
-from launcher.run.execute import refusal
-from launcher.run.family import find_children
-from launcher.run.folder import ERROR_FILE, RunFolder
-from launcher.run.guardian import MARK, Guardian, mark_of
-from launcher.run.kernel import become_subreaper, read_signals
-from launcher.run.loop import Loop
-from launcher.run.output import Output
-from launcher.run.process import Process
-from launcher.run.relay import Relay
-from launcher.run.sig import signal
-from launcher.run.signals import SI_KERNEL, Watched
-from launcher.run.spawn import (
+from launcher.output.folder import ERROR_FILE, RunFolder
+from launcher.output.router import Output
+from launcher.process.descendants import find_children
+from launcher.process.execute import refusal
+from launcher.process.kernel import become_subreaper, read_signals
+from launcher.process.loop import Loop
+from launcher.process.signals import SI_KERNEL, Watched, signal
+from launcher.process.spawn import (
     Child,
     Inherited,
+    Process,
     Refusals,
     Streams,
     cannot_start,
@@ -31,14 +28,16 @@ from launcher.run.spawn import (
     start,
     with_settings,
 )
-from launcher.run.stopping import Stopper
+from launcher.process.stop import Stopper
+from launcher.process.watchdog import MARK, Guardian, mark_of
+from launcher.run.relay import Relay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.model import Supervision
-    from launcher.run.spawn import Changes
+    from launcher.process.spawn import Changes
 
 REAPED_AT_ONCE = 100
 STARTED_AT_ONCE = 32

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.run.family import is_orphaned
-from launcher.run.sig import signal
-from launcher.run.signals import ENDING, name_signal, send
+from launcher.process.descendants import is_orphaned
+from launcher.process.signals import ENDING, name_signal, send, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.model import Supervision
-    from launcher.run.process import Process
-    from launcher.run.stopping import Stopper
+    from launcher.process.spawn import Process
+    from launcher.process.stop import Stopper
 
 TWICE_S = 2.0
 """Two Ctrl-C within this time are one request to end now."""

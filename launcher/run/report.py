@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from launcher.failure.causes import find_causes, read_counters
+from launcher.failure.model import Death, Verdict, make_verdict
+from launcher.failure.record import default_failure_file, render_json, write_verdict
+from launcher.failure.report import render_text
+from launcher.failure.root_cause import read_root_cause
 from launcher.host import Host
 from launcher.model import Supervision
-from launcher.run.causes import find_causes
-from launcher.run.counters import read_counters
-from launcher.run.failure_file import default_failure_file, write_verdict
-from launcher.run.failure_record import render_json
-from launcher.run.family import describe
-from launcher.run.last_screen import render_text
-from launcher.run.output import Output
-from launcher.run.process import Process
-from launcher.run.root_cause import read_root_cause
-from launcher.run.signals import name_signal
-from launcher.run.verdict import Death, Verdict, make_verdict
+from launcher.output.router import Output
+from launcher.process.descendants import describe
+from launcher.process.signals import name_signal
+from launcher.process.spawn import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

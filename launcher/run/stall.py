@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.gauges import GpuGauge, GpuUse
+    from launcher.output.progress import GpuGauge, GpuUse
     from launcher.stacks.inquiry import Inquiry
 
 LOOKS = 10
@@ -130,8 +130,8 @@ class Stall:
             self._inquiry = None
 
     def _report(self, inquiry: Inquiry, now: float) -> None:
+        from launcher.output.progress import duration
         from launcher.redact import redact
-        from launcher.run.progress import duration
         from launcher.stacks.report import render_report
 
         headline = f"stalled: no output for {duration(now - self._moved)}{describe_gpus(self._uses)}"

@@ -12,24 +12,23 @@ import os
 import time
 
 from launcher.errors import HardwareMissing
-from launcher.run.execute import CPU_LIMIT, find_program
-from launcher.run.family import describe, find_descendants
+from launcher.process.descendants import describe, find_descendants
+from launcher.process.execute import CPU_LIMIT, find_program
+from launcher.process.loop import Later
+from launcher.process.signals import signal
 from launcher.run.keeper import Keeper
-from launcher.run.loop import Later
 from launcher.run.parent import Node
-from launcher.run.sig import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.failure.model import Verdict
     from launcher.model import Supervision
     from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
+    from launcher.process.spawn import Child, Process
     from launcher.run.checking import Checking
-    from launcher.run.process import Process
-    from launcher.run.spawn import Child
-    from launcher.run.verdict import Verdict
     from launcher.status.desk import Channel
     from launcher.status.door import Door
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import re
 import time
 
-from launcher.run.family import find_children
+from launcher.process.descendants import find_children
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.run.process import Process
+    from launcher.process.spawn import Process
 
 IDENTITY = ("RANK", "LOCAL_RANK")
 NAMED_PORT = re.compile(r"(?:^|:)(\d{4,5})(?!\d)")

@@ -5,20 +5,20 @@ from __future__ import annotations
 import time
 
 from launcher.host import Host
-from launcher.run.loop import Later
+from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.failure.causes import Counters
     from launcher.model import Contact as PlannedContact
     from launcher.model import Supervision
+    from launcher.output.progress import Progress
+    from launcher.output.router import Output
+    from launcher.process.loop import Loop
+    from launcher.process.spawn import Process
     from launcher.run.contact import Contact
-    from launcher.run.counters import Counters
-    from launcher.run.loop import Loop
-    from launcher.run.output import Output
-    from launcher.run.process import Process
-    from launcher.run.progress import Progress
     from launcher.run.stall import Stall
     from launcher.run.witness import Witness
 
@@ -95,7 +95,7 @@ class Watching:
         world_size: int | None,
     ) -> None:
         """Begin; ``stop`` ends the job because it hangs, ``folder`` is where processes have their files."""
-        from launcher.run.counters import read_counters
+        from launcher.failure.causes import read_counters
 
         self.before = self.before or read_counters(Host())
         now = time.monotonic()
@@ -114,7 +114,7 @@ class Watching:
 
     def note_failure(self) -> None:
         """Look at the counters again."""
-        from launcher.run.counters import read_counters
+        from launcher.failure.causes import read_counters
 
         self.after = read_counters(Host(), self.before)
 
@@ -133,8 +133,7 @@ class Watching:
         self._stall = self._progress = self._witness = self._contact = None
 
     def _start_progress(self, started: float) -> None:
-        from launcher.run.gauges import Gpus
-        from launcher.run.progress import Progress
+        from launcher.output.progress import Gpus, Progress
 
         self._progress = Progress(
             enabled=self._watch.progress,
@@ -156,7 +155,7 @@ class Watching:
         folder: str | None,
         world_size: int | None,
     ) -> None:
-        from launcher.run.gauges import Gpus
+        from launcher.output.progress import Gpus
         from launcher.run.stall import Stall
 
         def list_processes() -> list[tuple[int, int]]:

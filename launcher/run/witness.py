@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 
 from launcher.fabrics.spoken import Spoken, compare, hear
-from launcher.run.kernel import watch_file
+from launcher.process.kernel import watch_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.model import Proof
-    from launcher.run.loop import Loop
+    from launcher.process.loop import Loop
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 13

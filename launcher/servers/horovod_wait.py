@@ -28,7 +28,7 @@ SHOWN_LENGTH = 60
 def main(words: Sequence[str]) -> int:
     """Wait, then become the command; return an exit status if that cannot be."""
     from launcher.errors import LauncherError
-    from launcher.run.execute import execute
+    from launcher.process.execute import execute
 
     where, slots, *argv = words
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from launcher.run.family import find_descendants
+from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer
 from launcher.stacks.lane import Lane, find_stacks_file
 from launcher.stacks.look import look_at

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.arguments import Parser, make_parser
 from launcher.errors import EXIT_NOT_READY, NotReady, UsageError
-from launcher.run.progress import duration
+from launcher.output.progress import duration
 from launcher.status.ask import Launcher, Message, ask_launcher, await_launchers, choose
 from launcher.status.table import (
     View,

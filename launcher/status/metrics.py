@@ -13,10 +13,10 @@ import socket
 
 from launcher.host import Host
 from launcher.peers.reach import ANYWHERE, is_reachable
+from launcher.process.kernel import die_with_parent, set_name
+from launcher.process.signals import signal
+from launcher.process.watchdog import close_others
 from launcher.run.checking import NICE
-from launcher.run.guardian import close_others
-from launcher.run.kernel import die_with_parent, set_name
-from launcher.run.sig import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,15 +12,15 @@ import time
 
 from launcher import __version__
 from launcher.host import Host
+from launcher.output.progress import Gpus, MemoryGauge
 from launcher.redact import printable, redact, redact_argv
-from launcher.run.gauges import Gpus, MemoryGauge
 from launcher.status.processes import Family, Table, find_workers, read_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.run.process import Process
+    from launcher.process.spawn import Process
     from launcher.run.supervise import Supervisor
 
     Message = dict[str, object]

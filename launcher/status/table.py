@@ -11,8 +11,8 @@ import json
 from collections.abc import Mapping, Sequence
 
 from launcher.frozen import frozen
+from launcher.output.progress import clock, duration, gib
 from launcher.redact import printable
-from launcher.run.progress import clock, duration, gib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

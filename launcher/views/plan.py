@@ -14,8 +14,8 @@ from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
 from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
 from launcher.model import Fleet, Mode, Plan, Process, Setting
+from launcher.process.signals import name_signal
 from launcher.redact import printable, redact, redact_argv
-from launcher.run.signals import name_signal
 from launcher.views.plan_json import describe_setting
 
 TYPE_CHECKING = False

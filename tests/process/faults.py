@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.frozen import frozen
-from launcher.run.family import find_children
-from launcher.run.guardian import NAME as GUARDIAN
+from launcher.process.descendants import find_children
+from launcher.process.watchdog import NAME as GUARDIAN
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 

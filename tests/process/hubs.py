@@ -14,7 +14,7 @@ from launcher.peers.hub import Hub
 from launcher.peers.keys import make_key
 from launcher.peers.settings import Shape
 from launcher.peers.wire import Calling, Garbled, Sealed
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"
 KEY = make_key(b"a token of sixteen", "1")

@@ -12,13 +12,12 @@ import subprocess
 import sys
 import time
 
+from launcher.failure.causes import find_causes, read_counters
+from launcher.failure.model import Death, make_verdict
+from launcher.failure.record import render_json
+from launcher.failure.report import render_text
+from launcher.failure.stderr import STDERR_BYTES
 from launcher.host import Host
-from launcher.run.causes import find_causes
-from launcher.run.counters import read_counters
-from launcher.run.failure_record import render_json
-from launcher.run.last_screen import render_text
-from launcher.run.last_words import STDERR_BYTES
-from launcher.run.verdict import Death, make_verdict
 
 
 def main() -> None:

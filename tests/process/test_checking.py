@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.process.loop import Loop
 from launcher.run.checking import Checking
-from launcher.run.loop import Loop
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
@@ -34,7 +34,7 @@ PROGRAM = """
 import os, sys, time
 from launcher.model import Route, Supervision
 from launcher.run import checking
-from launcher.run.spawn import Child
+from launcher.process.spawn import Child
 from launcher.run.supervise import Node, supervise
 
 def tell():

@@ -16,7 +16,7 @@ from tests.process.starting import DEADLINE_S, clean_environ
 SUPERVISE = """
     import json, os, sys
     from launcher.model import Route, Supervision
-    from launcher.run.spawn import Child
+    from launcher.process.spawn import Child
     from launcher.run.supervise import Node, supervise
 
     asked = json.loads(sys.argv[1])

@@ -15,7 +15,7 @@ import pytest
 
 from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
-from launcher.run.family import read_state
+from launcher.process.descendants import read_state
 from tests.process.faults import ANYTHING, Job, Outcome, read_rows
 from tests.process.looking import is_gone, wait_for
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failure.stderr import read_last_words
 from launcher.hook import STACK_SIGNAL
-from launcher.run.last_words import read_last_words
 from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run.last_words import read_last_words
+from launcher.failure.stderr import read_last_words
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import clean_environ, open_launcher
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from launcher.host import Host
-from launcher.run.family import find_children
+from launcher.process.descendants import find_children
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for
 from tests.process.starting import launch

@@ -14,7 +14,7 @@ from launcher.peers import link as calling
 from launcher.peers import reach
 from launcher.peers.link import Link
 from launcher.peers.settings import Shape
-from launcher.run.loop import Loop
+from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from launcher.hook import STACK_SIGNAL, STACKS_NAME
-from launcher.run.family import find_descendants, is_alive
-from launcher.run.gauges import GpuUse
+from launcher.output.progress import GpuUse
+from launcher.process.descendants import find_descendants, is_alive
 from launcher.run.stall import Stall
 from launcher.stacks.inquiry import Inquiry
 from launcher.stacks.spy import find_py_spy

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failure.causes import Cause, Counters, find_causes
+from launcher.failure.model import Death
 from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
-from launcher.run.causes import Cause, find_causes
-from launcher.run.counters import Counters
-from launcher.run.verdict import Death
 from tests.process.starting import clean_environ
 
 DEADLINE_S = 120.0

@@ -15,11 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.failure.causes import Cause, Counters, ended_by, find_causes, read_counters
+from launcher.failure.model import Death
+from launcher.failure.symptoms import SYMPTOMS
 from launcher.host import Host
-from launcher.run.causes import Cause, ended_by, find_causes
-from launcher.run.counters import Counters, read_counters
-from launcher.run.symptoms import SYMPTOMS
-from launcher.run.verdict import Death
 from launcher.sizes import say_size
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine

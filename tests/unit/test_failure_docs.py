@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator
 
+from launcher.failure.record import render_json
+from launcher.failure.report import render_text
+from launcher.failure.symptoms import SYMPTOMS
 from launcher.machine.xids import XIDS
-from launcher.run.failure_record import render_json
-from launcher.run.last_screen import render_text
-from launcher.run.symptoms import SYMPTOMS
 from tests.unit.test_docs import CODE, read, sections
 from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
 

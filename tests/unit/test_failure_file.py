@@ -13,10 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.failure.causes import Cause
+from launcher.failure.record import (
+    IN_PLACE_BYTES,
+    default_failure_file,
+    render_json,
+    shorten_json,
+    write_verdict,
+)
 from launcher.host import Host
-from launcher.run.causes import Cause
-from launcher.run.failure_file import IN_PLACE_BYTES, default_failure_file, shorten_json, write_verdict
-from launcher.run.failure_record import render_json
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 from tests.unit.test_verdict import OOM, dead, judge
@@ -75,7 +80,7 @@ def test_a_mounted_file_is_written_in_place(tmp_path: Path) -> None:
     (tmp_path / "inside").write_text("")
     (tmp_path / "large.json").write_text(LARGE)
     code = (
-        "import sys; from launcher.run.failure_file import write_verdict;"
+        "import sys; from launcher.failure.record import write_verdict;"
         "sys.exit(write_verdict(open('large.json').read(), 'inside') or 0)"
     )
     script = f'mount --bind outside inside && exec "$PYTHON" -c "{code}"'

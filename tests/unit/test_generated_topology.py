@@ -15,8 +15,8 @@ from launcher.fabrics.reading import TOPOLOGYD
 from launcher.model import Policy
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.process.memory_files import name_files
 from launcher.recorded import RecordedHost
-from launcher.run.memory import name_files
 from launcher.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric
 from tests.unit.machines import write, write_gpus

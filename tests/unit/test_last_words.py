@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.error_file import ERROR_FILE_BYTES
-from launcher.run.last_words import STDERR_BYTES, LastWords, read_last_words
-from launcher.run.presentable import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
+from launcher.failure.stderr import ERROR_FILE_BYTES, STDERR_BYTES, LastWords, read_last_words
+from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
 from tests.unit.platforms_model import deterministic
 
 FRAME = '  File "<string>", line 1, in <module>'

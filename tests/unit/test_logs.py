@@ -25,8 +25,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.console import BACKLOG_LIMIT_BYTES, Console, LogFile
-from launcher.run.logs import (
+from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
+from launcher.output.streams import (
     HOLD_S,
     PALETTE,
     PARTIAL_LIMIT_BYTES,
@@ -35,7 +35,6 @@ from launcher.run.logs import (
     Stream,
     make_prefix,
 )
-from launcher.run.screen import Screen, share_screens
 from tests.unit.platforms_model import deterministic
 
 LIMIT_S = 60
@@ -445,9 +444,9 @@ def test_finishing_ends_while_somebody_goes_on_writing() -> None:
 
 MEMORY = """
 import os, sys
-from launcher.run.console import Console
-from launcher.run.screen import Screen
-from launcher.run.logs import Stream
+from launcher.output.console import Console
+from launcher.output.console import Screen
+from launcher.output.streams import Stream
 
 def peak():
     with open("/proc/self/status") as file:

@@ -14,11 +14,11 @@ from threading import Event, Thread
 
 import pytest
 
+from launcher.cluster.address_exchange import meet
+from launcher.cluster.exchange_server import GUESTS
 from launcher.errors import LauncherError
 from launcher.host import Host
 from launcher.model import Meeting
-from launcher.run.meeting import meet
-from launcher.run.meeting_door import GUESTS
 
 WAIT_S = 3.0
 FIRST, SECOND = "127.0.0.2", "127.0.0.1"

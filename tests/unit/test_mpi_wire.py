@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.failure.causes import Cause
+from launcher.failure.record import render_json
+from launcher.failure.report import render_text
 from launcher.mpi import session_folder, wire
 from launcher.mpi.counting import describe_places
 from launcher.mpi.events import Event, explains
@@ -17,9 +20,6 @@ from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
 from launcher.mpi.refusals import not_ready
 from launcher.mpi.session_folder import SOCKET, find_session, folder_name
 from launcher.mpi.verdicts import parse_record, render_record
-from launcher.run.causes import Cause
-from launcher.run.failure_record import render_json
-from launcher.run.last_screen import render_text
 from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 
 # --- lines

@@ -43,9 +43,9 @@ from launcher.peers.wire import (
     Sealed,
 )
 from launcher.plan import plan_job
+from launcher.process.descendants import find_children
+from launcher.process.stop import Stopper
 from launcher.recorded import RecordedHost
-from launcher.run.family import find_children
-from launcher.run.stopping import Stopper
 from tests.unit.test_verdict import OOM, dead, judge
 
 OOM_WORDS = "RuntimeError: CUDA out of memory\n"

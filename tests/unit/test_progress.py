@@ -12,8 +12,18 @@ from pathlib import Path
 import pytest
 
 from launcher.host import Host
-from launcher.run.gauges import Gpus, GpuUse, MemoryGauge, Nvml
-from launcher.run.progress import GIB, Progress, clock, describe, duration, gib
+from launcher.output.progress import (
+    GIB,
+    Gpus,
+    GpuUse,
+    MemoryGauge,
+    Nvml,
+    Progress,
+    clock,
+    describe,
+    duration,
+    gib,
+)
 
 BUSY = GpuUse(93, 40, 61 * GIB + GIB // 5, 80 * GIB)
 SPINS = GpuUse(100, 0, 60 * GIB, 80 * GIB)
@@ -273,18 +283,18 @@ def test_nvml_that_fails_is_silent_for_good(
 ) -> None:
     """One failure, and it is not asked again; nobody's job ends for a number."""
     library = "libnot-there.so.1" if fails == "no library" else build_nvml(tmp_path, fails)
-    monkeypatch.setattr("launcher.run.gauges.LIBRARY", library)
-    monkeypatch.setattr("launcher.run.gauges._is_in_use", lambda: True)
+    monkeypatch.setattr("launcher.output.progress.LIBRARY", library)
+    monkeypatch.setattr("launcher.output.progress._is_in_use", lambda: True)
     monkeypatch.setattr(Host, "gpu_count", lambda self: 2)
     gpus = Gpus()
     assert gpus.read(time.monotonic()) == ()
-    monkeypatch.setattr("launcher.run.gauges.LIBRARY", build_nvml(tmp_path))
+    monkeypatch.setattr("launcher.output.progress.LIBRARY", build_nvml(tmp_path))
     assert gpus.read(time.monotonic() + 1000) == ()
 
 
 def test_nvml_is_not_asked_before_the_job_uses_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waking a GPU takes seconds; and the look for it becomes rare in a job without one."""
-    monkeypatch.setattr("launcher.run.gauges.LIBRARY", build_nvml(tmp_path))
+    monkeypatch.setattr("launcher.output.progress.LIBRARY", build_nvml(tmp_path))
     monkeypatch.setattr(Host, "gpu_count", lambda self: 2)
     looks: list[int] = []
     uses_one = False
@@ -293,7 +303,7 @@ def test_nvml_is_not_asked_before_the_job_uses_a_gpu(tmp_path: Path, monkeypatch
         looks.append(second)
         return uses_one
 
-    monkeypatch.setattr("launcher.run.gauges._is_in_use", look)
+    monkeypatch.setattr("launcher.output.progress._is_in_use", look)
     gpus = Gpus()
     for second in range(200):
         assert gpus.read(second) == ()

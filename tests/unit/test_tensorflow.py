@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.cli import dispatch
+from launcher.cluster.address_exchange import meet
 from launcher.errors import LauncherError, NotReady
 from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.host import Host
 from launcher.model import Companion, Meeting, Mode, Plan, Process
 from launcher.options import read_options
 from launcher.plan import plan_job
+from launcher.process.ports import check_ports
 from launcher.recorded import RecordedHost
-from launcher.run.meeting import meet
-from launcher.run.ports import check_ports
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
 from launcher.settings import render_environ

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.run.causes import Cause
-from launcher.run.failure_record import render_json
-from launcher.run.last_screen import SCREEN_LINES, name_ranks, render_text
-from launcher.run.verdict import Death, Verdict, describe_end, make_verdict
+from launcher.failure.causes import Cause
+from launcher.failure.model import Death, Verdict, describe_end, make_verdict
+from launcher.failure.record import render_json
+from launcher.failure.report import SCREEN_LINES, name_ranks, render_text
 from tests.unit.platforms_model import deterministic
 
 START = 1_790_000_000_000_000_000

@@ -10,8 +10,8 @@ from typing import IO
 import pytest
 
 from launcher.model import Network, Proof
+from launcher.process.loop import Loop
 from launcher.run import witness
-from launcher.run.loop import Loop
 from launcher.run.witness import KEPT_BYTES, LINE_BYTES, Witness
 
 SOCKETS = (

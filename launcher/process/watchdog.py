@@ -1,6 +1,6 @@
 """The process that outlives a SIGKILL of the launcher, to take the launcher's processes along.
 
-The kernel ends the processes themselves (`launcher.run.kernel.die_with_parent`), but what they have
+The kernel ends the processes themselves (`launcher.process.kernel.die_with_parent`), but what they have
 started would go on and hold its GPU. So a fork of the launcher waits at the end of a pipe. When the
 pipe closes, nobody has said good-bye: it kills the process groups that it was told of, and whatever
 carries this run's mark in its environment, wherever it has gone since.
@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 
-from launcher.run.kernel import set_name
-from launcher.run.sig import signal
-from launcher.run.signals import send
+from launcher.process.kernel import set_name
+from launcher.process.signals import send, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.symptoms.symptom import Symptom
+from launcher.failure.symptoms.symptom import Symptom
 
 LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
 NETWORK_FIX = "look at the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"

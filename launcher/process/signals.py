@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 
 from launcher.flag_values import NOT_PASSED_ON
-from launcher.run.kernel import open_signal_file, pack_signals, set_mask
-from launcher.run.sig import signal
+from launcher.process.kernel import open_signal_file, pack_signals, set_mask
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
 
 NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -83,3 +86,6 @@ def name_signal(number: int) -> str:
         return with_names.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
+
+
+__all__ = ["signal"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.run.verdict import Death
+from launcher.failure.model import Death
 
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"

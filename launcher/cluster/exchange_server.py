@@ -10,9 +10,9 @@ import selectors
 import socket
 import time
 
+from launcher.cluster.exchange_messages import is_proven, parse_word, render_line, say_problem
 from launcher.errors import NotReady
 from launcher.model import Meeting
-from launcher.run.meeting_words import is_proven, parse_word, render_line, say_problem
 
 WORD_BYTES = 1 << 10
 """More than who comes can have to say."""

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.failure.stderr import LastWords, read_words_of
+from launcher.failure.symptoms import find_symptoms
+from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
+from launcher.failure.symptoms.program import MEMORY_FIX
+from launcher.failure.text import presentable
 from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.machine.cgroup import read_memory_limit
-from launcher.machine.kernel_log import read_kernel_log
+from launcher.machine.cgroup import read_memory_events, read_memory_limit, read_node_oom_kill
+from launcher.machine.kernel_log import open_kernel_log, read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
-from launcher.run.counters import Counters, read_counters
-from launcher.run.last_words import LastWords, read_words_of
-from launcher.run.missing import find_program, fix_missing
-from launcher.run.presentable import presentable
-from launcher.run.symptoms import find_symptoms
-from launcher.run.symptoms.hardware import GPU_FIX, SHM_FIX
-from launcher.run.symptoms.program import MEMORY_FIX
+from launcher.process.missing import find_program, fix_missing
 from launcher.sizes import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.verdict import Death
+    from launcher.failure.model import Death
 
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
@@ -286,3 +285,93 @@ def quote(text: str) -> str:
     """Return words of others, safe to show on one line."""
     line = " ".join(" ".join(presentable([text])).split())
     return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."
+
+
+OTHERS_MAX = 32
+"""Processes whose last words are read when the first one has only lost a peer."""
+
+
+def find_own_cause(others: Sequence[Death], first_ended_ns: int) -> Cause | None:
+    """Return the cause that another process of this node had, where the first one has only lost a peer.
+
+    A process that raises an exception may take longer to end than those that lose it: its connections
+    are closed first. Never raises.
+
+    Args:
+        others: The processes that ended after the first.
+        first_ended_ns: When the first one ended.
+    """
+    for death in sorted(others, key=lambda death: death.ended_ns)[:OTHERS_MAX]:
+        try:
+            cause = _own_cause(death)
+        except Exception:  # noqa: S112 - what cannot be read is no cause
+            continue
+        if cause is not None:
+            later = f"{(death.ended_ns - first_ended_ns) / 1e9:.3f} s later"
+            what = (
+                f"rank {death.rank} on this node, which ended {later}, has a cause of its own: {cause.what}"
+            )
+            return Cause(cause.code, what, cause.fix, cause.retryable)
+    return None
+
+
+def _own_cause(death: Death) -> Cause | None:
+    number = ended_by(death.code)
+    if number is not None and death.asked is None and number in SIGNALS:
+        return SIGNALS[number]
+    words = read_words_of(death)
+    symptoms = list(find_symptoms(words))
+    for symptom, line in symptoms:
+        if not symptom.consequence and symptom.code != "interrupted":
+            return Cause(symptom.code, f"{symptom.meaning}: {quote(line)}", symptom.fix, symptom.retryable)
+    # A handler may raise something for the signal that stopped it: that is no cause.
+    if (
+        symptoms
+        or not words.exception
+        or any(word in words.exception.lower() for word in ("signal", "sigterm"))
+    ):
+        return None
+    return Cause("python-exception", quote(words.exception), "its own log has the traceback", False)
+
+
+SHM = "/dev/shm"  # noqa: S108 - only its size is read
+
+
+@frozen
+class Counters:
+    """What the kernel has counted up to a moment; None where it does not say.
+
+    Attributes:
+        oom_kill: Processes of our cgroup that were killed for lack of memory.
+        limit_hits: How often our cgroup's own memory limit was reached.
+        events_file: Where ``oom_kill`` stands.
+        node_oom_kill: Processes of the whole node that were killed for lack of memory.
+        shm: (size, free) of /dev/shm in bytes.
+        kernel_log: Descriptor at our place in the kernel's log; closes on exec.
+    """
+
+    oom_kill: int | None = None
+    limit_hits: int | None = None
+    events_file: str = ""
+    node_oom_kill: int | None = None
+    shm: tuple[int, int] | None = None
+    kernel_log: int | None = None
+
+
+def read_counters(host: Host, before: Counters | None = None) -> Counters:
+    """Return what the kernel has counted so far. Never raises.
+
+    Args:
+        host: The machine.
+        before: The counters of the start, when these are read at the first failure: our place in the
+            kernel's log is that of the start then.
+    """
+    events = read_memory_events(host)
+    return Counters(
+        events.oom_kill,
+        events.limit_hits,
+        events.file,
+        read_node_oom_kill(host),
+        host.space(SHM),
+        open_kernel_log(host) if before is None else before.kernel_log,
+    )

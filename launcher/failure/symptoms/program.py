@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.symptoms.symptom import Symptom
+from launcher.failure.symptoms.symptom import Symptom
 
 MEMORY_FIX = (
     "a higher limit (docker run --memory, Kubernetes resources.limits.memory) or a larger machine; or "

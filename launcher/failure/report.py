@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from launcher.run.causes import ERROR, FIX
-from launcher.run.presentable import shorten_lines
-from launcher.run.verdict import End, Verdict
+from launcher.failure.causes import ERROR, FIX
+from launcher.failure.model import End, Verdict
+from launcher.failure.text import shorten_lines
 
 SCREEN_LINES = 40
 WIDTH = 200

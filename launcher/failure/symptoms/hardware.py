@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.symptoms.symptom import Symptom
+from launcher.failure.symptoms.symptom import Symptom
 
 SHM_FIX = (
     "more shared memory: docker run --shm-size 16g; Kubernetes: an emptyDir with medium Memory, mounted "

@@ -14,12 +14,12 @@ import signal
 import socket
 import time
 
+from launcher.cluster.exchange_messages import parse_answer, prove, render_answer, render_line, say_problem
+from launcher.cluster.exchange_server import RETRY_S, WORD_S, Door
 from launcher.environ import Malformed
 from launcher.errors import NotReady
 from launcher.model import Meeting
 from launcher.peers.keys import make_key, read_token
-from launcher.run.meeting_door import RETRY_S, WORD_S, Door
-from launcher.run.meeting_words import parse_answer, prove, render_answer, render_line, say_problem
 
 LINE_BYTES = 1 << 20
 """Addresses of 4,096 nodes fit."""

@@ -15,8 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.console import Bytes, LogFile
-    from launcher.run.screen import Screen
+    from launcher.output.console import Bytes, LogFile, Screen
 
 HOLD_S = 0.2
 """How long a line without an end (a prompt, a progress bar) waits for its end."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from launcher.failure.stderr import HEADER, RANK
 from launcher.redact import printable, redact
-from launcher.run.tracebacks import HEADER, RANK
 
 LINES_MAX = 120
 LINE_CHARS = 1000

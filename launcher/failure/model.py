@@ -1,6 +1,6 @@
 """The verdict: who failed first and why.
 
-`make_verdict` collects; `launcher.run.last_screen` and `launcher.run.failure_record` show. All that comes
+`make_verdict` collects; `launcher.failure.report` and `launcher.failure.record` show. All that comes
 from processes is made safe when the verdict is made; what is rendered is only put together. Nothing
 here raises: a job that has failed must not fail again while that is said.
 """
@@ -11,13 +11,12 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
+from launcher.failure.causes import Cause, ended_by, find_own_cause
+from launcher.failure.stderr import LastWords, read_words_of
+from launcher.failure.text import presentable
 from launcher.frozen import frozen
+from launcher.process.signals import name_signal
 from launcher.redact import printable, redact
-from launcher.run.causes import Cause, ended_by
-from launcher.run.last_words import LastWords, read_words_of
-from launcher.run.own_cause import find_own_cause
-from launcher.run.presentable import presentable
-from launcher.run.signals import name_signal
 
 STDERR_LINES = 50
 TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)

@@ -12,12 +12,11 @@ import os
 import time
 
 from launcher.model import STDERR, STDOUT, Supervision
-from launcher.run.console import BACKLOG_LIMIT_BYTES, Console, LogFile
-from launcher.run.folder import RunFolder, cannot_write
-from launcher.run.logs import Stream, make_prefix
-from launcher.run.loop import Loop
-from launcher.run.screen import Screen, share_screens
-from launcher.run.spawn import Child, Streams
+from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
+from launcher.output.folder import RunFolder, cannot_write
+from launcher.output.streams import Stream, make_prefix
+from launcher.process.loop import Loop
+from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

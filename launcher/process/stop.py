@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.run.family import find_children, find_descendants, is_alive
-from launcher.run.sig import signal
-from launcher.run.signals import send
+from launcher.process.descendants import find_children, find_descendants, is_alive
+from launcher.process.signals import send, signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -200,7 +199,7 @@ def _is_empty(group: int) -> bool:
 
 
 def _names(pids: list[int]) -> str:
-    from launcher.run.family import describe
+    from launcher.process.descendants import describe
 
     rest = f"; and {len(pids) - 3} more" if len(pids) > 3 else ""
     return "; ".join(describe(pid) for pid in pids[:3]) + rest

@@ -7,7 +7,7 @@ import sys
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
 from launcher.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
-from launcher.run.sig import signal
+from launcher.process.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
     if cpus:
         keep_to(cpus)
     if os.getpid() == 1:
-        from launcher.run.signals import release
+        from launcher.process.signals import release
 
         release()
     try:
@@ -87,7 +87,7 @@ def _find_fix(name: str) -> str:
         return f"set it in front of the launcher: {name} launcher run ...; or as a program: env {name} ..."
     if name in SHELL_WORDS:
         return f"it is a word of the shell: launcher run -- sh -c '{name} ...'"
-    from launcher.run.missing import fix_missing
+    from launcher.process.missing import fix_missing
 
     usual = "check the name, the working directory and PATH (a script needs its interpreter, too)"
     return fix_missing(name) or usual

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.run.symptoms.symptom import Symptom
+from launcher.failure.symptoms.symptom import Symptom
 
 NOT_ALL_TOOK_PART = "a collective did not end in time: some rank did not take part, hung, slow or gone"
 

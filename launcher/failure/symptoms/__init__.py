@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from launcher.run.last_words import LastWords
-from launcher.run.symptoms import hardware, lost_peers, meeting, program
-from launcher.run.symptoms.symptom import Symptom
+from launcher.failure.stderr import LastWords
+from launcher.failure.symptoms import hardware, lost_peers, meeting, program
+from launcher.failure.symptoms.symptom import Symptom
 
 SYMPTOMS = (*hardware.SYMPTOMS, *meeting.SYMPTOMS, *program.SYMPTOMS, *lost_peers.SYMPTOMS)
 

@@ -1,0 +1,294 @@
+"""What a process said last: its traceback, from its error file or its stderr, and the lines around it.
+
+Nothing here trusts what it reads: the file and the stream were written by a process that failed. Text
+stays as it was (but for what only a terminal obeys) until `presentable` makes it fit to be shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Sequence
+
+from launcher.failure.text import clean_lines
+from launcher.frozen import frozen
+from launcher.hook import WRITER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.model import Death
+
+OF_AN_EXCEPTION = 1
+"""The exit status of a Python that an exception has ended, which whoever waited for it often passes on."""
+STDERR_BYTES = 32 << 10
+"""How much of the end of a process's stderr is kept; a text of this length has lost its beginning."""
+CPP_FRAME = "frame #"
+
+
+@frozen
+class LastWords:
+    """What a process said last, not yet fit to be shown.
+
+    Attributes:
+        traceback: Its lines, chained exceptions and groups included; empty if there is none.
+        source: ``"error file"`` or ``"stderr"``, None without a traceback or message.
+        exception: What was raised last, e.g. ``"ValueError: no"``; empty if unknown.
+        messages: Those lines of the traceback in which exceptions speak; no file, no line of code.
+        lines: The other lines of its stderr, oldest first, without empty ones.
+        note: Why its error file could not be used; empty if it could, or is not there.
+    """
+
+    traceback: tuple[str, ...] = ()
+    source: str | None = None
+    exception: str = ""
+    messages: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
+    note: str = ""
+
+
+def read_words_of(death: Death) -> LastWords:
+    """Return what a process said last, without what another one said that shares its files."""
+    return read_last_words(death.stderr, death.error_file, death.pid, death.code)
+
+
+def read_last_words(
+    stderr: bytes, error_file: str | None, pid: int = 0, code: int = OF_AN_EXCEPTION
+) -> LastWords:
+    """Return what a process said last. Never raises, never waits.
+
+    The error file may be of a process that this one had started: that one's exception tells why this one
+    ended only where it ended as an exception ends a Python (a shell's status is its last command's).
+
+    Args:
+        stderr: The end of its stderr, at most `STDERR_BYTES`.
+        error_file: Where torch's ``@record`` or our hook would have written; need not exist.
+        pid: Its process id; 0 if unknown.
+        code: How it ended, as `os.waitstatus_to_exitcode` has it.
+    """
+    lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
+    place = find_traceback(lines)
+    block = [bare(line) for line in lines[place[0] : place[1]]] if place else []
+    rest = lines[: place[0]] + lines[place[1] :] if place else lines
+    messages, exception = read_messages(block)
+    recorded, writer, note = read_error_file(error_file)
+    if recorded is not None and code != OF_AN_EXCEPTION and writer not in ("", str(pid)):
+        raised = read_messages(clean_lines(recorded[1]))[1] or recorded[0]
+        if code < 0 and raised == exception:  # the same on stderr: not what this signal ended
+            block, messages, exception = [], (), ""
+        recorded, note = None, f"its error file is of process {writer}, which it had started: {raised}"
+    if recorded is None:
+        source = "stderr" if block else None
+        return LastWords(tuple(block), source, exception, messages, _other_lines(rest), note)
+    theirs = clean_lines(recorded[1])
+    if theirs:
+        told, raised = read_messages(theirs)
+        same = raised == exception
+        others = _other_lines(rest if same else lines)
+        return LastWords(tuple(theirs), "error file", raised or recorded[0], told, others)
+    told = (recorded[0], *messages)
+    return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest))
+
+
+def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
+    """Return lines worth reading: no empty ones, no frames of C++ stacks."""
+    kept: list[str] = []
+    frames = 0
+    for line in (*lines, ""):
+        if bare(line).startswith(CPP_FRAME):
+            frames += 1
+            continue
+        if frames:
+            kept.append(f"({frames} frames of a C++ stack left out)")
+        frames = 0
+        if line:
+            kept.append(line)
+    return tuple(kept)
+
+
+CONTINUED_MAX = 12
+"""Lines of one exception's message after its first."""
+RANK = re.compile(r"\[rank\d+\]:(?: |$)")
+"""What torch's excepthook puts in front of each line of a traceback. Its log lines have no space there."""
+MARGIN = re.compile(r" +[|+] ?")
+HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
+CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+REMOTE = ('"""', "-- Process ")
+"""multiprocessing.pool and torch.multiprocessing.spawn quote the traceback of their process so."""
+BY_THE_WAY = (
+    *("Exception ignored in", "Exception ignored on", "Exception in thread", "Error in atexit"),
+    *("--- Logging error ---", "Task exception was never", "Future exception was never", "future: "),
+)
+"""Lines before a traceback that did not end the process."""
+FATAL = "Fatal Python error:"
+STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
+
+
+def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
+    """Return where the traceback that ended a process begins and ends in its lines; None without one.
+
+    The last one counts, with everything chained to it. One that Python prints by the way (an
+    exception that was ignored, in a thread, at exit) counts only if there is no other. A dump of
+    faulthandler after it wins: that is what the process died of.
+    """
+    headers = [index for index, line in enumerate(lines) if HEADER.match(_inner(line))]
+    found = None
+    last = len(headers) - 1
+    while found is None and last >= 0:
+        start = _chain_start(lines, headers, last)
+        if not _before(lines, headers[start]).startswith(BY_THE_WAY):
+            found = headers[start], _block_end(lines, headers[last])
+        last = start - 1  # whoever is between the two begins where this one begins
+    if found is None and headers:
+        found = headers[_chain_start(lines, headers, len(headers) - 1)], _block_end(lines, headers[-1])
+    fatal = max((index for index, line in enumerate(lines) if line.startswith(FATAL)), default=-1)
+    if fatal >= (found[1] if found else 0):
+        return fatal, _stacks_end(lines, fatal + 1)
+    return found
+
+
+def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return (what the exceptions of a traceback say, what the last one says)."""
+    if block and block[0].startswith(FATAL):
+        return (block[0],), block[0]
+    messages: list[str] = []
+    last, expected = "", False
+    for line in block:
+        inner = _inner(line)
+        if HEADER.match(inner) or HEADER.match(line):
+            expected = expected or "|" not in line  # of a group, the group itself
+        elif inner and inner[0] not in ' \t+-"' and inner not in CHAINED:
+            messages.append(inner)
+            if expected:
+                last, expected = inner, False
+    return tuple(messages), last
+
+
+def bare(line: str) -> str:
+    """Return a line without torch's mark of the rank."""
+    match = RANK.match(line)
+    return line[match.end() :] if match else line
+
+
+def _chain_start(lines: Sequence[str], headers: Sequence[int], last: int) -> int:
+    """Return which header the chain begins with that the header number ``last`` belongs to."""
+    while last > 0:
+        before = _before(lines, headers[last])
+        chained = before in CHAINED or before.startswith(REMOTE)
+        inside = bare(lines[headers[last]]).startswith("Original ") or "|" in lines[headers[last]]
+        if not (chained or inside):
+            break
+        last -= 1
+    return last
+
+
+def _block_end(lines: Sequence[str], header: int) -> int:
+    """Return the index after the last line of the traceback that begins at a header."""
+    end = header + 1
+    while end < len(lines) and bare(lines[end])[:1] in (" ", "\t"):
+        end += 1
+    if RANK.match(lines[header]):  # each line of it is marked
+        while end < len(lines) and RANK.match(lines[end]):
+            end += 1
+    elif not lines[header].startswith(" "):  # of a group all lines are indented
+        limit = end + CONTINUED_MAX
+        while end < min(limit, len(lines)) and lines[end] and not _begins_something_else(lines[end]):
+            end += 1
+    return end
+
+
+def _begins_something_else(line: str) -> bool:
+    return line.startswith(("[", "terminate called", FATAL, *BY_THE_WAY)) or line in CHAINED
+
+
+def _stacks_end(lines: Sequence[str], index: int) -> int:
+    """Return the index after the stacks of a faulthandler dump."""
+    end = index
+    while index < len(lines) and (not lines[index] or lines[index].startswith((" ", "<", *STACK, "Python"))):
+        index += 1
+        end = index if lines[index - 1] else end
+    return end
+
+
+def _before(lines: Sequence[str], index: int) -> str:
+    """Return the last line above one that is not empty."""
+    for above in range(index - 1, -1, -1):
+        text = _inner(lines[above]).strip()
+        if text:
+            return text
+    return ""
+
+
+def _inner(line: str) -> str:
+    """Return a line without marks and the margin of an exception group."""
+    text = bare(line)
+    if HEADER.match(text):
+        return text
+    match = MARGIN.match(text)
+    return text[match.end() :] if match else text
+
+
+ERROR_FILE_BYTES = 1 << 20
+
+
+def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]:
+    """Return ((message, traceback), pid of the writer, "") of an error file, or (None, "", why not).
+
+    Of the writer nothing is known where it is torch.
+    """
+    try:
+        data = _read_regular_file(path) if path else None
+    except FileNotFoundError:
+        data = None
+    except (OSError, ValueError) as error:
+        return None, "", f"its error file cannot be read: {getattr(error, 'strerror', None) or error}"
+    if data is None:
+        return None, "", ""
+    try:
+        recorded = json.loads(data)["message"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None, "", "its error file is not what torch writes: " + _describe(data)
+    if isinstance(recorded, str):
+        return (_first_line(recorded), recorded if HEADER.search(recorded) else ""), "", ""
+    message = recorded.get("message") if isinstance(recorded, dict) else None
+    extra = recorded.get("extraInfo") if isinstance(recorded, dict) else None
+    extra = extra if isinstance(extra, dict) else {}
+    stack = extra.get("py_callstack")
+    if not isinstance(message, str) and not isinstance(stack, str):
+        return None, "", "its error file is not what torch writes: no message"
+    told = (_first_line(message), stack if isinstance(stack, str) else "")
+    return told, _read_pid(extra) if extra.get("writer") == WRITER else "", ""
+
+
+def _read_pid(extra: dict[str, object]) -> str:
+    """Return the process id that our hook has written; empty if it is none."""
+    pid = str(extra.get("pid", ""))
+    return pid if pid.isdecimal() else ""
+
+
+def _first_line(message: object) -> str:
+    lines = clean_lines(message) if isinstance(message, str) else []
+    return lines[0] if lines else ""
+
+
+def _describe(data: bytes) -> str:
+    return "not JSON with a message" if data.strip() else "empty"
+
+
+def _read_regular_file(path: str) -> bytes:
+    """Return a file's content; a pipe in its place is not waited for.
+
+    Raises:
+        OSError, ValueError: It cannot be opened, is no regular file, or is too large.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("it is no regular file")
+        data = file.read(ERROR_FILE_BYTES + 1)
+    if len(data) > ERROR_FILE_BYTES:
+        raise ValueError(f"it is larger than {ERROR_FILE_BYTES >> 20} MiB")
+    return data
