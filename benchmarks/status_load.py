@@ -14,7 +14,7 @@ import time
 from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.peers_load import Node, Nodes, allow_files, make_hello, read_cpu_s, read_kib, start_hub
 from benchmarks.tables import cell, markdown, promise
-from launcher.status.ask import Message, ask, find_launchers
+from launcher.control.client import Message, ask, find_launchers
 
 HEAD = (
     "nodes",

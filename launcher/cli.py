@@ -163,7 +163,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher status``: what a job does that runs now."""
-    from launcher.status import command
+    from launcher.control import command
     from launcher.stdout import write
 
     return command.status(argv, environ, DESCRIPTION["status"], write)
@@ -171,7 +171,7 @@ def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher stacks``: where its ranks are."""
-    from launcher.status import command
+    from launcher.control import command
     from launcher.stdout import write
 
     return command.stacks(argv, environ, DESCRIPTION["stacks"], write)

@@ -164,9 +164,9 @@ def _run_together(
     checks: Checks | None,
 ) -> int:
     """Carry out a plan whose launchers talk: nothing starts before all nodes are there."""
+    from launcher.agent.children import make_children
     from launcher.peers.start import run_together
     from launcher.plan import plan_job
-    from launcher.run.children import make_children
 
     def replan(port: int) -> Plan:
         options = read_options(_name_port(typed, environ, port), environ)
@@ -206,7 +206,7 @@ def hold_ports(plan: Plan) -> None:
 def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) -> int:
     """Become what the plan says, or start it and wait."""
     if plan.agent is not None:
-        from launcher.run.agent import run_agent
+        from launcher.agent.starter import run_agent
 
         return run_agent(plan, plan.agent, environ, checks)
     if plan.mode is Mode.EXEC:
@@ -218,9 +218,9 @@ def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) ->
         cpus = one.cpus if isinstance(one, Process) else None
         (environment,) = name_files(plan, [render_environ(plan, one, environ)], becomes=True)
         execute(one.argv, environment, cpus)
-    from launcher.run.children import make_children
-    from launcher.run.supervise import Node, supervise
+    from launcher.agent.agent import Place, run_processes
+    from launcher.agent.children import make_children
 
     children = make_children(plan, environ)
-    node = Node(plan.topology.node_rank, plan.topology.world_size)
-    return supervise(children, plan.supervision, node, environ, widen_cpus=plan.widen_cpus, checks=checks)
+    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    return run_processes(children, plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks)

@@ -28,7 +28,7 @@ COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", 
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
 """Flags of mpirun and horovodrun that say how many, and where."""
 HOSTFILE = "{hostfile}"
-"""Stands on a command line for the file that `launcher.run.agent` makes."""
+"""Stands on a command line for the file that `launcher.agent.starter` makes."""
 
 
 @frozen

@@ -6,47 +6,29 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.failure.counters import Counters, read_counters
+from launcher.failure.model import Cause
 from launcher.failure.stderr import LastWords, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
 from launcher.failure.text import presentable
-from launcher.frozen import frozen
 from launcher.host import Host
-from launcher.machine.cgroup import read_memory_events, read_memory_limit, read_node_oom_kill
-from launcher.machine.kernel_log import open_kernel_log, read_kernel_log
+from launcher.machine.cgroup import read_memory_limit
+from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
 from launcher.process.missing import find_program, fix_missing
 from launcher.sizes import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.failure.model import Death
+    from launcher.failure.model import ProcessExit
 
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
 QUOTE_CHARS = 300
 ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
 """How an error of ours begins, and its last line (`launcher.__main__.print_problems`)."""
-
-
-@frozen
-class Cause:
-    """One reason why a process ended, or one thing that must be known about it.
-
-    Attributes:
-        code: Stable name, see docs/failures.md.
-        what: In words, with numbers; safe to show.
-        fix: What to do.
-        retryable: Whether the same command can succeed when started again; None if nobody knows.
-        consequence: It only tells of a failure elsewhere, or of one that is named already.
-    """
-
-    code: str
-    what: str
-    fix: str
-    retryable: bool | None = None
-    consequence: bool = False
 
 
 STARTER_PER_PROCESS = Cause(
@@ -59,7 +41,7 @@ STARTER_PER_PROCESS = Cause(
 
 
 def find_causes(
-    death: Death, before: Counters, host: Host, after: Counters | None = None
+    death: ProcessExit, before: Counters, host: Host, after: Counters | None = None
 ) -> tuple[Cause, ...]:
     """Return why a process ended, the most certain cause first, consequences last. Never raises.
 
@@ -91,7 +73,7 @@ def ended_by(code: int) -> int | None:
     return number if 0 < number < signal.NSIG else None
 
 
-def _find(death: Death, before: Counters, host: Host, after: Counters) -> Iterator[Cause]:
+def _find(death: ProcessExit, before: Counters, host: Host, after: Counters) -> Iterator[Cause]:
     words = read_words_of(death)
     number = ended_by(death.code)
     refused = _find_refusal(death.code, words)
@@ -147,7 +129,7 @@ def _find_refusal(code: int, words: LastWords) -> Cause | None:
     return Cause(name, quote(what), quote(fix), retryable)
 
 
-def _is_agent(death: Death, words: LastWords) -> bool:
+def _is_agent(death: ProcessExit, words: LastWords) -> bool:
     """Whether a rank is a torchrun that its command has started, which the launcher knows nothing of."""
     return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
 
@@ -291,7 +273,7 @@ OTHERS_MAX = 32
 """Processes whose last words are read when the first one has only lost a peer."""
 
 
-def find_own_cause(others: Sequence[Death], first_ended_ns: int) -> Cause | None:
+def find_own_cause(others: Sequence[ProcessExit], first_ended_ns: int) -> Cause | None:
     """Return the cause that another process of this node had, where the first one has only lost a peer.
 
     A process that raises an exception may take longer to end than those that lose it: its connections
@@ -315,7 +297,7 @@ def find_own_cause(others: Sequence[Death], first_ended_ns: int) -> Cause | None
     return None
 
 
-def _own_cause(death: Death) -> Cause | None:
+def _own_cause(death: ProcessExit) -> Cause | None:
     number = ended_by(death.code)
     if number is not None and death.asked is None and number in SIGNALS:
         return SIGNALS[number]
@@ -332,46 +314,3 @@ def _own_cause(death: Death) -> Cause | None:
     ):
         return None
     return Cause("python-exception", quote(words.exception), "its own log has the traceback", False)
-
-
-SHM = "/dev/shm"  # noqa: S108 - only its size is read
-
-
-@frozen
-class Counters:
-    """What the kernel has counted up to a moment; None where it does not say.
-
-    Attributes:
-        oom_kill: Processes of our cgroup that were killed for lack of memory.
-        limit_hits: How often our cgroup's own memory limit was reached.
-        events_file: Where ``oom_kill`` stands.
-        node_oom_kill: Processes of the whole node that were killed for lack of memory.
-        shm: (size, free) of /dev/shm in bytes.
-        kernel_log: Descriptor at our place in the kernel's log; closes on exec.
-    """
-
-    oom_kill: int | None = None
-    limit_hits: int | None = None
-    events_file: str = ""
-    node_oom_kill: int | None = None
-    shm: tuple[int, int] | None = None
-    kernel_log: int | None = None
-
-
-def read_counters(host: Host, before: Counters | None = None) -> Counters:
-    """Return what the kernel has counted so far. Never raises.
-
-    Args:
-        host: The machine.
-        before: The counters of the start, when these are read at the first failure: our place in the
-            kernel's log is that of the start then.
-    """
-    events = read_memory_events(host)
-    return Counters(
-        events.oom_kill,
-        events.limit_hits,
-        events.file,
-        read_node_oom_kill(host),
-        host.space(SHM),
-        open_kernel_log(host) if before is None else before.kernel_log,
-    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.failure.model import Death
+from launcher.failure.model import ProcessExit
 
 _BLOCK = re.compile(
     rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
@@ -18,7 +18,7 @@ _BLOCK = re.compile(
 _AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
 
 
-def read_root_cause(agent: Death) -> Death | None:
+def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
     """Return the end of the process that the agent names; None where it names none.
 
     Args:
@@ -30,7 +30,7 @@ def read_root_cause(agent: Death) -> Death | None:
     found = blocks[-1]
     speaks = _AGENT_SPEAKS.search(agent.stderr)
     file = found["file"].decode("utf-8", "replace").strip()
-    return Death(
+    return ProcessExit(
         rank=int(found["rank"]),
         local_rank=int(found["local"]),
         pid=int(found["pid"]),

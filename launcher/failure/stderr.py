@@ -12,13 +12,13 @@ import re
 import stat
 from collections.abc import Sequence
 
-from launcher.failure.text import clean_lines
+from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.frozen import frozen
 from launcher.hook import WRITER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.failure.model import Death
+    from launcher.failure.model import ProcessExit
 
 OF_AN_EXCEPTION = 1
 """The exit status of a Python that an exception has ended, which whoever waited for it often passes on."""
@@ -48,7 +48,7 @@ class LastWords:
     note: str = ""
 
 
-def read_words_of(death: Death) -> LastWords:
+def read_words_of(death: ProcessExit) -> LastWords:
     """Return what a process said last, without what another one said that shares its files."""
     return read_last_words(death.stderr, death.error_file, death.pid, death.code)
 
@@ -109,10 +109,7 @@ def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 CONTINUED_MAX = 12
 """Lines of one exception's message after its first."""
-RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""What torch's excepthook puts in front of each line of a traceback. Its log lines have no space there."""
 MARGIN = re.compile(r" +[|+] ?")
-HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from launcher.failure.stderr import HEADER, RANK
 from launcher.redact import printable, redact
 
+RANK = re.compile(r"\[rank\d+\]:(?: |$)")
+"""What torch's excepthook puts in front of each line of a traceback. Its log lines have no space there."""
+HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
 LINE_CHARS = 1000
 # What moves the cursor or changes colours: CSI, OSC, other strings, single ones. Each part is bounded.

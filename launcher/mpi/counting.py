@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from launcher.failure.causes import Cause
+from launcher.failure.model import Cause
 from launcher.mpi import wire
 from launcher.mpi.events import Event
 from launcher.mpi.node import Node

@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher import __version__
+from launcher.core.signal import signal
 from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady
 from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
 from launcher.process.loop import Loop
-from launcher.process.signals import Watched, signal
+from launcher.process.signals import SignalFile
 from launcher.redact import printable, redact
 from launcher.ssh.client import explain
 
@@ -41,7 +42,7 @@ class Crew:
         lines: Sequence[Line],
         welcome: Callable[[int], Mapping[str, object]],
         loop: Loop,
-        watched: Watched,
+        watched: SignalFile,
         environ: Mapping[str, str],
         say: Callable[[str], None],
         hear: Callable[[Node, Mapping[str, object]], None],

@@ -1,11 +1,10 @@
-"""How a head ends its job: ask the ranks, kill them, let them go, end mpirun; what signals mean for that."""
+"""The ranks of all nodes as the target of signals: ask them, kill them, let them go, end mpirun."""
 
 from __future__ import annotations
 
 import time
 
-from launcher.process.signals import name_signal, signal
-from launcher.run.relay import Relay
+from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +17,7 @@ MPI_END_S = 5.0
 """How long mpirun may take to notice that all of its ranks have ended."""
 
 
-class Ending:
+class RanksTarget:
     """The end of the job, once it has begun: ask the ranks, kill them, let them go, end mpirun.
 
     The same steps as `launcher.process.stop.Stopper` for processes that are not our children.
@@ -30,10 +29,30 @@ class Ending:
         self._kill_at, self._settled_at = 0.0, 0.0
         self._head = head
 
-    def begin(self, number: int, *, to_group: bool = False) -> None:
+    suspends = False
+    """A cluster is not suspended: its network would time out."""
+
+    @property
+    def count(self) -> int:
+        """How many ranks run."""
+        return self._head.ranks_running()
+
+    def describe(self) -> str:
+        """Return them in words."""
+        return f"{self.count} rank{'' if self.count == 1 else 's'} on {len(self._head.crew.nodes)} nodes"
+
+    def pass_on(self, number: int, *, whole: bool) -> None:
+        """Send a signal to all ranks."""
+        if number != signal.SIGTSTP:
+            self._head.crew.tell({"do": "signal", "number": number})
+
+    def note(self, number: int) -> None:
+        """Each rank's own launcher remembers it."""
+
+    def stop(self, number: int, *, to_group: bool = False) -> None:
         """Tell all ranks; the clock of the first time is not restarted."""
         if not self.begun:
-            self.due = self._kill_at = time.monotonic() + self._head.watch.grace_s
+            self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s
         self.begun = True
         self._head.crew.tell({"do": "signal", "number": number, "ends": True})
         self.check()
@@ -70,45 +89,10 @@ class Ending:
         else:
             count = self._head.ranks_running()
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"
-            self._head.say(f"{ranks} after {self._head.watch.grace_s:g} s: SIGKILL")
+            self._head.agent.say(f"{ranks} after {self._head.agent.watch.grace_s:g} s: SIGKILL")
             self.kill()
 
     def _release(self) -> None:
         self.released = True
         self._head.crew.tell({"do": "release"})
         self.due = time.monotonic() + MPI_END_S
-
-
-class HeadRelay(Relay):
-    """Passes signals on to the ranks of all nodes instead of to mpirun."""
-
-    def __init__(self, head: Head) -> None:
-        super().__init__(head.watch, shares_terminal=False, say=head.say)
-        self._head = head
-
-    def attach(self, stopper: object, running: object) -> None:
-        """There is one job, whatever mpirun is asked."""
-
-    def pass_on(self, number: int, *, from_terminal: bool) -> None:
-        """Do with a signal what its sender wants to happen to the job."""
-        sent = self._translate(number)
-        if {number, sent} & {signal.SIGTERM, signal.SIGINT}:
-            if from_terminal and number == signal.SIGINT and self.told is not None:
-                self._head.ending.kill()
-            else:
-                self._stop(number, sent, typed=from_terminal)
-        elif number != signal.SIGTSTP:  # a cluster is not suspended: its network would time out
-            self._head.crew.tell({"do": "signal", "number": sent})
-
-    def _stop(self, number: int, sent: int, *, typed: bool) -> None:
-        count = self._head.ranks_running()
-        if self.told is None:
-            to = "" if sent == number else f" as {name_signal(sent)}"
-            now = "; again to end them now" if number == signal.SIGINT and typed else ""
-            ranks = f"{count} rank{'' if count == 1 else 's'} on {len(self._head.crew.nodes)} nodes"
-            self._head.say(
-                f"{name_signal(number)}: passed on{to} to {ranks}, {self._head.watch.grace_s:g} s "
-                f"until SIGKILL{now}"
-            )
-        self.told = self.told or number
-        self._head.ending.begin(sent)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from launcher.failure.causes import Cause
+from launcher.core.signal import signal
+from launcher.failure.model import Cause
 from launcher.frozen import frozen
 from launcher.mpi.node import Node
-from launcher.process.signals import signal
 
 KILLED = (0, 9, 137, 205, 255)
 """Status of an mpirun that knows no more than that a rank was killed, or a node lost."""

@@ -12,26 +12,24 @@ import stat
 import time
 from collections.abc import Callable, Mapping
 
-from launcher.failure.causes import Cause
-from launcher.failure.model import Verdict, describe_end
+from launcher.core.signal import signal
+from launcher.failure.model import Cause, Verdict
+from launcher.failure.verdict import describe_end
 from launcher.frozen import frozen
-from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.counting import Counting
 from launcher.mpi.crew import Crew
-from launcher.mpi.ending import SETTLE_S, Ending, HeadRelay
+from launcher.mpi.ending import SETTLE_S, RanksTarget
 from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.node import Line, Node
-from launcher.process.signals import name_signal, signal
-from launcher.process.spawn import Child, Inherited, Streams
-from launcher.run.relay import Relay
-from launcher.run.supervise import Node as Place
+from launcher.process.signals import name_signal
+from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.process.spawn import Changes
+    from launcher.agent.agent import Agent
 
 MPI_GRACE_S = 4.0
 """Between SIGTERM and SIGKILL to mpirun itself, which has nothing to save."""
@@ -70,34 +68,26 @@ class Job:
 
 
 class Head(Lead):
-    """The parent of mpirun, and of the sessions on all nodes."""
+    """mpirun, and the sessions on all nodes."""
 
-    def __init__(
-        self,
-        child: Child,
-        path: str,
-        watch: Supervision,
-        job: Job,
-        environ: Mapping[str, str],
-        private: str,
-    ) -> None:
+    def __init__(self, job: Job, private: str) -> None:
+        super().__init__(private, job.timeout_s)
         self.job = job
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
         """By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it."""
-        super().__init__(
-            child, path, watch, Place(0, job.world_size), environ, private, job.name, job.timeout_s
-        )
         self.stdin = find_stdin()
-        self.ending = Ending(self)
-        self.crew = Crew(
-            job.lines, self.welcome, self.loop, self.watched, environ, self.say, self.on_message, self.on_lost
-        )
-        self.counting = Counting(self)
 
-    def make_relay(self) -> Relay:
+    def attach(self, agent: Agent) -> RanksTarget:
         """Signals are for the ranks."""
-        return HeadRelay(self)
+        super().attach(agent)
+        self.ending = RanksTarget(self)
+        self.crew = Crew(
+            self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
+            self.on_message, self.on_lost,
+        )  # fmt: skip
+        self.counting = Counting(self)
+        return self.ending
 
     def welcome(self, index: int) -> dict[str, object]:
         """Return what a node is told of itself and of the job."""
@@ -106,20 +96,19 @@ class Head(Lead):
             "node_count": len(self.job.lines),
             "master_addr": self.job.master_addr,
             "master_port": self.job.master_port,
-            "grace_s": self.watch.grace_s,
-            "colours": os.isatty(1) and not self.environ.get("NO_COLOR"),
+            "grace_s": self.agent.watch.grace_s,
+            "colours": os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
             "variables": dict(self.job.variables),
             "cwd": self.job.cwd,
             "stdin": self.stdin,
         }
 
-    def prepare(self, index: int, inherited: Inherited) -> tuple[Child, Streams, Changes]:
-        """Return mpirun as it is to be started; what rank 0 reads by itself is not for it."""
-        child, streams, changes = super().prepare(index, inherited)
-        if self.stdin is not None:
-            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-            streams = Streams(null, streams.stdout, streams.stderr)
-        return child, streams, changes
+    def route(self, child: Child, streams: Streams) -> Streams:
+        """What rank 0 reads by itself is not for mpirun."""
+        if self.stdin is None:
+            return streams
+        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        return Streams(null, streams.stdout, streams.stderr)
 
     def ranks_running(self) -> int:
         """Return how many ranks run, as far as they have said so."""
@@ -129,11 +118,10 @@ class Head(Lead):
         """Return how many ranks have said that they start."""
         return sum(len(node.started) for node in self.crew.nodes)
 
-    def start_all(self) -> None:
-        """Start mpirun."""
-        self.crew.has_begun = True
-        self.loop.timers += [self.crew, self.ending, self.counting]
-        super().start_all()
+    def begin(self) -> None:
+        """mpirun is about to be started."""
+        super().begin()
+        self.agent.loop.timers += [self.ending, self.counting]
 
     # --- what the nodes say
 
@@ -155,8 +143,10 @@ class Head(Lead):
                 self.on_orphaned(node, wire.number(message, "daemon"))
             case "told":
                 number = wire.number(message, "number")
-                self.say(f"node {node.index} ({node.host}) was told {name_signal(number)}: for all ranks")
-                self.relay.pass_on(number, from_terminal=False)
+                self.agent.say(
+                    f"node {node.index} ({node.host}) was told {name_signal(number)}: for all ranks"
+                )
+                self.agent.on_signal(number, from_terminal=False)
 
     def note_end(self, node: Node, pid: int, message: Mapping[str, object]) -> None:
         """A rank has ended."""
@@ -193,56 +183,60 @@ class Head(Lead):
         self.events.insert(0 if is_why else len(self.events), event)
         if not self.ending.begun:
             others = self.ranks_running()
-            self.say(f"{what}; stopping the other {others}" if others else what)
-            self.ending.begin(signal.SIGTERM)
-
-    def stop_stalled(self, reason: str) -> None:
-        """The job hangs, and is to end as a failure: its ranks are, not mpirun."""
-        self.stalled = self.stalled or reason
-        self.ending.begin(signal.SIGTERM)
+            self.agent.say(f"{what}; stopping the other {others}" if others else what)
+            self.ending.stop(signal.SIGTERM)
 
     def end_mpirun(self) -> None:
         """No rank is left, and mpirun has not noticed."""
-        self.stopper.grace_s = MPI_GRACE_S
-        self.stopper.begin(signal.SIGTERM)
+        self.agent.group.stopper.grace_s = MPI_GRACE_S
+        self.agent.group.stopper.begin(signal.SIGTERM)
 
     # --- the end
 
     def finish(self) -> int:
         """Say how the job ended, and return its status."""
-        mpirun = self.processes[0]
+        self.status = self._finish()
+        return self.status
+
+    def _finish(self) -> int:
+        mpirun = self.agent.group.processes[0]
         self.wait_for(lambda: not self.ranks_running(), EXPLAIN_S)  # their last words may come after its own
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
         first = find_first(self.events)
         if first is not None and first.may_follow:
             self.wait_for(lambda: find_first(self.events) is not first, SETTLE_S / 2)
-        if self.relay.told is None:
+        if self.agent.forwarder.told is None:
             self.counting.check_all(succeeded=not self.events and not mpirun.status)
         event = find_first(self.events)
-        if self.mpirun_knows(event) or (event is None and mpirun.status and self.relay.told is None):
-            self.crew.close(mpirun.status, CLOSE_S)
+        told = self.agent.forwarder.told
+        if self.mpirun_knows(event) or (event is None and mpirun.status and told is None):
+            self.status = mpirun.status
+            self.crew.close(self.status, CLOSE_S)
             return super().finish()  # mpirun itself: its words say why
         if event is None:
-            if self.relay.told is None:
-                return self.end_of_stall()
-            return 0 if len(self.ends) >= self.job.world_size else 128 + self.relay.told
-        self.crew.close(event.status, CLOSE_S)
-        self.loop.guard(lambda: self.publish(self.make_verdict(event), shown=True))
+            if told is None:
+                return super().finish()
+            return 0 if len(self.ends) >= self.job.world_size else 128 + told
+        self.status = event.status
+        self.crew.close(self.status, CLOSE_S)
+        self.agent.loop.guard(lambda: self.agent.publish(self.make_verdict(event), shown=True))
         return event.status
 
     def make_verdict(self, event: Event) -> Verdict:
         """Return the verdict on the whole job, where this came first."""
-        told = name_signal(self.relay.told) if self.relay.told is not None else None
-        return judge(event, self.ends, world_size=self.job.world_size, started_ns=self.started_ns, told=told)
+        told = name_signal(self.agent.forwarder.told) if self.agent.forwarder.told is not None else None
+        return judge(
+            event, self.ends, world_size=self.job.world_size, started_ns=self.agent.started_ns, told=told
+        )
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
         """That a node was lost arrives a moment after what mpirun makes of it."""
-        self.loop.turn_until(lambda: is_known() or not self.crew.pids(), wait_s)
+        self.agent.loop.turn_until(lambda: is_known() or not self.crew.pids(), wait_s)
 
     def mpirun_knows(self, event: Event | None) -> bool:
         """Whether mpirun's own end says more than that of a rank: it was killed first, or has killed them."""
-        mpirun = self.processes[0]
+        mpirun = self.agent.group.processes[0]
         if event is None or mpirun.passed_on is not None:
             return False
         return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from launcher.failure.causes import Cause
-from launcher.failure.model import Death, End, Verdict, describe_end, make_verdict
+from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.verdict import describe_end, make_verdict
 from launcher.mpi import wire
 from launcher.mpi.events import Event
 from launcher.mpi.verdicts import parse_record
@@ -56,7 +56,7 @@ def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
     message, node = event.message or {}, event.node
     called = "" if event.message else (f"node {node.index}" if node else "mpirun")
     code = message.get("code", event.status)
-    death = Death(
+    death = ProcessExit(
         rank=_number(message, "rank"),
         local_rank=0,
         pid=_number(message, "pid"),

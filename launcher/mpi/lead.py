@@ -4,76 +4,41 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
 
-from launcher.errors import LauncherError
-from launcher.model import Supervision
+from launcher.agent.coordination import Coordination
 from launcher.mpi.crew import Crew
 from launcher.mpi.refusals import not_ready
 from launcher.process.loop import Later
-from launcher.process.spawn import Child
-from launcher.run.supervise import Node, Supervisor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.errors import LauncherError
 
 LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""
 CLOSE_S = 8.0
 
 
-class Lead(Supervisor):
-    """The parent of one command on node 0, and of the sessions on all nodes.
+class Lead(Coordination):
+    """The sessions on all nodes, beside the one command that starts processes there.
 
     Attributes:
-        crew: The nodes; whoever inherits makes it.
-        private: A folder with keys, to be removed.
-        timeout_s: How long nodes may take to answer.
-        has_run: All nodes have answered, and the command was started.
+        crew: The nodes; made by `attach`.
+        status: What sessions are told at the end.
     """
 
-    may_share_terminal = False
+    shares_terminal = False
     crew: Crew
 
-    def __init__(
-        self,
-        child: Child,
-        path: str,
-        watch: Supervision,
-        place: Node,
-        environ: Mapping[str, str],
-        private: str,
-        job: str,
-        timeout_s: float,
-    ) -> None:
-        super().__init__([child], [path], watch, place, environ)
-        self.private, self.timeout_s, self.run_id = private, timeout_s, job
-        self.processes, self.running = [], {}
-        self.has_run = False
+    def __init__(self, private: str, timeout_s: float) -> None:
+        """Remember what is to be done.
 
-    def run(self) -> int:
-        """Wait for the nodes, then run the command to its end.
-
-        Raises:
-            NotReady: Nodes did not answer in time.
+        Args:
+            private: A folder with keys, to be removed.
+            timeout_s: How long nodes may take to answer.
         """
-        status = LOST
-        try:
-            self.start_guardian()
-            self.gather()
-            if self.relay.told is not None:
-                status = 128 + self.relay.told
-                return status
-            self.has_run = True
-            status = super().run()
-            return status
-        except LauncherError as error:
-            status = error.exit_status
-            raise
-        finally:
-            self.crew.close(status, CLOSE_S)
-            if not self.has_run:
-                if self.guardian is not None:
-                    self.guardian.dismiss()
-                self.output.close()
-                self.folder.remove()
+        self.status = LOST
+        self._private, self._timeout_s = private, timeout_s
 
     def gather(self) -> None:
         """Return once every node has answered, or when we are told to end.
@@ -81,21 +46,38 @@ class Lead(Supervisor):
         Raises:
             NotReady: Some did not until the deadline.
         """
-        limit = Later(time.monotonic() + self.timeout_s, lambda: None)
-        self.loop.timers[:] = [self.crew, limit]
-        while self.crew.missing() and self.relay.told is None:
-            self.loop.turn()
-            self.reap()
+        agent = self.agent
+        agent.group.start_watchdog(agent.run_id, agent.clean_up)
+        limit = Later(time.monotonic() + self._timeout_s, lambda: None)
+        agent.loop.timers[:] = [self.crew, limit]
+        while self.crew.missing() and agent.forwarder.told is None:
+            agent.loop.turn()
+            agent.group.reap()
             if self.crew.refused is not None:
+                self.status = self.crew.refused.exit_status
                 raise self.crew.refused
             if limit.due is None and self.crew.missing():
-                raise not_ready(self.crew.missing(), self.timeout_s)
+                raise not_ready(self.crew.missing(), self._timeout_s)
+        if agent.forwarder.told is not None:
+            self.status = 128 + agent.forwarder.told
 
-    def remove_traces(self) -> None:
-        """Keys stand in the private folder."""
-        super().remove_traces()
-        shutil.rmtree(self.private, ignore_errors=True)
+    def begin(self) -> None:
+        """The command is about to be started."""
+        self.crew.has_begun = True
+        self.agent.loop.timers.append(self.crew)
 
-    def spared(self) -> tuple[int, ...]:
+    def on_refused(self, error: LauncherError) -> None:
+        """The command cannot be started."""
+        self.status = error.exit_status
+
+    def helpers(self) -> tuple[int, ...]:
         """Sessions clean up by themselves."""
-        return (*super().spared(), *self.crew.pids())
+        return self.crew.pids()
+
+    def clean_up(self) -> None:
+        """Keys stand in the private folder."""
+        shutil.rmtree(self._private, ignore_errors=True)
+
+    def close(self) -> None:
+        """Let the nodes go."""
+        self.crew.close(self.status, CLOSE_S)

@@ -8,12 +8,12 @@ import time
 
 from launcher.mpi.daemons import Daemons
 from launcher.process.signals import send
-from launcher.process.watchdog import find_marked, is_guardian
+from launcher.process.watchdog import find_marked, is_watchdog
 
 LINGER_S = 1.0
 """For what ends by itself when the job does."""
 KILL_WAIT_S = 2.0
-"""For guardians: they have their own to clean up, and end by themselves then."""
+"""For watchdogs: they have their own to clean up, and end by themselves then."""
 LOOK_S, LOOK_AGAIN_S = 0.02, 0.01
 
 
@@ -33,12 +33,12 @@ def end_leftovers(job: str, daemons: Daemons, *, may_linger: bool) -> None:
 
 
 def _kill_marked(job: str) -> None:
-    """Kill what carries the mark; the guardians of launchers that are killed have some time before."""
+    """Kill what carries the mark; the watchdogs of launchers that are killed have some time before."""
     deadline = time.monotonic() + KILL_WAIT_S
     while found := find_marked(job.encode()):
         is_late = time.monotonic() >= deadline
         for pid in found:
-            if is_late or not is_guardian(pid):
+            if is_late or not is_watchdog(pid):
                 send(pid, signal.SIGKILL)
         if is_late:
             return

@@ -11,9 +11,10 @@ import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.core.signal import signal
 from launcher.process.kernel import die_with_parent
 from launcher.process.loop import Loop
-from launcher.process.signals import Watched, signal
+from launcher.process.signals import SignalFile
 
 READ_BYTES = 1 << 16
 STDERR_BYTES = 4096
@@ -31,7 +32,7 @@ class Pipes:
     """A child of ours with a pipe for each of its standard streams."""
 
     def __init__(
-        self, argv: Sequence[str], environ: Mapping[str, str], watched: Watched, *, outlives: bool = False
+        self, argv: Sequence[str], environ: Mapping[str, str], watched: SignalFile, *, outlives: bool = False
     ) -> None:
         """Start it.
 
@@ -79,7 +80,7 @@ def _become(
     environ: Mapping[str, str],
     launcher: int,
     streams: Sequence[int],
-    watched: Watched,
+    watched: SignalFile,
 ) -> None:
     """In the child."""
     try:
@@ -105,7 +106,7 @@ class Link:
         argv: Sequence[str],
         environ: Mapping[str, str],
         loop: Loop,
-        watched: Watched,
+        watched: SignalFile,
         when_up: Callable[[], None],
         when_down: Callable[[str], None],
     ) -> None:

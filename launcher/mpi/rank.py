@@ -21,17 +21,16 @@ if __name__ == "__main__":
 import signal
 from collections.abc import Mapping, Sequence
 
+from launcher.agent.agent import Agent, Place
+from launcher.agent.coordination import Coordination
 from launcher.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.failure.model import Verdict
-from launcher.model import Plan, Supervision
+from launcher.model import Plan
 from launcher.mpi import wire
 from launcher.mpi.channel import Channel
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.mpi.session_folder import remove_folder
 from launcher.process.signals import hold
-from launcher.process.spawn import Child
-from launcher.run.relay import Relay
-from launcher.run.supervise import Node, Supervisor
 
 FACTS = {
     "node_rank": "LAUNCHER_NODE_RANK",
@@ -48,72 +47,60 @@ PLACE = {
 """What mpirun says of a rank, and in which variables."""
 
 
-class RankSupervisor(Supervisor):
-    """The parent of one rank."""
+class RankSession(Coordination):
+    """The rank's line to the session of its node: what it reports, and until when it is held."""
 
-    def __init__(
-        self,
-        child: Child,
-        path: str,
-        watch: Supervision,
-        node: Node,
-        environ: Mapping[str, str],
-        channel: Channel,
-        facts: Mapping[str, object],
-    ) -> None:
-        # All ranks of a node write below one folder, where logs were asked for
-        self.log_id = channel.job if watch.log_dir else ""
-        super().__init__([child], [path], watch, node, environ)
-        self.channel, self.facts = channel, facts
-        self.verdict: Verdict | None = None
-        self.holds = False
-        self.loop.add(channel.socket.fileno(), self.on_channel)
+    speaks = False
+    """What one of a thousand ranks is told is for the head to say; where the logs are is known."""
+    guards = False
+    """Should we be killed, the kernel ends our process, and the session what that has started."""
 
-    def make_relay(self) -> Relay:
-        """What one of a thousand ranks is told is for the head to say."""
-        return Relay(self.watch, shares_terminal=self.shares_terminal, say=lambda _: None)
+    def __init__(self, channel: Channel, facts: Mapping[str, object]) -> None:
+        self._channel, self._facts = channel, facts
+        self._verdict: Verdict | None = None
+        self._holds = False
 
-    def tell_logs(self) -> None:
-        """Whoever has asked for logs knows where; a thousand ranks need not say it."""
+    def attach(self, agent: Agent) -> None:
+        """Listen to the session."""
+        super().attach(agent)
+        agent.loop.add(self._channel.socket.fileno(), self._on_channel)
 
-    def start_guardian(self) -> None:
-        """Should we be killed, the kernel ends our process, and the session what that has started."""
-
-    def on_channel(self) -> None:
+    def _on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
-        if not self.channel.hear():
-            self.loop.remove(self.channel.socket.fileno())
-            if not self.channel.released:
-                remove_folder(self.channel.path)  # a session that was killed has left it
-                if self.running:
-                    self.stopper.begin(signal.SIGTERM)
-            self.channel.released = True
+        channel, agent = self._channel, self.agent
+        if not channel.hear():
+            agent.loop.remove(channel.socket.fileno())
+            if not channel.released:
+                remove_folder(channel.path)  # a session that was killed has left it
+                if agent.group.running:
+                    agent.target.stop(signal.SIGTERM)
+            channel.released = True
 
-    def on_signals(self) -> None:
+    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """While we only wait for the others, a signal can only mean that they are not waited for."""
-        if self.holds:
-            self.channel.released = True
-        super().on_signals()
+        self._channel.released = self._channel.released or self._holds
+        return False
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Keep the verdict for the head, which gives the one that counts."""
-        self.verdict = verdict
+        self._verdict = verdict
 
     def finish(self) -> int:
         """Tell the head how the process ended; with a failure, wait until all ranks have ended."""
+        agent = self.agent
         status = super().finish()
-        first = self.first or (self.ended[0] if self.ended else None)
-        message: dict[str, object] = {"is": "ended", **self.facts, "status": status}
+        first = agent.first or next(iter(agent.group.ended), None)
+        message: dict[str, object] = {"is": "ended", **self._facts, "status": status}
         if first is not None:
             message |= {"code": first.code or 0, "asked": first.passed_on}
-        if self.verdict is not None:
+        if self._verdict is not None:
             from launcher.mpi.verdicts import render_record
 
-            message["verdict"] = render_record(self.verdict)
-        self.channel.say(message)
-        self.holds = True
-        while status and not self.channel.released:
-            self.loop.turn()
+            message["verdict"] = render_record(self._verdict)
+        self._channel.say(message)
+        self._holds = True
+        while status and not self._channel.released:
+            agent.loop.turn()
         return status
 
 
@@ -187,14 +174,15 @@ def prepare(
     welcome: Mapping[str, object],
     channel: Channel,
     facts: Mapping[str, object],
-) -> RankSupervisor:
-    """Plan, as any launcher does that was started once per process, and return the rank's parent.
+) -> Agent:
+    """Plan, as any launcher does that was started once per process, and return the rank's agent.
 
     Raises:
         LauncherError: There is no sense in the environment, or the command cannot run.
     """
-    from launcher.process.execute import CPU_LIMIT, find_program
-    from launcher.run.children import make_children
+    from launcher.agent.agent import widen_cpus
+    from launcher.agent.children import make_children
+    from launcher.process.execute import find_program
 
     inherited = apply_welcome(environ, welcome)
     told = inherited | {
@@ -202,14 +190,18 @@ def prepare(
     }
     plan = plan_rank(words, told)
     (child,) = make_children(plan, inherited)
-    node = Node(plan.topology.node_rank, plan.topology.world_size)
+    place = Place(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
     if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
     told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
     if plan.widen_cpus:
-        os.sched_setaffinity(0, range(CPU_LIMIT))
-    return RankSupervisor(child, path, plan.supervision, node, told, channel, facts)
+        widen_cpus()
+    # All ranks of a node write below one folder, where logs were asked for
+    log_id = channel.job if plan.supervision.log_dir else ""
+    agent = Agent(plan.supervision, place, told, RankSession(channel, facts), log_id=log_id)
+    agent.take([child], [path])
+    return agent
 
 
 def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.agent.agent import Agent, Place
 from launcher.engines.mpirun import (
     FOLDER,
     KEY_VARIABLE,
@@ -25,7 +26,8 @@ from launcher.errors import NotReady, Problem, UsageError
 from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
 from launcher.host import Host
-from launcher.model import Agent, Fleet, Plan, Setting, Supervision
+from launcher.model import Agent as Starter
+from launcher.model import Fleet, Plan, Setting, Supervision
 from launcher.mpi import session
 from launcher.mpi.head import Head, Job
 from launcher.mpi.link import plan_link
@@ -53,14 +55,14 @@ SERVE_FLAGS = (
 
 def run_fleet(
     plan: Plan,
-    agent: Agent,
+    agent: Starter,
     fleet: Fleet,
     environ: Mapping[str, str],
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     """Run the job from here, or serve as one of its nodes; return the job's status.
 
-    ``checks``: made beside it, see `launcher.run.supervise.supervise`.
+    ``checks``: made beside it, see `launcher.agent.agent.Agent`.
 
     Raises:
         LauncherError: Keys, sshd or mpirun are not as they should be, or nodes do not answer.
@@ -180,7 +182,7 @@ def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str)
 
 def _lead(
     plan: Plan,
-    agent: Agent,
+    agent: Starter,
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
@@ -211,12 +213,13 @@ def _lead(
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine)
     path = find_program(argv[0], environment)
-    head = Head(child, path, plan.supervision, job, inherited, folder)
-    head.checks = checks
-    return head.run()
+    place = Place(0, job.world_size)
+    leading = Agent(plan.supervision, place, inherited, Head(job, folder), run_id=name, checks=checks)
+    leading.take([child], [path])
+    return leading.run()
 
 
-def _write_files(agent: Agent, folder: str) -> None:
+def _write_files(agent: Starter, folder: str) -> None:
     for word, text in agent.files:
         with open(word.replace(FOLDER, folder), "x", encoding="utf-8") as file:
             file.write(text)

@@ -14,21 +14,22 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from launcher.agent.agent import Agent, Place
+from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
 from launcher.errors import NotReady, Problem, Unavailable
 from launcher.frozen import frozen
-from launcher.model import Agent, Fleet, Plan, Supervision
+from launcher.model import Agent as Starter
+from launcher.model import Fleet, Plan
 from launcher.mpi import reach, wire
 from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
 from launcher.mpi.node import Line, Node
 from launcher.process.execute import find_program
-from launcher.process.signals import name_signal, signal
+from launcher.process.signals import name_signal
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
-from launcher.run.relay import Relay
-from launcher.run.supervise import Node as Place
 from launcher.settings import apply_settings
 from launcher.ssh.account import read_account
 
@@ -46,65 +47,58 @@ class Job:
     timeout_s: float
 
 
-class EarlyRelay(Relay):
-    """Remembers a signal that arrives before there is anybody to pass it on to."""
-
-    def pass_on(self, number: int, *, from_terminal: bool) -> None:
-        """Do with a signal what its sender wants to happen to the job."""
-        if hasattr(self, "_stopper"):
-            super().pass_on(number, from_terminal=from_terminal)
-        elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            self.told = number
-
-
 class Tuner(Lead):
-    """The parent of the autotuner, and of the sessions on all nodes."""
+    """The autotuner, and the sessions on all nodes."""
 
-    def __init__(
-        self, child: Child, path: str, watch: Supervision, job: Job, environ: Mapping[str, str], private: str
-    ) -> None:
-        super().__init__(child, path, watch, Place(0, None), environ, private, job.name, job.timeout_s)
+    def __init__(self, job: Job, private: str) -> None:
+        super().__init__(private, job.timeout_s)
+        self.job = job
         self.lost = False
-        self.crew = Crew(
-            job.lines, self.welcome, self.loop, self.watched, environ, self.say, self.on_message, self.on_lost
-        )
 
-    def make_relay(self) -> Relay:
-        """Signals can arrive while nodes are waited for."""
-        return EarlyRelay(self.watch, shares_terminal=False, say=self.say)
+    def attach(self, agent: Agent) -> None:
+        """Signals are for the command."""
+        super().attach(agent)
+        self.crew = Crew(
+            self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
+            self.on_message, self.on_lost,
+        )  # fmt: skip
 
     def welcome(self, index: int) -> dict[str, object]:
         """Return what a node is told: how long what runs there may take to end."""
-        return {"node_rank": index, "grace_s": self.watch.grace_s}
+        return {"node_rank": index, "grace_s": self.agent.watch.grace_s}
 
-    def start_all(self) -> None:
-        """Start the command."""
-        self.crew.has_begun = True
-        self.loop.timers.append(self.crew)
-        super().start_all()
+    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+        """Whether there is no command yet that a signal could be passed on to."""
+        forwarder = self.agent.forwarder
+        if not self.crew.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            forwarder.told = forwarder.told or number
+        return not self.crew.has_begun
 
     def on_message(self, node: Node, message: Mapping[str, object]) -> None:
         """A node was told a signal: it is for the whole job."""
         if message.get("is") == "told":
             number = wire.number(message, "number")
-            self.say(f"node {node.index} ({node.host}) was told {name_signal(number)}: for the whole job")
-            self.relay.pass_on(number, from_terminal=False)
+            self.agent.say(
+                f"node {node.index} ({node.host}) was told {name_signal(number)}: for the whole job"
+            )
+            self.agent.on_signal(number, from_terminal=False)
 
     def on_lost(self, node: Node) -> None:
         """A node's session is gone: experiments there will not end."""
         self.lost = True
-        self.say(f"node {node.index} ({node.host}) is lost: {node.reason}; ending the job")
-        self.stopper.begin(signal.SIGTERM)
+        self.agent.say(f"node {node.index} ({node.host}) is lost: {node.reason}; ending the job")
+        self.agent.target.stop(signal.SIGTERM)
 
     def finish(self) -> int:
         """Say how the job ended, and return its status."""
         status = super().finish()
-        return LOST if self.lost and self.relay.told is None else status
+        self.status = LOST if self.lost and self.agent.forwarder.told is None else status
+        return self.status
 
 
 def run_tuner(
     plan: Plan,
-    agent: Agent,
+    agent: Starter,
     fleet: Fleet,
     environ: Mapping[str, str],
     folder: str,
@@ -138,7 +132,9 @@ def run_tuner(
         environment["PATH"] = f"{commands}:{environment.get('PATH', os.defpath)}"
         child = Child(0, 0, told, environment, called=agent.engine)
         job = Job(name, tuple(lines), fleet.timeout_s)
-        return Tuner(child, path, plan.supervision, job, inherited, folder).run()
+        tuning = Agent(plan.supervision, Place(0), inherited, Tuner(job, folder), run_id=name)
+        tuning.take([child], [path])
+        return tuning.run()
     finally:
         shutil.rmtree(commands, ignore_errors=True)
 
@@ -208,7 +204,7 @@ def write_own(commands: str, argv: Sequence[str], fleet: Fleet) -> None:
     write_program(commands, "deepspeed", f'exec {shlex.join([*call, *address])} "$@"\n')
 
 
-def _no_pdsh(agent: Agent) -> Problem:
+def _no_pdsh(agent: Starter) -> Problem:
     return Problem(
         "pdsh-missing",
         f"{agent.argv[0]} --autotuning: experiments start their processes by pdsh, which is not on PATH",

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
-from launcher.failure.causes import Cause
-from launcher.failure.model import End, Verdict
+from launcher.failure.model import Cause, End, Verdict
 from launcher.mpi.wire import NUMBER_BITS
 from launcher.redact import printable, redact
 

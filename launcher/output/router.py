@@ -27,7 +27,7 @@ DRAIN_S = 5.0
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
-class Output:
+class OutputRouter:
     """All that the processes of one run write.
 
     Attributes:
@@ -239,6 +239,14 @@ class Output:
         self.screen.status(text.encode("utf-8", "replace"))
 
     # --- the end
+
+    def read_rest(self, index: int) -> None:
+        """Read what a process that has ended has left in its pipe for standard error."""
+        stream = self._errors.get(index)
+        if stream is not None and stream.fd in self._streams:
+            stream.catch_up()
+            self._note_hold(stream)
+            self._watch_backlog()
 
     def read_errors(self, index: int) -> bytes:
         """Return the last of what a process wrote to standard error, as far as we have seen it."""

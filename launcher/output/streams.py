@@ -105,14 +105,18 @@ class Stream:
         if self.hold_until_s is not None and now_s >= self.hold_until_s:
             self._pass_on_partial(_whole_characters(self._partial))
 
-    def finish(self) -> None:
-        """Pass on everything that was written before this call, ended lines or not."""
-        left = 0 if self._ended else FINISH_BYTES  # somebody who goes on writing must not keep us here
+    def catch_up(self) -> None:
+        """Read all that was written before this call."""
+        left = 0 if self._ended else FINISH_BYTES  # a process that goes on writing must not keep us here
         while left > 0:
             count = self._read()
             if not count:
                 break
             left -= count
+
+    def finish(self) -> None:
+        """Pass on everything that was written before this call, ended lines or not."""
+        self.catch_up()
         self._pass_on_partial(len(self._partial))
 
     def _read(self) -> int | None:

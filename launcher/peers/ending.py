@@ -5,15 +5,25 @@ from __future__ import annotations
 import time
 
 from launcher.errors import EXIT_NOT_READY
-from launcher.failure.causes import Cause
+from launcher.failure.arbiter import (
+    LOST,
+    PREEMPTED,
+    RANK,
+    REFUSED,
+    STALLED,
+    UNMET,
+    UNPROVEN,
+    Event,
+    FailureArbiter,
+)
+from launcher.failure.model import Cause
+from launcher.failure.reason import NEVER_MET_FIX
 from launcher.frozen import replace
 from launcher.peers import verdict as on_its_way
-from launcher.peers.court import LOST, PREEMPTED, RANK, REFUSED, STALLED, UNMET, UNPROVEN, Court, Event
 from launcher.peers.roll import FAREWELL_S
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import FIX
 from launcher.redact import printable
-from launcher.run.contact import FIX as NEVER_MET_FIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +71,7 @@ class Ending:
         tell_all: Callable[[Message], None],
         has_started: Callable[[], bool],
     ) -> None:
-        self.court = Court(shape.node_count)
+        self.court = FailureArbiter(shape.node_count)
         self.stop: Message | None = None
         self.over: Message | None = None
         self.settles_at: float | None = None

@@ -7,14 +7,14 @@ time travels as a failure of its own kind, which stops the job as others do.
 from __future__ import annotations
 
 from launcher.errors import EXIT_NOT_READY
-from launcher.peers.court import PREEMPTED
+from launcher.failure.arbiter import PREEMPTED
 from launcher.peers.hub import Hub
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.peers.together import Together
+    from launcher.cluster.node import ClusterNode
 
 KIND = "preemption"
 KIND_LENGTH, WORDS_LENGTH = 32, 400
@@ -22,12 +22,12 @@ LEFT_LIMIT_MS = 366 * 86_400_000
 """A year: no cloud announces so early, and every such time is a date."""
 
 
-def subscribe(together: Together) -> None:
+def subscribe(node: ClusterNode) -> None:
     """Hear of it from other nodes; on node 0, pass it on to all."""
-    channel = together.channel
+    channel = node.channel
     if isinstance(channel, Hub):
         channel.subscribers[KIND] = lambda rank, body: pass_on(channel, rank, body)
-    together.subscribers[KIND] = lambda body: hear_note(together, body)
+    node.subscribers[KIND] = lambda body: hear_note(node, body)
 
 
 def pass_on(hub: Hub, rank: int, body: object) -> None:
@@ -41,13 +41,13 @@ def pass_on(hub: Hub, rank: int, body: object) -> None:
     hub.broadcast(KIND, {"by": rank, "event": {**known, "left_ms": left_ms}})
 
 
-def tell(together: Together, kind: str, what: str, left_s: float, ends: bool) -> None:
+def tell(node: ClusterNode, kind: str, what: str, left_s: float, ends: bool) -> None:
     """Tell the other nodes what our cloud says of this machine; ``ends``: the job ends for it."""
     left_ms = int(left_s * 1000)
     if kind != DUE:
-        together.publish_note(KIND, {"kind": kind, "what": what[:WORDS_LENGTH], "left_ms": left_ms})
+        node.publish_note(KIND, {"kind": kind, "what": what[:WORDS_LENGTH], "left_ms": left_ms})
     elif ends:
-        together.tell_event(PREEMPTED, EXIT_NOT_READY, what, {"left_ms": left_ms})
+        node.tell_event(PREEMPTED, EXIT_NOT_READY, what, {"left_ms": left_ms})
 
 
 def read_left_s(message: dict[str, object]) -> float:
@@ -59,20 +59,20 @@ def read_left_s(message: dict[str, object]) -> float:
     return min(max(0, number(message, "left_ms")), LEFT_LIMIT_MS) / 1000
 
 
-def hear_note(together: Together, body: object) -> None:
+def hear_note(node: ClusterNode, body: object) -> None:
     """Node 0 has passed on what another node announces, or withdraws."""
     event = body.get("event") if isinstance(body, dict) else None
     if not isinstance(body, dict) or not isinstance(event, dict):
         return
-    if body.get("by") == together.shape.node_rank:
+    if body.get("by") == node.shape.node_rank:
         return  # it is our own
     try:
-        node, kind = number(body, "by"), text(event, "kind")
-        what = f"node {node}: {words(event, 'what', WORDS_LENGTH)}"
+        by, kind = number(body, "by"), text(event, "kind")
+        what = f"node {by}: {words(event, 'what', WORDS_LENGTH)}"
         left_s = read_left_s(event)
     except Garbled:
         return
-    if together.shape.keep_going:
-        together.say(f"preemption: {what}: {kind} (--keep-going: this node goes on)")
-    elif kind in (ANNOUNCED, WITHDRAWN) and together.has_begun:
-        together.respond(kind, what, left_s, node)
+    if node.shape.keep_going:
+        node.agent.say(f"preemption: {what}: {kind} (--keep-going: this node goes on)")
+    elif kind in (ANNOUNCED, WITHDRAWN) and node.has_begun:
+        node.agent.observers.respond(kind, what, left_s, by)

@@ -17,7 +17,7 @@ from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.peers.together import Together
+    from launcher.cluster.node import ClusterNode
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
@@ -149,15 +149,15 @@ class Questions:
         due: When `fire` has something to do.
     """
 
-    def __init__(self, together: Together) -> None:
+    def __init__(self, node: ClusterNode) -> None:
         """Listen."""
-        self._together = together
+        self._node = node
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
-        channel = together.channel
-        self._rounds = Rounds(channel, together.shape.node_count) if isinstance(channel, Hub) else None
-        together.subscribers[QUESTION] = self._on_question
-        together.subscribers[ANSWER] = self._on_answer
+        channel = node.channel
+        self._rounds = Rounds(channel, node.shape.node_count) if isinstance(channel, Hub) else None
+        node.subscribers[QUESTION] = self._on_question
+        node.subscribers[ANSWER] = self._on_answer
 
     def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
         """Ask all nodes.
@@ -172,25 +172,25 @@ class Questions:
             The number of the question, for `drop`.
         """
         self._last += 1
-        channel = self._together.channel
+        channel = self._node.channel
         if isinstance(channel, Link) and not channel.is_connected:
             self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
             return self._last
-        nodes = self._together.shape.node_count
+        nodes = self._node.shape.node_count
         rounds = -(-nodes // PACES[what].at_a_time)
         self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
-        self._together.publish_note(
+        self._node.publish_note(
             QUESTION, {"what": what, "number": self._last, "threads": more.get("threads") is True}
         )
         return self._last
 
     def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
         def give(answer: Message) -> None:
-            take({"node": self._together.shape.node_rank, "answer": answer})
+            take({"node": self._node.shape.node_rank, "answer": answer})
             take({"note": printable(note)})
             take({"over": True})
 
-        self._together.answer(what, more, give)
+        self._node.answer(what, more, give)
 
     def drop(self, question: int) -> None:
         """Nobody waits for the answers any more; those that come are not heard."""
@@ -201,7 +201,7 @@ class Questions:
         message = body if isinstance(body, dict) else {}
         what, number = message.get("what"), _number(message, "round")
         if what in PACES and number is not None:
-            self._together.answer(
+            self._node.answer(
                 what,
                 {"threads": message.get("threads") is True},
                 lambda answer: self._give(number, answer),
@@ -210,9 +210,9 @@ class Questions:
     def _give(self, number: int, answer: Message) -> None:
         """Tell node 0 what this node says."""
         try:
-            self._together.publish_note(ANSWER, {"round": number, "answer": answer})
+            self._node.publish_note(ANSWER, {"round": number, "answer": answer})
         except ValueError:  # longer than a frame may be: nobody is to wait for it until time is up
-            self._together.publish_note(ANSWER, {"round": number, "answer": {"error": TOO_LONG}})
+            self._node.publish_note(ANSWER, {"round": number, "answer": {"error": TOO_LONG}})
 
     def _on_answer(self, body: object) -> None:
         """Node 0 passes on what a node has said."""

@@ -6,6 +6,8 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
+from launcher.agent.agent import Agent, Place, widen_cpus
+from launcher.cluster.node import ClusterNode
 from launcher.environ import REHEARSED, is_loopback
 from launcher.errors import NotReady, Problem
 from launcher.host import Host
@@ -17,8 +19,6 @@ from launcher.peers.keys import make_key, name_job, read_token
 from launcher.peers.link import Link
 from launcher.peers.reach import ANYWHERE, find_reasons, is_reachable
 from launcher.peers.settings import Shape
-from launcher.peers.together import Together
-from launcher.process.execute import CPU_LIMIT
 from launcher.process.limits import raise_limit
 from launcher.process.ports import is_taken, port_taken
 from launcher.process.spawn import Child
@@ -53,7 +53,7 @@ def run_together(
         make_children: From a plan to the processes to start.
         replan: From another port of the rendezvous to the plan with it.
         environ: The environment that the launcher was started with.
-        checks: To be made beside the processes; see `launcher.run.supervise.supervise`.
+        checks: To be made beside the processes; see `launcher.agent.agent.Agent`.
 
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
@@ -62,19 +62,19 @@ def run_together(
     key, has_token = find_key(plan, peers, environ)
     hello = make_hello(plan, shape, command, environ)
 
-    def make_channel(together: Together) -> Hub | Link:
+    def make_channel(node: ClusterNode) -> Hub | Link:
         if shape.node_rank != 0:
-            return Link(key, shape, hello, together.loop, together.say, together.deliver)
-        return make_hub(plan, shape, hello, key, together, has_token=has_token)
+            return Link(key, shape, hello, node.agent.loop, node.agent.say, node.deliver)
+        return make_hub(plan, shape, hello, key, node, has_token=has_token)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt_port(plan, agreed.get("master_port"), replan))
 
     if plan.widen_cpus:
-        os.sched_setaffinity(0, range(CPU_LIMIT))
-    together = Together(shape, make_channel, make, plan.supervision, environ)
-    together.checks, together.command = checks, command
-    return together.run()
+        widen_cpus()
+    place = Place(shape.node_rank, shape.world_size)
+    node = ClusterNode(shape, make_channel, make)
+    return Agent(plan.supervision, place, environ, node, checks=checks, command=command).run()
 
 
 def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:
@@ -102,7 +102,7 @@ def make_hub(
     shape: Shape,
     hello: Mapping[str, object],
     key: bytes,
-    together: Together,
+    node: ClusterNode,
     *,
     has_token: bool,
 ) -> Hub:
@@ -113,7 +113,7 @@ def make_hub(
         shape: The job.
         hello: What node 0 says of itself.
         key: Of the job.
-        together: The supervisor whose channel it is.
+        node: Whose channel it is.
         has_token: Whether the key is that of a token.
 
     Raises:
@@ -121,16 +121,16 @@ def make_hub(
     """
     raise_limit(DOORS_MAX + shape.node_count)
     listener, port = open_listener(Host(), shape)
-    together.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
+    node.agent.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
     return Hub(
         listener,
         key,
         shape,
         {**hello, "mono_ns": 0},
-        together.loop,
-        together.say,
-        together.deliver,
-        lambda: agree(plan, together.say),
+        node.agent.loop,
+        node.agent.say,
+        node.deliver,
+        lambda: agree(plan, node.agent.say),
         lambda ranks: look_for(ranks, shape, port),
     )
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import time
 
+from launcher.core.signal import signal
 from launcher.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
-from launcher.failure.causes import Cause
-from launcher.failure.model import Verdict
+from launcher.failure.arbiter import LOST, Event
+from launcher.failure.model import Cause, Verdict
 from launcher.peers import verdict as on_its_way
-from launcher.peers.court import LOST, Event
 from launcher.peers.ending import LOST_FIX
 from launcher.peers.settings import Shape
 from launcher.peers.wire import text
-from launcher.process.signals import signal
 from launcher.process.spawn import Process
 from launcher.redact import printable, redact
 
@@ -27,7 +26,7 @@ def tell_event(kind: str, status: int, what: str, more: Message, add_ns: int) ->
     """Return that something ends the job.
 
     Args:
-        kind: See `launcher.peers.court`.
+        kind: See `launcher.failure.arbiter`.
         status: What it makes the job's status.
         what: In words.
         more: What belongs to its kind.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from launcher.failure.causes import Cause
-from launcher.failure.model import Death, End, Verdict, make_verdict
+from launcher.failure.arbiter import LOST, PREEMPTED, REFUSED, STALLED, UNMET, UNPROVEN, Event
+from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.verdict import make_verdict
 from launcher.mpi.verdicts import parse_cause, parse_ends, parse_record, render_record
 from launcher.mpi.wire import NUMBER_BITS
-from launcher.peers.court import LOST, PREEMPTED, REFUSED, STALLED, UNMET, UNPROVEN, Event
 from launcher.preemption.events import STATUS_WORDS
 from launcher.redact import printable, redact
 
@@ -114,7 +114,7 @@ def make_own(event: Event, host_name: str, world_size: int | None, started_ns: i
     """
     facts = event.facts or {}
     called = "" if facts else event.called or f"node {event.node}"
-    death = Death(
+    death = ProcessExit(
         rank=facts.get("rank", 0),
         local_rank=facts.get("local_rank", 0),
         pid=facts.get("pid", 0),

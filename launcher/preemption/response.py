@@ -7,18 +7,19 @@ import os
 import time
 from datetime import datetime, timezone
 
+from launcher.agent.report import describe_exit
+from launcher.core.signal import signal
 from launcher.errors import EXIT_NOT_READY
-from launcher.failure.causes import Cause
-from launcher.failure.model import Death, End, Verdict, make_verdict
+from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.verdict import make_verdict
 from launcher.host import Host
 from launcher.preemption.events import ANNOUNCED, FIX, MARGIN_S, STATUS_WORDS, WITHDRAWN
-from launcher.process.descendants import describe
-from launcher.process.signals import name_signal, signal
+from launcher.process.signals import name_signal
 from launcher.replace import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.run.supervise import Supervisor
+    from launcher.agent.agent import Agent
 
 REASON = "preempted"
 LEAST_GRACE_S = 3.0
@@ -37,15 +38,15 @@ def render_deadline(what: str, deadline: float) -> str:
 
 
 class Response:
-    """The part of a supervisor that deals with it; loaded when something is announced.
+    """The part of an agent that deals with it; loaded when something is announced.
 
     Attributes:
         has_begun: The processes have been told to end because of it, and nothing had failed before.
     """
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, agent: Agent) -> None:
         self.has_begun = False
-        self._supervisor = supervisor
+        self._agent = agent
         self._what = ""
         self._begun_ns = 0
         self._notices: dict[int | None, tuple[float, str]] = {}
@@ -70,13 +71,13 @@ class Response:
     def announce(self, what: str, left_s: float, node: int | None) -> None:
         """It will be so: the processes can read when."""
         self._note(what, left_s, node)
-        wait_s = max(0.0, left_s - self._supervisor.watch.grace_s - MARGIN_S)
+        wait_s = max(0.0, left_s - self._agent.watch.grace_s - MARGIN_S)
         self._say(f"{what}; {_when(left_s)}: {self._signal_name} in {wait_s:.0f} s unless it is withdrawn")
 
     def withdraw(self, what: str, node: int | None) -> None:
         """It will not be so; what was announced of other machines stands."""
         self._notices.pop(node, None)
-        path = self._supervisor.deadline_file
+        path = self._agent.deadline_file
         if self._notices:
             self._write()
         elif path is not None and os.path.exists(path):
@@ -85,56 +86,51 @@ class Response:
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
         """It is time: the signal, and no longer a grace than the machine lasts."""
-        supervisor = self._supervisor
-        running = len(supervisor.running)
-        if not running or supervisor.stopper.begun:
+        agent = self._agent
+        running = len(agent.group.running)
+        if not running or agent.group.stopper.begun:
             why = "the processes are ending already" if running else "nothing runs here any more"
             self._say(f"{what}; {_when(left_s)}: {why}")
             return False
         self._note(what, left_s, node)
         self.has_begun, self._what, self._begun_ns = True, what, time.time_ns()
-        grace_s = plan_grace(supervisor.watch.grace_s, left_s)
+        grace_s = plan_grace(agent.watch.grace_s, left_s)
         to = f"{self._signal_name} to {running} process{'es' if running > 1 else ''}"
         self._say(f"{what}; {_when(left_s)}: {to}, SIGKILL after {grace_s:.0f} s")
-        supervisor.stopper.grace_s = grace_s
-        supervisor.stopper.begin(self._number)
+        agent.group.stopper.grace_s = grace_s
+        agent.group.stopper.begin(self._number)
         return True
-
-    def finish(self) -> int:
-        """Say how it ended, on a job of this node alone, and return the status."""
-        self._supervisor.loop.guard(lambda: self._supervisor.publish(self.make_verdict(), shown=True))
-        return EXIT_NOT_READY
 
     def make_verdict(self) -> Verdict:
         """Return the verdict: the machine is why, whatever the processes have made of the signal."""
-        supervisor = self._supervisor
-        node = supervisor.node.node_rank or 0
-        ours = Death(0, 0, os.getpid(), EXIT_NOT_READY, self._begun_ns, called=f"node {node}")
+        agent = self._agent
+        node = agent.place.node_rank or 0
+        ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, self._begun_ns, called=f"node {node}")
         verdict = make_verdict(
             ours,
-            [one.death(b"") for one in supervisor.ended],
+            [describe_exit(agent, one) for one in agent.group.ended],
             host_name=Host().hostname(),
-            node_rank=supervisor.node.node_rank,
-            world_size=supervisor.node.world_size,
-            attempt=supervisor.attempt,
-            started_ns=supervisor.started_ns,
+            node_rank=agent.place.node_rank,
+            world_size=agent.place.world_size,
+            attempt=agent.attempt,
+            started_ns=agent.started_ns,
             told=None,
             causes=[Cause("preempted", self._what, FIX, True)],
-            leftovers=[describe(pid) for pid in supervisor.find_survivors()],
+            leftovers=agent.group.describe_survivors(),
         )
         return Verdict(**{**vars(verdict), "first": End(**{**vars(verdict.first), "status": STATUS_WORDS})})
 
     @property
     def _number(self) -> int:
         """What ``--signal-map`` makes of SIGTERM."""
-        return dict(self._supervisor.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
+        return dict(self._agent.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
 
     @property
     def _signal_name(self) -> str:
         return name_signal(self._number)
 
     def _say(self, text: str) -> None:
-        self._supervisor.say(f"preemption: {text}")
+        self._agent.say(f"preemption: {text}")
 
     def _note(self, what: str, left_s: float, node: int | None) -> None:
         self._notices[node] = (time.time() + left_s, what)
@@ -142,7 +138,7 @@ class Response:
 
     def _write(self) -> None:
         """Write what comes first of all that is announced."""
-        path = self._supervisor.deadline_file
+        path = self._agent.deadline_file
         if path is None:
             return
         deadline, what = min(self._notices.values())

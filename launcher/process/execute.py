@@ -6,8 +6,8 @@ import os
 import sys
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
+from launcher.core.signal import signal
 from launcher.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
-from launcher.process.signals import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

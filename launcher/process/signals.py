@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.signal import signal
 from launcher.flag_values import NOT_PASSED_ON
 from launcher.process.kernel import open_signal_file, pack_signals, set_mask
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import signal
 
 NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)
 ENDING = (signal.SIGTERM, signal.SIGINT)
@@ -43,7 +40,7 @@ def release() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _mask_at_start)
 
 
-class Watched:
+class SignalFile:
     """The signals that are for us: blocked, and read from a descriptor.
 
     A blocked signal that is ignored (nohup, a background job of a script) would still be delivered:
@@ -86,6 +83,3 @@ def name_signal(number: int) -> str:
         return with_names.Signals(number).name
     except ValueError:
         return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"signal {number}"
-
-
-__all__ = ["signal"]

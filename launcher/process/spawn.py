@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from errno import EINVAL
 
+from launcher.core.signal import signal
 from launcher.errors import NotReady, Problem
 from launcher.frozen import frozen
 from launcher.model import Route
 from launcher.process.execute import keep_to
 from launcher.process.kernel import die_with_parent
-from launcher.process.signals import Watched, name_signal, signal
+from launcher.process.signals import SignalFile, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Changes = tuple[tuple[str, str | None], ...]
-    from launcher.failure.model import Death
 
 CANNOT_EXECUTE = 126
+READ_BYTES = 4096
 
 
 @frozen
@@ -108,12 +109,13 @@ def change_environ(changes: Iterable[tuple[str, str | None]]) -> None:
             os.putenv(name, value)
 
 
-class Refusals:
-    """A pipe that closes itself at exec: who could not exec says why, silence means that all could."""
+class ExecErrors:
+    """A pipe that closes itself at exec: what cannot exec says why, silence means that all could."""
 
     def __init__(self) -> None:
         self.fd, self.writing = os.pipe()  # both close on exec
         os.set_blocking(self.fd, False)
+        self._rest = b""
 
     def close_writing(self) -> None:
         """After the last fork: from now on the end of the pipe is the end of the last exec."""
@@ -126,11 +128,12 @@ class Refusals:
     def read(self) -> tuple[list[tuple[int, int]], bool]:
         """Return (index, errno) of those that could not, and whether that was all."""
         try:
-            data = os.read(self.fd, 4096)
+            data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
             return [], False
-        lines = [line.split() for line in data.splitlines()]
-        return [(int(index), int(number)) for index, number in lines], not data
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        pairs = [line.split() for line in lines]
+        return [(int(index), int(number)) for index, number in pairs], not data
 
 
 def start(
@@ -138,8 +141,8 @@ def start(
     child: Child,
     path: str,
     streams: Streams,
-    watched: Watched,
-    refusals: Refusals,
+    signals: SignalFile,
+    errors: ExecErrors,
     *,
     own_group: bool,
 ) -> int:
@@ -165,10 +168,10 @@ def start(
                 os.dup2(fd, number)
         if child.cpus:
             keep_to(child.cpus)
-        watched.reset()
+        signals.reset()
         os.execv(path, child.argv)
     except Exception as error:
-        refusals.write(index, getattr(error, "errno", None) or EINVAL)
+        errors.write(index, getattr(error, "errno", None) or EINVAL)
     finally:
         os._exit(CANNOT_EXECUTE)
 
@@ -188,17 +191,15 @@ class Process:
         code: As `os.waitstatus_to_exitcode` has it, None while it runs.
         ended_ns: When the kernel told of its end, nanoseconds since 1970.
         passed_on: The last signal that was passed on to it.
-        error_file: Where it says why it fails.
     """
 
-    def __init__(self, child: Child, pid: int, error_file: str | None) -> None:
+    def __init__(self, child: Child, pid: int) -> None:
         self.child = child
         self.pid = pid
         self.pidfd: int | None = None
         self.code: int | None = None
         self.ended_ns = 0
         self.passed_on: int | None = None
-        self.error_file = error_file
 
     @property
     def name(self) -> str:
@@ -216,19 +217,3 @@ class Process:
         """How it has ended, in words."""
         code = self.code or 0
         return f"exited with status {code}" if code >= 0 else f"was ended by {name_signal(-code)}"
-
-    def death(self, stderr: bytes) -> Death:
-        """Return what is known about its end; ``stderr``: the last of what it has written there."""
-        from launcher.failure.model import Death
-
-        return Death(
-            rank=self.child.rank,
-            local_rank=self.child.local_rank,
-            pid=self.pid,
-            code=self.code or 0,
-            ended_ns=self.ended_ns,
-            stderr=stderr,
-            error_file=self.error_file,
-            asked=self.passed_on,
-            called=self.child.called,
-        )

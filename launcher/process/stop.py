@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.core.signal import signal
 from launcher.process.descendants import find_children, find_descendants, is_alive
-from launcher.process.signals import send, signal
+from launcher.process.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 The kernel ends the processes themselves (`launcher.process.kernel.die_with_parent`), but what they have
 started would go on and hold its GPU. So a fork of the launcher waits at the end of a pipe. When the
-pipe closes, nobody has said good-bye: it kills the process groups that it was told of, and whatever
+pipe closes, no good-bye was said: it kills the process groups that it was told of, and whatever
 carries this run's mark in its environment, wherever it has gone since.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 
+from launcher.core.signal import signal
 from launcher.process.kernel import set_name
-from launcher.process.signals import send, signal
+from launcher.process.signals import send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,15 +22,15 @@ MARK = "LAUNCHER_RUN_ID"
 """Variable that names one run of a launcher, and before it those runs that this one is a part of."""
 NESTED_MAX = 8
 """A job that submits its successor hands its environment down without end."""
-NAME = "launcher-guard"
+NAME = "launcher-watch"
 DESCRIPTORS = 4096
 """How many are looked at where nobody tells which are open."""
 PASSES = 20
 """A process that forks while we look may be missed once, not so often."""
 
 
-class Guardian:
-    """The guardian of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
+class Watchdog:
+    """The watchdog of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
     def __init__(self, run_id: str, clean_up: Callable[[], None]) -> None:
         """Fork it; ``clean_up`` is what the launcher would have done at its end.
@@ -100,19 +101,18 @@ def _guard(fd: int, run_id: bytes) -> None:
     groups: set[int] = set()
     for number in map(int, told.split()):
         (groups.add if number > 0 else groups.discard)(abs(number))
-    killed = 0
     for group in groups:
-        killed += send(-group, signal.SIGKILL)
+        send(-group, signal.SIGKILL)
     for _ in range(PASSES):
-        found = [pid for pid in find_marked(run_id) if not is_guardian(pid)]
-        killed += sum(send(pid, signal.SIGKILL) for pid in found)
+        found = [pid for pid in find_marked(run_id) if not is_watchdog(pid)]
+        for pid in found:
+            send(pid, signal.SIGKILL)
         if not found:
             break
-    if killed:
-        try:  # noqa: SIM105
-            os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
-        except OSError:
-            pass  # whoever has read what we write was killed, too
+    try:  # noqa: SIM105
+        os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
+    except OSError:
+        pass  # what has read our words was killed, too
 
 
 def close_others(kept: Iterable[int]) -> None:
@@ -151,8 +151,8 @@ def find_marked(run_id: bytes) -> list[int]:
     return found
 
 
-def is_guardian(pid: int) -> bool:
-    """Whether a process is somebody's guardian: it has its own to clean up, and ends by itself then."""
+def is_watchdog(pid: int) -> bool:
+    """Whether a process is somebody's watchdog: it has its own to clean up, and ends by itself then."""
     try:
         with open(f"/proc/{pid}/comm", encoding="ascii", errors="replace") as file:
             return file.read().rstrip("\n") == NAME

@@ -136,7 +136,7 @@ class Fleet:
     def await_empty(self, *nodes: Node) -> None:
         """Fail where something runs on these nodes (by default all) once their launchers have ended.
 
-        A guardian, a daemon of mpirun and what they leave to be reaped end after the launcher itself.
+        A watchdog, a daemon of mpirun and what they leave to be reaped end after the launcher itself.
         """
         asked = nodes or self.cluster.nodes
         deadline = time.monotonic() + 15.0

@@ -82,7 +82,7 @@ def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
 
 
 def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
-    """Send a signal to a process of a node: a rank's launcher has a guardian, a prted its own parent."""
+    """Send a signal to a process of a node: a rank's launcher has a watchdog, a prted its own parent."""
     index = -1 if "prted -" in marks else 0
     run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")
 

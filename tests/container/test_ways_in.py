@@ -58,7 +58,7 @@ def show(podman: Podman) -> str:
 
 
 def launchers(seen: dict[str, dict[str, list[str]]]) -> list[int]:
-    """Return the process ids of launchers; its guardian is called by another name, but by the same words."""
+    """Return the process ids of launchers; its watchdog is called by another name, but by the same words."""
     words = {int(pid): line for pid, line in seen["lines"].items()}
     return [pid for pid, line in words.items() if OURS in line]
 

@@ -112,12 +112,12 @@ class Job:
         found = {pid: re.search(rb"\0RANK=(\d+)\0", read(f"/proc/{pid}/environ")) for pid in self.children()}
         return {int(rank[1]): pid for pid, rank in found.items() if rank}
 
-    def guardian(self) -> int:
-        """Wait for the guardian; return its pid."""
-        wait_for(lambda: self._guardians(), "there is a guardian")
-        return self._guardians()[0]
+    def watchdog(self) -> int:
+        """Wait for the watchdog; return its pid."""
+        wait_for(lambda: self._watchdogs(), "there is a watchdog")
+        return self._watchdogs()[0]
 
-    def _guardians(self) -> list[int]:
+    def _watchdogs(self) -> list[int]:
         return [pid for pid in self.children() if read(f"/proc/{pid}/comm") == f"{GUARDIAN}\n".encode()]
 
     def children(self) -> list[int]:

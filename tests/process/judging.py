@@ -12,11 +12,13 @@ import subprocess
 import sys
 import time
 
-from launcher.failure.causes import find_causes, read_counters
-from launcher.failure.model import Death, make_verdict
+from launcher.failure.causes import find_causes
+from launcher.failure.counters import read_counters
+from launcher.failure.model import ProcessExit
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.failure.stderr import STDERR_BYTES
+from launcher.failure.verdict import make_verdict
 from launcher.host import Host
 
 
@@ -30,7 +32,7 @@ def main() -> None:
     child = subprocess.Popen(sys.argv[1:], stderr=subprocess.PIPE)
     _, stderr = child.communicate()
     error_file = os.environ.get("TORCHELASTIC_ERROR_FILE")
-    death = Death(0, 0, child.pid, child.returncode, time.time_ns(), stderr[-STDERR_BYTES:], error_file)
+    death = ProcessExit(0, 0, child.pid, child.returncode, time.time_ns(), stderr[-STDERR_BYTES:], error_file)
     verdict = make_verdict(
         death,
         (),

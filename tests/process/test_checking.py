@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.observers.preflight import Preflight
 from launcher.process.loop import Loop
-from launcher.run.checking import Checking
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
@@ -33,7 +33,7 @@ RANK_OF_MPIRUN = {
 PROGRAM = """
 import os, sys, time
 from launcher.model import Route, Supervision
-from launcher.run import checking
+from launcher.observers import preflight
 from launcher.process.spawn import Child
 from launcher.run.supervise import Node, supervise
 
@@ -228,7 +228,7 @@ def test_what_was_found_when_the_job_ends_is_said() -> None:
         return ("check: one", "check: two")
 
     loop = Loop(said.append)
-    checking = Checking(look, loop, said.append)
+    checking = Preflight(look, loop, said.append)
     try:
         wait_for(lambda: checking.pid is not None and is_gone(checking.pid), "the check has ended")
         checking.end()

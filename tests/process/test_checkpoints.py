@@ -277,7 +277,7 @@ def training_below(pid: int) -> list[int]:
     found = []
     for child in children_of(pid):
         words = Path(f"/proc/{child}/cmdline").read_bytes().split(b"\0")
-        if TRAIN.encode() in words and b"launcher" not in words:  # the launcher's guardian is its fork
+        if TRAIN.encode() in words and b"launcher" not in words:  # the launcher's watchdog is its fork
             found.append(child)
         found += training_below(child)
     return sorted(found)

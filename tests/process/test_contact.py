@@ -232,7 +232,7 @@ def test_a_mapped_address_is_the_same_as_its_own(tmp_path: Path) -> None:
     """A server on IPv6 that takes IPv4: the kernel shows one end in each table."""
     program = """
 import socket
-from launcher.run.connections import find_pairs, read_table
+from launcher.observers.connections import find_pairs, read_table
 server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
 client = socket.create_connection(("127.0.0.1", server.getsockname()[1]))
 print(len(find_pairs(read_table())))

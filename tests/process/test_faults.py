@@ -107,7 +107,7 @@ def test_two_fail_at_once(first: int, tmp_path: Path, hold: Hold) -> None:
     """The kernel's order counts, also where the launcher stands still while both end."""
     for _ in range(10):
         job = Job(tmp_path, "--nproc-per-node", "4", "--", "sleep", "600")
-        ranks, _ = job.ranks(4), job.guardian()  # which is forked when all of them are watched
+        ranks, _ = job.ranks(4), job.watchdog()  # which is forked when all of them are watched
         os.kill(job.launcher.pid, signal.SIGSTOP)
         wait_until_stopped(job.launcher.pid)
         for rank in (first, 4 - first):
@@ -308,20 +308,20 @@ def test_sigterm_and_one_hangs(tmp_path: Path, hold: Hold) -> None:
 
 
 def test_the_launcher_crashes(tmp_path: Path, hold: Hold) -> None:
-    """A SIGSEGV of its own: its guardian takes the processes along, and says so."""
+    """A SIGSEGV of its own: its watchdog takes the processes along, and says so."""
     job = Job(tmp_path, *TWO, "--", "sleep", "600", before=("prlimit", "--core=0:0"))
-    ranks, _ = job.ranks(2), job.guardian()
+    ranks, _ = job.ranks(2), job.watchdog()
     job.kill(job.launcher.pid, signal.SIGSEGV)
     hold(job.end())
     for pid in ranks.values():
         wait_until_gone(pid)
 
 
-def test_launcher_and_guardian_are_killed(tmp_path: Path, hold: Hold) -> None:
+def test_launcher_and_watchdog_are_killed(tmp_path: Path, hold: Hold) -> None:
     """Both by SIGKILL, at once: the kernel ends the processes, by their parent-death signal."""
     job = Job(tmp_path, *TWO, "--", "sleep", "600")
-    ranks, guardian = job.ranks(2), job.guardian()
-    job.kill(guardian)
+    ranks, watchdog = job.ranks(2), job.watchdog()
+    job.kill(watchdog)
     job.kill(job.launcher.pid)
     outcome = job.end()
     hold(outcome)
@@ -329,11 +329,11 @@ def test_launcher_and_guardian_are_killed(tmp_path: Path, hold: Hold) -> None:
         wait_until_gone(pid)
 
 
-def test_the_guardian_is_killed(tmp_path: Path, hold: Hold) -> None:
+def test_the_watchdog_is_killed(tmp_path: Path, hold: Hold) -> None:
     """It is said, and changes neither the job nor its status."""
     job = Job(tmp_path, *TWO, "--", "sleep", "600")
     ranks = job.ranks(2)
-    os.kill(job.guardian(), signal.SIGKILL)
+    os.kill(job.watchdog(), signal.SIGKILL)
     wait_for(lambda: sorted(job.children()) == sorted(ranks.values()), "the launcher has noticed")
     job.kill(ranks[1])
     hold(job.end())
@@ -385,7 +385,7 @@ def test_no_more_processes(tmp_path: Path, hold: Hold) -> None:
 
 
 @pytest.mark.root
-def test_no_process_for_the_guardian(tmp_path: Path, hold: Hold) -> None:
+def test_no_process_for_the_watchdog(tmp_path: Path, hold: Hold) -> None:
     """The limit is just enough for what was asked for: the job runs."""
     words = ("--nproc-per-node", "4", "--", sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.3)")
     hold(Job(tmp_path, *words, before=limit_processes(5)).end())

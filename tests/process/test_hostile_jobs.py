@@ -101,7 +101,7 @@ def test_sigterm_is_passed_on_without_proc() -> None:
         pytest.skip(f"no mount namespaces here: {done.stderr.strip()}")
     assert done.returncode == 5, done.stderr
     assert text.count("heard") == 2
-    assert "guardian" not in done.stderr
+    assert "watchdog" not in done.stderr
 
 
 def test_a_launcher_inside_of_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:

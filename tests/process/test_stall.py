@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from launcher.hook import STACK_SIGNAL, STACKS_NAME
+from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
-from launcher.run.stall import Stall
 from launcher.stacks.inquiry import Inquiry
 from launcher.stacks.spy import find_py_spy
 from tests.process.starting import DEADLINE_S, clean_environ
@@ -56,14 +56,14 @@ class Job:
         self.processes.append(process)
         return process.pid
 
-    def watch(self, **options: object) -> Stall:
+    def watch(self, **options: object) -> StallDetector:
         """Begin to watch, once every process has written its line."""
         for process in self.processes:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"
         self.last_output = time.monotonic()
         chosen = {"stacks_folder": str(self.folder), "stop": None, "started": self.last_output, **options}
-        return Stall(
+        return StallDetector(
             STALL_S,
             lambda: [(rank, process.pid) for rank, process in enumerate(self.processes)],
             lambda: self.last_output,
@@ -88,7 +88,7 @@ class Job:
             process.stdout.close()
 
 
-def drive(stall: Stall, until: Callable[[], bool]) -> None:
+def drive(stall: StallDetector, until: Callable[[], bool]) -> None:
     """Do what the launcher's loop does, until something has happened."""
     deadline = time.monotonic() + DEADLINE_S
     while not until():
@@ -283,7 +283,7 @@ class Clock:
     def __init__(self, gauge: Gauge | None = None) -> None:
         self.stalls: list[float] = []
         self.now = self.output = 0.0
-        self.stall = Stall(
+        self.stall = StallDetector(
             100, self.ask, lambda: self.output, lambda text: None, None, None, started=0.0, gpus=gauge
         )
 

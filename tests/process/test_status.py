@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.status import coming
-from launcher.status.coming import is_coming
-from launcher.status.desk import CALLERS_MAX, QUESTION_LIMIT_BYTES
+from launcher.control import coming
+from launcher.control.coming import is_coming
+from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
 from tests.process.asking import Asked, read_all
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
@@ -385,7 +385,7 @@ def test_a_question_without_end_is_hung_up_on(job: Asked) -> None:
 
 def test_who_says_nothing_is_hung_up_on_and_too_many_are_turned_away(job: Asked) -> None:
     """They keep others out for five seconds at most."""
-    many = [job.connect() for _ in range(CALLERS_MAX + 4)]
+    many = [job.connect() for _ in range(CLIENTS_MAX + 4)]
     wait_for(lambda: read_all(many[-1]) == b"", "the last one is turned away")
     for one in many:
         assert read_all(one) == b""
@@ -449,7 +449,7 @@ def test_the_socket_goes_with_the_job(job: Asked) -> None:
     path = job.path
     os.kill(job.launcher.pid, signal.SIGKILL)
     job.launcher.communicate(timeout=20)
-    wait_for(lambda: not os.path.exists(path), "the guardian has removed it")
+    wait_for(lambda: not os.path.exists(path), "the watchdog has removed it")
 
 
 # --- right after the start

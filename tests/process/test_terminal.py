@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.run.relay import reads_keys
+from launcher.agent.forwarder import reads_keys
 from tests.process.looking import pending, wait_for
 from tests.process.starting import clean_environ
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.failure.causes import Cause, Counters, find_causes
-from launcher.failure.model import Death
+from launcher.failure.causes import find_causes
+from launcher.failure.counters import Counters
+from launcher.failure.model import Cause, ProcessExit
 from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
 from tests.process.starting import clean_environ
@@ -223,7 +224,7 @@ def test_a_real_lost_peer_of_gloo(how: str) -> None:
     quiet = Counters(oom_kill=0, events_file="/sys/fs/cgroup/memory.events")
     found: list[tuple[Cause, ...]] = []
     for rank, (process, stderr) in enumerate(zip(processes, said, strict=True)):
-        death = Death(rank, rank, process.pid, process.returncode, 0, stderr)
+        death = ProcessExit(rank, rank, process.pid, process.returncode, 0, stderr)
         found.append(find_causes(death, quiet, Host("/nonexistent"), quiet))
     for rank in (0, 2):
         assert [(one.code, one.consequence) for one in found[rank]] == [("gloo-peer-lost", True)], said[rank]

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.failure.causes import Cause, Counters, ended_by, find_causes, read_counters
-from launcher.failure.model import Death
+from launcher.failure.causes import ended_by, find_causes
+from launcher.failure.counters import Counters, read_counters
+from launcher.failure.model import Cause, ProcessExit
 from launcher.failure.symptoms import SYMPTOMS
 from launcher.host import Host
 from launcher.sizes import say_size
@@ -30,9 +31,11 @@ QUIET = Counters(oom_kill=0, limit_hits=0, events_file="/sys/fs/cgroup/memory.ev
 GIB = 1 << 30
 
 
-def death(code: int, stderr: str = "", asked: int | None = None, error_file: str | None = None) -> Death:
+def death(
+    code: int, stderr: str = "", asked: int | None = None, error_file: str | None = None
+) -> ProcessExit:
     """Return a process that ended so."""
-    return Death(0, 0, 1, code, 0, stderr.encode(), error_file, asked)
+    return ProcessExit(0, 0, 1, code, 0, stderr.encode(), error_file, asked)
 
 
 def raised(message: str) -> str:
@@ -634,7 +637,7 @@ def test_whatever_is_known_nothing_raises(
     code: int, asked: int | None, stderr: bytes, before: Counters, now: Counters
 ) -> None:
     """Any status, any words, any counters: causes that can be shown, consequences last."""
-    found = find_causes(Death(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, NOBODY, now)
+    found = find_causes(ProcessExit(0, 0, 1, code, 0, stderr, "/dev/null", asked), before, NOBODY, now)
     assert [cause.consequence for cause in found] == sorted(cause.consequence for cause in found)
     assert all(cause.what.isprintable() for cause in found)
 

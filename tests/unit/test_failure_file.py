@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.failure.causes import Cause
+from launcher.failure.model import Cause
 from launcher.failure.record import (
     IN_PLACE_BYTES,
     default_failure_file,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.failure.causes import Cause
+from launcher.failure.model import Cause
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.mpi import session_folder, wire

@@ -15,12 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import NotReady, UsageError
+from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
 from launcher.flags import FRAMEWORKS
 from launcher.host import Host
 from launcher.model import Allocation, Scope
 from launcher.options import read_options
 from launcher.peers import verdict as on_its_way
-from launcher.peers.court import LOST, RANK, Court, Event
 from launcher.peers.facts import read_facts
 from launcher.peers.hello import TEXTS_KEPT, read_hello
 from launcher.peers.keys import make_key, name_job, read_token
@@ -320,7 +320,7 @@ def record(*, consequence: bool) -> dict[str, object]:
 
 def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() -> None:
     """Times are node 0's."""
-    court = Court(3)
+    court = FailureArbiter(3)
     assert court.report(fail(2, 200)) and court.report(fail(1, 100, status=9))
     assert not court.report(fail(1, 50))
     assert (court.find_first(), court.status()) == (fail(1, 100, status=9), 9)
@@ -328,7 +328,7 @@ def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() ->
 
 def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
     """SIGTERM from us is no failure of its own."""
-    court = Court(2)
+    court = FailureArbiter(2)
     court.report(fail(0, 100, asked=True))
     assert court.find_first() == fail(0, 100, asked=True)
     court.report(fail(1, 300))
@@ -337,7 +337,7 @@ def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
 
 def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
     """A process closes its connections some time before it ends."""
-    court = Court(2)
+    court = FailureArbiter(2)
     court.report(fail(0, 100))
     court.report(fail(1, 150))
     court.end(0, 1, record(consequence=True))
@@ -347,7 +347,7 @@ def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
 
 def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
     """It is missed ten seconds after its last word, which was the earlier."""
-    court = Court(2)
+    court = FailureArbiter(2)
     court.report(fail(0, 1000))
     court.end(0, 1, record(consequence=True))
     assert court.open_nodes() == [1]
@@ -359,12 +359,12 @@ def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
 
 def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
     """Platforms end the containers of a job that has failed."""
-    court = Court(2)
+    court = FailureArbiter(2)
     court.report(fail(0, 1000, status=3))
     court.end(0, 3, record(consequence=False))
     court.report(Event(1, LOST, 900 * MS, 75))
     assert court.status() == 3
-    court = Court(2)
+    court = FailureArbiter(2)
     court.report(fail(0, 9000, status=3))
     court.end(0, 3, record(consequence=False))
     court.report(Event(1, LOST, 900 * MS, 75))
@@ -373,7 +373,7 @@ def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
 
 def test_a_node_that_has_ended_cannot_be_lost() -> None:
     """It has said all that it had to say."""
-    court = Court(2)
+    court = FailureArbiter(2)
     court.end(1, 0, None)
     assert not court.report(Event(1, LOST, 5, 75))
     assert (court.open_nodes(), court.status()) == ([0], 0)

@@ -281,7 +281,7 @@ def test_each_node_has_its_own_deadline_and_the_first_counts(tmp_path: Path) -> 
 
 
 class Announced:
-    """What of a supervisor hears of machines that will be taken back; the real one would start a job."""
+    """What of an agent hears of machines that will be taken back; the real one would start a job."""
 
     watch = Supervision()
 
@@ -295,13 +295,14 @@ class Announced:
 
 
 class Listener:
-    """What of a supervisor hears notes; the real one would start a job."""
+    """What of a node hears notes, of its agent and its observers; real ones would start a job."""
 
     has_begun = True
     shape = Shape(0, 2, 2, "10.0.0.4", (6106,))
 
     def __init__(self) -> None:
         self.heard: list[tuple[str, str, float]] = []
+        self.agent = self.observers = self
 
     def respond(self, kind: str, what: str, left_s: float, node: int) -> None:
         """Remember it."""

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
+from launcher.control.processes import Seen, Table, parse_stat
+from launcher.control.render import render_text as render_stacks
+from launcher.control.stacks import LIMIT_BYTES, pack, unpack
+from launcher.control.table import make_view, render_json, render_text, with_cpu
 from launcher.options import read_options
 from launcher.peers.hub import Hub
 from launcher.peers.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.peers.wire import FRAME_LIMIT_BYTES
 from launcher.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
-from launcher.status.node import ANSWER_LIMIT_BYTES, shorten
-from launcher.status.processes import Seen, Table, parse_stat
-from launcher.status.render import render_text as render_stacks
-from launcher.status.stacks import LIMIT_BYTES, pack, unpack
-from launcher.status.table import make_view, render_json, render_text, with_cpu
 
 Message = dict[str, Any]
 GIB = 1 << 30

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.failure.causes import Cause
-from launcher.failure.model import Death, Verdict, describe_end, make_verdict
+from launcher.failure.model import Cause, ProcessExit, Verdict
+from launcher.failure.reason import STALLED, Reason
 from launcher.failure.record import render_json
 from launcher.failure.report import SCREEN_LINES, name_ranks, render_text
+from launcher.failure.verdict import describe_end, make_verdict
 from tests.unit.platforms_model import deterministic
 
 START = 1_790_000_000_000_000_000
@@ -34,15 +35,17 @@ ValueError: no
 SECRET = "hf_" + "aB3" * 11
 
 
-def dead(rank: int, code: int, after_s: float = 0.0, stderr: str = "", asked: int | None = None) -> Death:
+def dead(
+    rank: int, code: int, after_s: float = 0.0, stderr: str = "", asked: int | None = None
+) -> ProcessExit:
     """Return a process that ended so long after second 83.214."""
     ended = START + int((83.214 + after_s) * 1e6) * 1000
-    return Death(rank, rank % 8, 4711 + rank, code, ended, stderr.encode(), None, asked)
+    return ProcessExit(rank, rank % 8, 4711 + rank, code, ended, stderr.encode(), None, asked)
 
 
 def judge(
-    first: Death,
-    others: Sequence[Death] = (),
+    first: ProcessExit,
+    others: Sequence[ProcessExit] = (),
     causes: Sequence[Cause] = (),
     told: str | None = None,
     leftovers: Sequence[str] = (),
@@ -169,7 +172,7 @@ def test_a_job_that_the_launcher_ended_because_it_stalled() -> None:
         started_ns=START,
         told=None,
         causes=(),
-        reason="stalled: no output for 600 s",
+        reason=Reason(STALLED, "stalled: no output for 600 s"),
     )
     lines = render_text(verdict).splitlines()
     assert lines[0] == "launcher: rank 1 ended first: it was ended by SIGTERM, which the launcher sent"
@@ -217,7 +220,7 @@ def test_nothing_known_is_said_so() -> None:
 
 def test_a_node_that_was_lost_has_no_pid() -> None:
     """Zero would send people to look for a process."""
-    lost = Death(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
+    lost = ProcessExit(0, 0, 0, 75, START + SECOND, b"", None, None, "node 1")
     assert "  where: host gpu-0, node 0, 1.000 s after the start\n" in render_text(judge(lost))
 
 
@@ -252,7 +255,7 @@ def test_a_rank_that_was_only_stopped_is_not_blamed(stderr: str) -> None:
 
 def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
     """Host names, leftovers and notes come from outside, too."""
-    first = Death(0, 0, 1, 1, START, b"\x1b]0;pwned\x07\x1b[2Jhi\xff\x00", "/dev\x1b[2J")
+    first = ProcessExit(0, 0, 1, 1, START, b"\x1b]0;pwned\x07\x1b[2Jhi\xff\x00", "/dev\x1b[2J")
     verdict = judge(first, leftovers=["\x1b[2J"], host_name="a\x1b[2Jb")
     for text in (render_text(verdict), render_json(verdict)):
         assert all(line.isprintable() for line in text.splitlines())
@@ -386,7 +389,7 @@ def test_retryable_is_that_of_the_first_cause() -> None:
 @given(
     deaths=st.lists(
         st.builds(
-            Death,
+            ProcessExit,
             rank=st.integers(-1, 1 << 40),
             local_rank=st.integers(-1, 4096),
             pid=st.integers(-1, 1 << 22),
@@ -402,7 +405,7 @@ def test_retryable_is_that_of_the_first_cause() -> None:
     told=st.one_of(st.none(), st.sampled_from([signal.SIGTERM.name, "SIGUSR1"])),
     name=st.text(max_size=20),
 )
-def test_whatever_happened_it_can_be_shown(deaths: list[Death], told: str | None, name: str) -> None:
+def test_whatever_happened_it_can_be_shown(deaths: list[ProcessExit], told: str | None, name: str) -> None:
     """Clocks that jump, ranks that cannot be, words that are none: a screen and a record, always."""
     verdict = judge(deaths[0], deaths[1:], [PYTHON], told, [name], name)
     assert all(line.isprintable() for line in render_text(verdict).splitlines())

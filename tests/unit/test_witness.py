@@ -10,9 +10,9 @@ from typing import IO
 import pytest
 
 from launcher.model import Network, Proof
+from launcher.observers import nccl_log as witness
+from launcher.observers.nccl_log import KEPT_BYTES, LINE_BYTES, NcclLogWatcher
 from launcher.process.loop import Loop
-from launcher.run import witness
-from launcher.run.witness import KEPT_BYTES, LINE_BYTES, Witness
 
 SOCKETS = (
     "h:1:1 [0] NCCL INFO NET/Socket : Using [0]eth0:10.0.0.4<0>\nh:1:1 [0] NCCL INFO Using network Socket\n"
@@ -30,7 +30,7 @@ class Listening:
         self.ended: list[tuple[str, str]] = []
         self.loop = Loop(self.said.append)
         proof = Proof(Network(fabric, "", 8 if fabric == "ib" else None), (), required)
-        self.witness = Witness(
+        self.witness = NcclLogWatcher(
             proof, str(path), self.loop, self.said.append, lambda *why: self.ended.append(why), keeps=keeps
         )
         self.file: IO[str] = path.open("w", buffering=1)  # as NCCL opens it

@@ -1,0 +1,58 @@
+"""A plan's processes as they are started: its companions, then its ranks; or the agent that starts them."""
+
+from __future__ import annotations
+
+from launcher.process.memory_files import name_files
+from launcher.process.spawn import Child
+from launcher.settings import render_environ
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.model import Agent, Companion, Plan, Process
+
+NO_RANK = -1
+
+
+def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
+    """Return what is started on this node, in that order.
+
+    Args:
+        plan: A plan by which the launcher stays.
+        environ: The environment that it was started with.
+    """
+    if plan.agent is not None:
+        return [make_agent(plan, plan.agent, environ)]
+    all_of_them: list[Companion | Process] = [*plan.companions, *plan.processes]
+    rendered = [render_environ(plan, one, environ) for one in all_of_them]
+    environments = name_files(plan, rendered, becomes=False)
+    split = len(plan.companions)
+    companions = [
+        Child(
+            NO_RANK - index,
+            NO_RANK,
+            one.argv,
+            own,
+            one.route,
+            called=one.name,
+            companion=True,
+            finishes=one.finishes,
+        )
+        for index, (one, own) in enumerate(zip(plan.companions, environments[:split], strict=True))
+    ]
+    ranks = [
+        Child(one.rank, one.local_rank, one.argv, own, route, one.cpus)
+        for one, own, route in zip(plan.processes, environments[split:], plan.supervision.routes, strict=True)
+    ]
+    return [*companions, *ranks]
+
+
+def make_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> Child:
+    """Return the agent as our child, and say that it starts the processes."""
+    from launcher.agent.starter import prepare, say_agent
+
+    argv, environment = prepare(agent, environ)
+    (environment,) = name_files(plan, [environment], becomes=False)
+    say_agent(plan, agent)
+    return Child(0, 0, argv, environment, called=agent.engine)

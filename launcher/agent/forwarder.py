@@ -1,0 +1,193 @@
+"""What a signal that arrives at the launcher means for the processes: passed on, translated, or their end."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from launcher.core.signal import signal
+from launcher.process.descendants import is_orphaned
+from launcher.process.signals import ENDING, name_signal, send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from launcher.model import Supervision
+    from launcher.process.group import ProcessGroup
+
+    class Target(Protocol):
+        """What a signal is for: the processes of this node, or all ranks that mpirun has started."""
+
+        @property
+        def count(self) -> int:
+            """How many processes run."""
+
+        def describe(self) -> str:
+            """Return them in words: ``2 processes``."""
+
+        def pass_on(self, number: int, *, whole: bool) -> None:
+            """Send a signal that does not ask for the end, to ``whole`` process groups or their leaders."""
+
+        def note(self, number: int) -> None:
+            """Remember the signal as the last one that the processes have got."""
+
+        def stop(self, number: int, *, to_group: bool = False) -> None:
+            """Begin to end them."""
+
+        def kill(self) -> None:
+            """End them now."""
+
+        @property
+        def suspends(self) -> bool:
+            """Whether they may be suspended; a network would time out."""
+
+
+TWICE_S = 2.0
+"""Two Ctrl-C within this time are one request to end now."""
+PROMPT_S = 1.0
+"""Within these a prompt is back, and reads keys; a program that hangs does not."""
+LOOK_S = 0.05
+HEARD_S = 10.0
+"""A process that ends within this time after a Ctrl-C has ended because of it."""
+
+
+class SignalForwarder:
+    """Passes signals on to a target.
+
+    Attributes:
+        told: The signal by which we were asked to end, None if we were not.
+        due: When `fire` looks what has become of two Ctrl-C.
+    """
+
+    def __init__(
+        self, target: Target, watch: Supervision, say: Callable[[str], None], *, shares_terminal: bool
+    ) -> None:
+        self.told: int | None = None
+        self.due: float | None = None
+        self._target, self._watch, self._say = target, watch, say
+        self._shares_terminal = shares_terminal
+        self._interrupted_at = -HEARD_S
+        self._patience = 0.0
+
+    def on_signal(self, number: int, *, from_terminal: bool) -> None:
+        """Do with a signal what its sender wants to happen to the job."""
+        reached = from_terminal and self._shares_terminal  # the terminal has told the process itself
+        if number == signal.SIGHUP and os.getsid(0) == os.getpid():
+            reached = False  # a hangup is for the session's leader alone, tty_signal_session_leader
+        if number == signal.SIGTSTP and from_terminal:
+            self._suspend(reached)
+        elif number not in ENDING and self.translate(number) not in ENDING:
+            self._pass_on(number, reached=reached, typed=from_terminal)
+        elif reached and number == signal.SIGINT:
+            self._interrupt()
+        elif self.told is not None and number == signal.SIGINT and from_terminal:
+            self._target.kill()  # a second Ctrl-C: now
+        else:
+            self._end_by(number, typed=from_terminal)
+
+    def note_end(self) -> None:
+        """A process has ended: right after a Ctrl-C that is what was asked for."""
+        if time.monotonic() - self._interrupted_at < HEARD_S:
+            self.told = self.told or signal.SIGINT
+
+    def translate(self, number: int) -> int:
+        """Return what is sent where a signal arrives (``--signal-map``)."""
+        return dict(self._watch.signal_map).get(number, number)
+
+    def _end_by(self, number: int, *, typed: bool) -> None:
+        """We are asked to end: so are the processes, by the signal that they want to hear.
+
+        What is typed goes to whole groups, as it does without us: a shell that waits for its child does
+        nothing about a Ctrl-C that its child has not heard.
+        """
+        sent = self.translate(number)
+        if self.told is None and self._target.count:
+            to = "" if sent == number else f" as {name_signal(sent)}"
+            grace = f"{self._watch.grace_s:g} s until SIGKILL"
+            now = "; again to end them now" if number == signal.SIGINT and typed else ""
+            self._say(f"{name_signal(number)}: passed on{to} to {self._target.describe()}, {grace}{now}")
+        self.told = self.told or number
+        self._target.stop(sent, to_group=typed)
+
+    def _interrupt(self) -> None:
+        """Ctrl-C at the terminal of a single process, which has heard it, too.
+
+        What that means is the process's to say: a prompt goes on. Typed twice in a row it means the end,
+        unless a moment later the process reads each key itself, as prompts and editors do.
+        """
+        now = time.monotonic()
+        if now - self._interrupted_at < TWICE_S:
+            self.due, self._patience = now, now + PROMPT_S
+        self._interrupted_at = now
+        self._target.note(signal.SIGINT)
+
+    def fire(self, now: float) -> None:
+        """Two Ctrl-C have been typed, and this is a moment later."""
+        self.due = None if reads_keys(0) else now + LOOK_S
+        if self.due is not None and now >= self._patience:
+            self.due = None
+            self._target.kill()
+
+    def _pass_on(self, number: int, *, reached: bool, typed: bool) -> None:
+        """Pass a signal on that does not ask us to end."""
+        sent = self.translate(number)
+        self._target.note(sent)
+        if not reached:
+            whole = typed or self._watch.signal_to == "group" or number == signal.SIGCONT
+            self._target.pass_on(sent, whole=whole)
+
+    def _suspend(self, reached: bool) -> None:
+        """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
+        if not self._target.suspends or is_orphaned():
+            return  # without a shell nothing could continue us
+        if not reached:
+            self._target.pass_on(signal.SIGTSTP, whole=True)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+class GroupTarget:
+    """The processes of this node."""
+
+    suspends = True
+
+    def __init__(self, group: ProcessGroup, *, shares_terminal: bool) -> None:
+        self._group, self._shares_terminal = group, shares_terminal
+
+    @property
+    def count(self) -> int:
+        """How many processes run."""
+        return len(self._group.running)
+
+    def describe(self) -> str:
+        """Return them in words."""
+        return f"{self.count} process{'es' if self.count > 1 else ''}"
+
+    def pass_on(self, number: int, *, whole: bool) -> None:
+        """Send a signal to ``whole`` process groups or to their leaders."""
+        for pid in self._group.running:
+            send(-pid if whole and not self._shares_terminal else pid, number)
+
+    def note(self, number: int) -> None:
+        """Remember the signal as the last one that the processes have got."""
+        for process in self._group.running.values():
+            process.passed_on = number
+
+    def stop(self, number: int, *, to_group: bool = False) -> None:
+        """Begin to end them."""
+        self._group.stopper.begin(number, to_group=to_group)
+
+    def kill(self) -> None:
+        """End them now."""
+        self._group.stopper.kill()
+
+
+def reads_keys(fd: int) -> bool:
+    """Whether the program at a terminal has asked for each key instead of lines."""
+    import termios
+
+    try:
+        return not termios.tcgetattr(fd)[3] & termios.ICANON
+    except termios.error:
+        return False

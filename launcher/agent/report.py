@@ -1,0 +1,144 @@
+"""How the processes of a node ended, and why: gathered when they have, and loaded only then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from launcher.agent.agent import Agent, Outcome
+from launcher.core.signal import signal
+from launcher.errors import EXIT_NOT_READY
+from launcher.failure.causes import find_causes
+from launcher.failure.counters import read_counters
+from launcher.failure.model import ProcessExit, Verdict
+from launcher.failure.record import default_failure_file, render_json, write_verdict
+from launcher.failure.report import render_text
+from launcher.failure.root_cause import read_root_cause
+from launcher.failure.stderr import read_words_of
+from launcher.failure.symptoms import find_symptoms
+from launcher.failure.verdict import make_verdict
+from launcher.host import Host
+from launcher.model import Supervision
+from launcher.output.folder import ERROR_FILE
+from launcher.output.router import OutputRouter
+from launcher.process.signals import name_signal
+from launcher.process.spawn import Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.reason import Reason
+
+SURVIVORS_SHOWN = 20
+
+
+def find_outcome(agent: Agent) -> Outcome:
+    """Return how the processes of a node ended; all of them have."""
+    preempted = agent.observers.preemption_verdict()
+    if preempted is not None:
+        return Outcome(EXIT_NOT_READY, preempted)
+    survivors = agent.group.describe_survivors()
+    first, reason = find_first(agent), agent.reason
+    if first is None and survivors:
+        line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
+        return Outcome(128 + signal.SIGKILL, line=line)
+    if first is None:
+        return _find_outcome_of(reason)
+    found: list[Verdict | None] = []
+    agent.loop.guard(lambda: found.append(judge(agent, first, survivors)))
+    verdict = found[0] if found else None
+    own = None if reason is None else reason.status
+    # At a terminal of its own the reason stands right above, in the process's words.
+    typed = agent.shares_terminal and not first.child.called and (first.code or 0) > 0
+    return Outcome(first.status if own is None else own, verdict, shown=not typed)
+
+
+def _find_outcome_of(reason: Reason | None) -> Outcome:
+    """Return the outcome where no process has failed: a job that we have ended has not succeeded."""
+    from launcher.failure.reason import STALLED_STATUS
+
+    if reason is None:
+        return Outcome(0)
+    status = STALLED_STATUS if reason.status is None else reason.status
+    return Outcome(status, line=f"ended as a failure: {reason.what}")
+
+
+def find_first(agent: Agent) -> Process | None:
+    """Return the process that the failure began with: not one that has only lost another."""
+    if agent.first is None:
+        return None
+    own = (one for one in agent.failed if one is not agent.first and not only_follows(agent, one))
+    return next(own, agent.first) if only_follows(agent, agent.first) else agent.first
+
+
+def only_follows(agent: Agent, process: Process) -> bool:
+    """Whether the last words of a process only tell of a failure elsewhere."""
+    if process.child.called or (process.code or 0) <= 0:
+        return False
+    symptoms = [symptom for symptom, _ in find_symptoms(read_words_of(describe_exit(agent, process)))]
+    return bool(symptoms) and all(symptom.consequence for symptom in symptoms)
+
+
+def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | None:
+    """Return the verdict on the processes of a node; None where an agent of its own was told to end.
+
+    Args:
+        agent: Their parent, when all have ended.
+        first: The process that the failure began with.
+        survivors: What SIGKILL has not ended, in words.
+    """
+    ends = [describe_exit(agent, first)]
+    ends += [describe_exit(agent, one) for one in agent.group.ended if one is not first]
+    if first.child.called and not first.child.companion:
+        agent.say(f"{first.name} {first.end}")
+        if agent.told_before is not None:
+            return None  # its own traceback is about the signal, and nothing has failed
+        ends = [read_root_cause(ends[0]) or ends[0]]
+    host, observers = Host(), agent.observers
+    before = observers.counters_before or read_counters(host)
+    after = observers.counters_after or read_counters(host, before)
+    return make_verdict(
+        ends[0],
+        ends[1:],
+        host_name=host.hostname(),
+        node_rank=agent.place.node_rank,
+        world_size=agent.place.world_size,
+        attempt=agent.attempt,
+        started_ns=agent.started_ns,
+        told=None if agent.told_before is None else name_signal(agent.told_before),
+        causes=find_causes(ends[0], before, host, after),
+        reason=agent.reason,
+        unmet_since=observers.unmet,
+        leftovers=survivors,
+    )
+
+
+def describe_exit(agent: Agent, process: Process) -> ProcessExit:
+    """Return what is known about the end of a process."""
+    child = process.child
+    return ProcessExit(
+        rank=child.rank,
+        local_rank=child.local_rank,
+        pid=process.pid,
+        code=process.code or 0,
+        ended_ns=process.ended_ns,
+        stderr=agent.output.read_errors(agent.group.processes.index(process)),
+        error_file=child.environ.get(ERROR_FILE),
+        asked=process.passed_on,
+        called=child.called,
+    )
+
+
+def publish(
+    verdict: Verdict,
+    output: OutputRouter,
+    watch: Supervision,
+    environ: Mapping[str, str],
+    *,
+    shown: bool = True,
+) -> None:
+    """Write the verdict as the last screen of the log, and as JSON where it is looked for."""
+    if shown:
+        output.write(render_text(verdict, output.has_colour))
+    path = watch.failure_file or default_failure_file(environ, Host(), verdict.node_rank)
+    if path is not None:
+        complaint = write_verdict(render_json(verdict), path)
+        output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")

@@ -1,0 +1,90 @@
+"""Become an agent (torchrun, or a launcher that the command is), or be its init."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.engines.choice import TORCHRUN
+from launcher.model import Agent, Mode, Plan
+from launcher.process.execute import CPU_LIMIT, execute
+from launcher.process.memory_files import name_files, write_file
+from launcher.settings import apply_settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DEEPSPEED = "deepspeed"
+ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
+"""ILL, ABRT, BUS, FPE, KILL, SEGV, TERM."""
+
+
+def run_agent(
+    plan: Plan, agent: Agent, environ: Mapping[str, str], checks: Callable[[], Sequence[str]] | None = None
+) -> int:
+    """Run what starts the processes of this node; returns only where we stay as its parent.
+
+    Args:
+        plan: The plan that has this agent.
+        agent: Who starts the processes.
+        environ: The environment that the launcher was started with.
+        checks: To be made beside it where we stay; see `launcher.agent.agent.Agent`.
+
+    Raises:
+        LauncherError: It cannot be started (126, 127).
+    """
+    if agent.fleet is not None:
+        from launcher.mpi.start import run_fleet
+
+        return run_fleet(plan, agent, agent.fleet, environ, checks)
+    argv, environment = prepare(agent, environ)
+    (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
+    say_agent(plan, agent)
+    if plan.mode is Mode.EXEC:
+        # All CPUs, which the kernel cuts down to the cgroup's
+        execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
+    from launcher.agent.agent import Place, run_processes
+    from launcher.process.spawn import Child
+
+    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    child = Child(0, 0, argv, environment, called=agent.engine)
+    status = run_processes([child], plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks)
+    return read_status(status) if agent.engine == DEEPSPEED else status
+
+
+def read_status(status: int) -> int:
+    """Return the status of a rank, of which DeepSpeed's launcher makes its own: -9 for SIGKILL, so 247.
+
+    Numbers that programs use as well, 255 above all, are left as they are.
+    """
+    number = 256 - status
+    if number not in ENDING_SIGNALS:
+        return status
+    sys.stderr.write(f"launcher: deepspeed's status {status} is that of a rank that signal {number} ended\n")
+    return 128 + number
+
+
+def say_agent(plan: Plan, agent: Agent) -> None:
+    """Say that torchrun's agent starts the processes, and why."""
+    if agent.engine == TORCHRUN:
+        from launcher.redact import printable, redact
+
+        note = next((note for note in plan.notes if note.startswith("engine ")), "")
+        why = printable(redact(note.partition(": ")[2]))  # it can quote a variable
+        sys.stderr.write(f"launcher: torchrun's agent starts the processes ({why})\n")
+
+
+def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
+    """Return the agent's command line and whole environment; files that it reads are in memory then.
+
+    They are named by descriptor: no file is left behind, and none has to be writable.
+
+    Args:
+        agent: Who starts the processes.
+        environ: The environment that the launcher was started with.
+    """
+    argv = agent.argv
+    for word, text in agent.files:
+        path = f"/proc/self/fd/{write_file(text, inherited=True)}"
+        argv = tuple(item.replace(word, path) for item in argv)
+    return argv, apply_settings(environ, agent.unset, agent.settings)

@@ -1,0 +1,1 @@
+"""The agents of all nodes as one: rendezvous, heartbeats, one outcome."""

@@ -1,0 +1,397 @@
+"""A node of a job of several: starts with the others, ends with the others, says what node 0 has decided."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.agent.agent import find_programs
+from launcher.agent.coordination import Coordination
+from launcher.core.signal import signal
+from launcher.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.failure.arbiter import RANK, REFUSED, STALLED, UNMET, UNPROVEN
+from launcher.failure.model import Verdict
+from launcher.failure.reason import STALLED_STATUS, Reason
+from launcher.peers import preemption, tidings
+from launcher.peers import verdict as on_its_way
+from launcher.peers.hub import Hub
+from launcher.peers.link import Link
+from launcher.peers.questions import Questions
+from launcher.peers.refusals import node_0_missing
+from launcher.peers.roll import FAREWELL_S as COORDINATOR_FAREWELL_S
+from launcher.peers.roll import LATE_COMERS_S
+from launcher.peers.settings import Shape
+from launcher.peers.tidings import lose_hub
+from launcher.peers.wire import Garbled, number, text, words
+from launcher.preemption.events import DUE
+from launcher.process.signals import ENDING, name_signal
+from launcher.process.spawn import Child, Process
+
+Message = dict[str, object]
+MakeChannel = Callable[["ClusterNode"], "Hub | Link"]
+
+WHAT_LENGTH = 800
+"""Of what has happened on another node, with its name."""
+FAREWELL_S = 1.0
+"""For our last word to be on its way."""
+PATIENCE_S = max(COORDINATOR_FAREWELL_S, LATE_COMERS_S) + FAREWELL_S
+SAY_AFTER_S = 15.0
+"""How long a node whose processes have ended well waits without a word."""
+
+
+class ClusterNode(Coordination):
+    """The agent's side of the channel.
+
+    Attributes:
+        channel: To the other nodes: `Hub` on node 0, `Link` on all others; there from `gather` on.
+        has_begun: The processes have been started, or are about to be.
+        agreed: What came with the start signal.
+        over: How the job has ended, once node 0 has said so.
+        due: At once, when node 0 is gone and nothing was made of it yet.
+    """
+
+    shares_terminal = False
+    awaits_deadline = True
+    channel: Hub | Link
+
+    def __init__(
+        self,
+        shape: Shape,
+        make_channel: MakeChannel,
+        make_children: Callable[[Mapping[str, object]], Sequence[Child]],
+    ) -> None:
+        """Remember what is to be done.
+
+        Args:
+            shape: The job.
+            make_channel: Opens the channel.
+            make_children: From what was agreed at the start to the processes of this node.
+        """
+        self.shape = shape
+        self.has_begun = False
+        self.agreed: dict[str, object] | None = None
+        self.over: Message | None = None
+        self.subscribers: dict[str, Callable[[object], None]] = {}
+        self._make_channel, self._make_children = make_channel, make_children
+        self._refusal: Message | None = None
+        self._stop: Message | None = None
+        self._is_told = False
+        self._has_failed = False
+        self._still_to_come: int | None = None
+
+    # --- the rendezvous
+
+    def gather(self) -> None:
+        """Return when all nodes are here and our processes are known, or when we are told to end.
+
+        Raises:
+            LauncherError: The nodes will not be here (75), cannot work together (78), or our processes cannot
+                be started.
+        """
+        agent, loop = self.agent, self.agent.loop
+        self.channel = self._make_channel(self)
+        self.questions = Questions(self)
+        preemption.subscribe(self)
+        loop.timers[:] = [self.channel]
+        loop.guard(agent.observers.serve)
+        if isinstance(self.channel, Hub):
+            loop.guard(self.channel.roll.check)
+        while self.agreed is None and self._refusal is None and agent.forwarder.told is None:
+            loop.turn()
+            agent.group.reap()
+            if isinstance(self.channel, Link) and self.channel.is_late and self._refusal is None:
+                raise NotReady(node_0_missing(self.shape.timeout_s, self.channel.explain()))
+        told = agent.forwarder.told
+        if told is not None and isinstance(self.channel, Hub):
+            self.channel.roll.refuse_by_signal(name_signal(told))
+        if self._refusal is not None:
+            self._leave_refused(self._refusal)
+        if agent.forwarder.told is None:
+            self._take_children()
+
+    def _leave_refused(self, refusal: Message) -> None:
+        """Leave a job that does not start.
+
+        Raises:
+            LauncherError: Why; not where we were told to end.
+        """
+        if self.agent.forwarder.told is not None:
+            self._say_good_bye()
+            return
+        lines, error = tidings.read_refusal(refusal)
+        for line in lines:
+            self.agent.say(line)
+        channel = self.channel
+        if isinstance(channel, Hub) and channel.roster.missing():
+            for problem in error.problems:
+                self.agent.say(f"the job does not start: [{problem.code}] {problem.what}")
+            self.agent.say(f"this node stays {LATE_COMERS_S:g} s to tell those that come late")
+            forwarder = self.agent.forwarder
+            self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
+        else:
+            self._say_good_bye()
+        raise error
+
+    def _take_children(self) -> None:
+        """Make our processes from what was agreed.
+
+        Raises:
+            LauncherError: They cannot be started.
+        """
+        try:
+            children = self._make_children(self.agreed or {})
+            self.agent.take(children, find_programs(children))
+        except LauncherError as error:
+            self.on_refused(error)
+            raise
+        self.has_begun = True
+
+    def begin(self) -> None:
+        """The processes are about to be started."""
+        self.agent.loop.timers += [self.channel, self]
+
+    def began(self) -> None:
+        """They are on their way, unless the job has ended meanwhile."""
+        if self._stop is not None and not self.agent.is_ending:
+            self.agent.target.stop(signal.SIGTERM)
+
+    # --- what node 0 says
+
+    def deliver(self, message: Message) -> None:
+        """Take what node 0 tells all nodes.
+
+        Raises:
+            Garbled: It is no message.
+        """
+        match message.get("is"):
+            case "start":
+                agreed = message.get("agreed")
+                if self.agreed is None:
+                    self.agreed = dict(agreed) if isinstance(agreed, dict) else {}
+            case "refuse":
+                self._refusal = self._refusal or message
+            case "stop":
+                self._on_stop(message)
+            case "news":
+                if message.get("by") != self.shape.node_rank:
+                    self.agent.say(f"{words(message, 'what', WHAT_LENGTH)} (--keep-going: this node goes on)")
+            case "waiting":
+                pass  # node 0 has said so already
+            case "over":
+                self.over = self.over or message
+            case "note":
+                subscriber = self.subscribers.get(text(message, "kind"))
+                if subscriber is not None:
+                    self.agent.loop.guard(lambda: subscriber(message.get("body")))
+            case _:
+                raise Garbled("a message of an unknown kind")
+
+    def _on_stop(self, message: Message) -> None:
+        """The job ends, because of something on some node: our processes have no others to work with."""
+        if self._stop is not None:
+            return
+        what = words(message, "what", WHAT_LENGTH)
+        told = number(message, "told") if "told" in message else None
+        self._stop = message
+        is_ours = message.get("by") == self.shape.node_rank
+        if "left_ms" in message and not is_ours and self.has_begun:
+            left_s = preemption.read_left_s(message)
+            self.agent.observers.respond(DUE, what, left_s, number(message, "by"))
+        elif told is not None:
+            if not is_ours:
+                self.agent.say(f"{what}: for all nodes")
+                self._is_told = True
+                self._pass_on_for_job(told)
+        else:
+            if not is_ours:
+                count = len(self.agent.group.running)
+                stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
+                self.agent.say(f"{what}{stopping}")
+            if self.has_begun and not self.agent.is_ending:
+                self.agent.target.stop(signal.SIGTERM)
+
+    def _pass_on_for_job(self, told: int) -> None:
+        """Another node was told to end. What ends a job tells all nodes: we, too, were or will be told."""
+        forwarder = self.agent.forwarder
+        if forwarder.told is not None:
+            return
+        self._still_to_come = told
+        ending = told if told in ENDING else signal.SIGTERM
+        if self.has_begun:
+            forwarder.on_signal(ending, from_terminal=False)
+        else:
+            forwarder.told = ending
+
+    @property
+    def due(self) -> float | None:
+        """At once, when node 0 is gone and nothing was made of it yet."""
+        return 0.0 if self._has_lost_coordinator and self.over is None else None
+
+    def fire(self, now: float) -> None:
+        """Node 0 is gone: no node is left to agree with."""
+        if self.over is not None:
+            return
+        what, self.over = lose_hub(self.shape)
+        if self.shape.keep_going:
+            self.agent.say(f"{what} (--keep-going: this node goes on)")
+        else:
+            self._on_stop({"is": "stop", "what": what, "by": -1})
+
+    @property
+    def _has_lost_coordinator(self) -> bool:
+        return isinstance(self.channel, Link) and self.channel.is_lost
+
+    # --- what this node tells
+
+    def tell(self, message: Message) -> None:
+        """Tell node 0 something, which may be we."""
+        if isinstance(self.channel, Hub):
+            self.channel.hear_own(message)
+        else:
+            self.channel.send(message)
+
+    def publish_note(self, kind: str, body: object) -> None:
+        """Tell node 0 a fact or an event of this node: a small value that JSON can hold.
+
+        `Hub.subscribers` has what hears it there; `Hub.broadcast` reaches `subscribers` of all nodes.
+        """
+        self.tell({"is": "note", "kind": kind, "body": body})
+
+    def tell_event(self, kind: str, status: int, what: str, more: Message) -> None:
+        """Report what ends the job."""
+        self._has_failed = True
+        add_ns = 0
+        if isinstance(self.channel, Link) and self.channel.offset is not None:
+            add_ns = self.channel.offset.add_ns
+        self.tell(tidings.tell_event(kind, status, what, more, add_ns))
+
+    def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
+        """Whether a signal has come before the start, or by way of another node already."""
+        forwarder = self.agent.forwarder
+        if not self.has_begun:
+            if number in ENDING:
+                forwarder.told = forwarder.told or number
+            return True
+        if number == self._still_to_come:
+            self._still_to_come = None
+            self.agent.say(
+                f"{name_signal(number)}: the processes have it already, as those of the other nodes do"
+            )
+            return True
+        return False
+
+    def on_told(self, number: int) -> None:
+        """We were told to end: so is the job, unless we have it from there."""
+        if not self._is_told:
+            self._is_told = True
+            self.tell({"is": "told", "number": int(number), "name": name_signal(number)})
+
+    def on_failure(self, process: Process, *, follows: bool) -> None:
+        """Report a failure of ours, with its time by node 0's clock."""
+        if process.child.called and self.agent.told_before is not None:
+            return  # an agent that was told to end, as we were: nothing has failed
+        what = f"{process.name} {process.end}"
+        self.tell_event(RANK, process.status, what, tidings.describe_process(process))
+
+    def on_reason(self, reason: Reason) -> None:
+        """The job ends here for a reason of our own: so it does everywhere."""
+        before = {STALLED: "stalled", UNPROVEN: "not the fabric that is required", UNMET: "--require-meeting"}
+        status = STALLED_STATUS if reason.status is None else reason.status
+        self.tell_event(reason.kind, status, f"{before[reason.kind]}: {reason.what}", {})
+
+    def on_refused(self, error: LauncherError) -> None:
+        """Our processes cannot be started: the others would wait for them."""
+        what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
+        self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what, {}))
+        self.tell({"is": "ended", "status": error.exit_status, "record": None})
+        self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + FAREWELL_S)
+        self._say_good_bye()
+
+    def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
+        """Our machine is to be taken back, or is not any more: so hear all nodes."""
+        preemption.tell(self, kind, what, left_s, ends or self._has_ended_well)
+
+    @property
+    def _has_ended_well(self) -> bool:
+        """Whether our processes have, and nothing ends the job: we wait for those of other nodes."""
+        agent = self.agent
+        is_ending = self._stop is not None or agent.forwarder.told is not None or self._has_failed
+        return not agent.group.running and agent.first is None and not is_ending
+
+    # --- questions about the job
+
+    def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
+        """Say, now or later, what there is to say of this node; nothing asks before the server is there."""
+        server = self.agent.observers.server
+        if server is not None:
+            server.responder().answer(what, more, take)
+
+    def describe_state(self) -> str | None:
+        """Return what the node waits for."""
+        if not self.has_begun:
+            return "waits for the other nodes"
+        return None if self.agent.group.running else "ended, waits for the other nodes"
+
+    def describe_nodes(self) -> dict[str, object]:
+        """Return how many of the job's nodes are there, as far as this node knows."""
+        if isinstance(self.channel, Hub):
+            return self.channel.count_nodes()
+        heard = 1 + self.channel.is_connected
+        return {"count": self.shape.node_count, "heard": heard, "lost": int(self.channel.is_lost)}
+
+    # --- the end
+
+    def finish(self) -> int:
+        """Say how the job ended, and return its status."""
+        outcome = self.agent.find_outcome()
+        verdict = outcome.verdict
+        if outcome.line:
+            self.agent.say(outcome.line)
+        record = None if verdict is None else on_its_way.render(verdict)
+        self.tell({"is": "ended", "status": outcome.status, "record": record})
+        self._wait_for_end(outcome.status)
+        over = self.over
+        if over is None or (self.shape.keep_going and self._has_lost_coordinator):
+            if verdict is not None:
+                self.agent.publish(verdict, shown=True)
+            return outcome.status if over is None else outcome.status or EXIT_NOT_READY
+        self.agent.loop.guard(lambda: self._say_verdict(over, verdict))
+        return tidings.read_status(over)
+
+    def _say_verdict(self, over: Message, own: Verdict | None) -> None:
+        """Say what failed first: the same on every node."""
+        verdict = tidings.read_verdict(over, own, self.shape, self.agent.started_ns)
+        if verdict is not None:
+            self.agent.publish(verdict, shown=True)
+
+    def _wait_for_end(self, own: int) -> None:
+        """Wait until node 0 has told how the job ended; it knows when that can be known.
+
+        Args:
+            own: The status of this node.
+        """
+        agent = self.agent
+        say_at = time.monotonic() + SAY_AFTER_S
+        while self.over is None:
+            if self._has_lost_coordinator:
+                self.fire(time.monotonic())
+                break
+            agent.loop.turn()
+            agent.loop.guard(agent.group.collect)
+            if time.monotonic() > say_at and not own and self._stop is None:
+                say_at = float("inf")
+                agent.say("the processes of this node have ended well; waiting for those of the other nodes")
+        self._say_good_bye()
+
+    def _say_good_bye(self) -> None:
+        """Hang up: at once on a node, on node 0 when all have heard the end."""
+        channel = self.channel
+        if isinstance(channel, Hub):
+            self.agent.loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
+        else:
+            channel.send({"is": "bye"})
+
+    def close(self) -> None:
+        """Hang up."""
+        if hasattr(self, "channel"):
+            self.channel.close()

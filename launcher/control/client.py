@@ -1,0 +1,199 @@
+"""Find the launchers that run on this machine, and ask one of them.
+
+The kernel lists all sockets of our network that have a name (/proc/net/unix): the folder that a launcher has
+for temporary files need not be ours, and one in a folder that we share with other machines' containers or
+nodes is not of this one. What is listed there and not ours cannot be connected to.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+
+from launcher.control.coming import STEP_S, WAIT_S, is_coming
+from launcher.control.server import NAME
+from launcher.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.mpi.wire import Garbled, Lines, pack, read_peer
+from launcher.redact import printable
+
+Message = dict[str, object]
+
+LISTED = "/proc/net/unix"
+LISTENS = 1 << 16
+"""__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
+PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
+FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - looked at where the kernel does not list
+LINE_LIMIT_BYTES = 1 << 17
+ANSWER_LIMIT_BYTES = 1 << 28
+"""Of all nodes together; 16,000 nodes of 8 ranks say 30 MB of their status."""
+CONNECT_S = 5.0
+ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0}
+"""How long an answer may take in whole; the launcher gives up on a silent node long before."""
+SILENT_S = 40.0
+PATHS_MAX = 256
+FIX = (
+    "run it on a node of the job, in its container, as its user or root; the launcher must be the parent of "
+    "the processes (launcher plan: mode supervise)"
+)
+
+
+class Launcher:
+    """A launcher that answers.
+
+    Attributes:
+        path: Of its socket.
+        who: What it says of itself; see `launcher.control.node.identify`.
+    """
+
+    def __init__(self, path: str, who: Message) -> None:
+        self.path, self.who = path, who
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        pid = self.who.get("pid")
+        return pid if isinstance(pid, int) else 0
+
+    @property
+    def run(self) -> str:
+        """What its run is called."""
+        return printable(str(self.who.get("run")))[:16]
+
+    def is_meant(self, job: str) -> bool:
+        """Whether ``job`` is its pid, the beginning of its run's name, or empty: any."""
+        return job in ("", str(self.pid)) or self.run.startswith(job)
+
+
+def find_paths(environ: Mapping[str, str]) -> list[str]:
+    """Return the paths of the sockets of launchers on this machine, whosever they are."""
+    found = set()
+    try:
+        with open(LISTED, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                words = line.rstrip("\n").split(None, 7)
+                if len(words) == 8 and PATH.search(words[7]) and int(words[3], 16) & LISTENS:
+                    found.add(words[7])
+    except (OSError, ValueError):
+        for base in {environ.get("TMPDIR") or FOLDERS[0], *FOLDERS}:
+            found.update(
+                path for path in glob.glob(f"{glob.escape(base)}/launcher_*/{NAME}") if PATH.search(path)
+            )
+    return sorted(found)[:PATHS_MAX]
+
+
+def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
+    """Return the launchers that answer us, the oldest first, and how many are there that do not."""
+    found, others = [], 0
+    for path in find_paths(environ):
+        try:
+            (who,) = ask(path, "who")
+        except PermissionError:
+            others += 1
+        except FileNotFoundError:
+            continue  # in another container that shares our network
+        except ConnectionRefusedError:
+            continue  # of one that was killed
+        except (OSError, ValueError):
+            others += 1
+        else:
+            found.append(Launcher(path, who))
+    return sorted(found, key=lambda one: (-_seconds(one.who), one.pid)), others
+
+
+def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher], int]:
+    """Return what `find_launchers` does; wait a moment where the one that is meant has just been started."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        # Before the look: one that has opened its door in between is found
+        may_come = time.monotonic() < deadline and is_coming()
+        launchers, others = find_launchers(environ)
+        if not may_come or any(one.is_meant(job) for one in launchers):
+            return launchers, others
+        time.sleep(STEP_S)
+
+
+def _seconds(who: Message) -> float:
+    value = who.get("elapsed_s")
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
+    """Return the launcher that is meant.
+
+    Args:
+        launchers: Those that answer.
+        others: How many do not.
+        job: A pid, or the beginning of the name of a run; empty for the only one.
+
+    Raises:
+        Unavailable: There is none.
+        UsageError: There are several, and it is not said which.
+    """
+    where = f"sockets of this machine: {len(launchers)} of our user's launchers, {others} of others or silent"
+    meant = [one for one in launchers if one.is_meant(job)]
+    if len(meant) == 1:
+        return meant[0]
+    if not launchers:
+        what = "no job of yours runs here"
+        if others:
+            what += f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped"
+        raise Unavailable(Problem("no-job", what, where, FIX))
+    known = ", ".join(f"{one.pid} ({one.run})" for one in launchers)
+    if not meant:
+        what = f"no job {printable(job)!r} of yours runs here: expected one of {known}"
+        raise Unavailable(Problem("no-such-job", what, where, "--job PID, of the list above, or RUN"))
+    raise UsageError(Problem("several-jobs", f"several launchers run here: {known}", where, "--job PID"))
+
+
+def ask(path: str, what: str, **more: object) -> list[Message]:
+    """Ask a launcher, and return its answers.
+
+    Raises:
+        OSError: There is nobody, or not for us; no answer in time (TimeoutError).
+        ValueError: What answers is no launcher.
+    """
+    lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0
+    deadline = time.monotonic() + ANSWER_S[what]
+    with socket.socket(socket.AF_UNIX) as connected:
+        connected.settimeout(CONNECT_S)
+        connected.connect(path)
+        if read_peer(connected)[1] not in (0, os.geteuid()) and os.geteuid():
+            raise PermissionError(f"{path} is another user's")
+        connected.sendall(pack({"ask": what, **more}))
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connected.settimeout(min(left, SILENT_S))
+            data = connected.recv(1 << 16)
+            size += len(data)
+            if not data or size > ANSWER_LIMIT_BYTES:
+                raise Garbled("it hung up" if not data else "too much")
+            for message in lines.feed(data):
+                if message.get("over") is True:
+                    return answers
+                answers.append(message)
+
+
+def ask_launcher(launcher: Launcher, what: str, **more: object) -> list[Message]:
+    """Ask a launcher that has answered before.
+
+    Raises:
+        NotReady: It does not answer any more.
+    """
+    try:
+        return ask(launcher.path, what, **more)
+    except (OSError, ValueError) as error:
+        gone = isinstance(error, (ConnectionError, FileNotFoundError))
+        why = "its job has ended" if gone else f"{printable(str(error)) or 'no answer in time'}"
+        problem = Problem(
+            "no-answer",
+            f"the launcher with pid {launcher.pid} does not answer: {why}",
+            launcher.path,
+            "look whether it is stopped (state T in ps); ask again",
+        )
+        raise NotReady(problem) from error

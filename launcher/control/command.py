@@ -1,0 +1,171 @@
+"""``launcher status`` and ``launcher stacks``: ask a running job, and show what it says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from launcher.arguments import Parser, make_parser
+from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
+from launcher.control.table import (
+    View,
+    make_view,
+    number,
+    render_columns,
+    render_json,
+    render_rich,
+    render_terminal,
+    render_text,
+    with_cpu,
+    words,
+)
+from launcher.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.output.progress import duration
+
+WATCH_S = 2.0
+LEAST_S, MOST_S = 0.5, 3600.0
+CPU_S = 0.5
+"""Between two looks, of which the second is shown: CPU time in between is what CPU use is."""
+Write = Callable[[str], None]
+
+
+def status(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+    """Run ``launcher status``."""
+    parser = make_parser("status", "[options]", description)
+    _add_common(parser)
+    parser.add_argument(
+        "--watch",
+        metavar="S",
+        nargs="?",
+        type=_seconds,
+        const=WATCH_S,
+        help="show it again every S seconds (2), until the job has ended",
+    )
+    options = parser.parse_args(argv)
+    launcher = _find(options.job, environ, write)
+    before = make_view(ask_launcher(launcher, "status"))
+    if options.watch is not None:
+        return _watch(launcher, before, options, write)
+    time.sleep(CPU_S)
+    view = with_cpu(before, make_view(ask_launcher(launcher, "status")))
+    write(_render(view, options.json))
+    return _status_of(view)
+
+
+def stacks(argv: Sequence[str], environ: Mapping[str, str], description: str, write: Write) -> int:
+    """Run ``launcher stacks``."""
+    parser = make_parser("stacks", "[options]", description)
+    _add_common(parser)
+    parser.add_argument("--threads", action="store_true", help="of all threads, not only of the main ones")
+    options = parser.parse_args(argv)
+    from launcher.control import render
+
+    launcher = _find(options.job, environ, write)
+    view = make_view(ask_launcher(launcher, "stacks", threads=options.threads))
+    write(render.render_json(view) if options.json else render.render_text(view, threads=options.threads))
+    return _status_of(view)
+
+
+def _add_common(parser: Parser) -> None:
+    parser.add_argument(
+        "--job", metavar="PID|RUN", default="", help="which job, where several run on this machine"
+    )
+    parser.add_argument("--json", action="store_true", help="for tools")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not LEAST_S <= seconds <= MOST_S:
+        raise argparse.ArgumentTypeError(f"expected seconds in {LEAST_S:g}..{MOST_S:g}")
+    return seconds
+
+
+def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
+    """Return the launcher that is meant; where that is not clear, the list of all is shown first."""
+    launchers, others = await_launchers(environ, job)
+    try:
+        return choose(launchers, others, job)
+    except UsageError:
+        write(render_launchers(launchers))
+        raise
+
+
+def render_launchers(launchers: Sequence[Launcher]) -> str:
+    """Return a list of launchers."""
+    rows = [
+        (
+            str(one.pid),
+            one.run,
+            duration(number(one.who, "elapsed_s") or 0.0),
+            f"{number(one.who, 'node_rank') or 0:g}",
+            words(one.who, "command"),
+        )
+        for one in launchers
+    ]
+    lines = render_columns(("pid", "run", "since", "node", "command"), rows)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _render(view: View, as_json: bool) -> str:
+    if as_json:
+        return render_json(view)
+    if not os.isatty(1):
+        return render_text(view)
+    from rich.console import Console
+
+    return render_terminal(view, Console())
+
+
+def _status_of(view: View) -> int:
+    """Whether all nodes have answered."""
+    return 0 if not view.silent and not view.note else EXIT_NOT_READY
+
+
+def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write: Write) -> int:
+    """Show the job again and again, until its launcher has gone."""
+    if os.isatty(1) and not options.json:
+        return _watch_terminal(launcher, before, options.watch)
+    while True:
+        time.sleep(options.watch)
+        view = _ask_again(launcher)
+        if view is None:
+            return 0
+        write(_render(with_cpu(before, view), options.json) + ("" if options.json else "\n"))
+        before = view
+
+
+def _watch_terminal(launcher: Launcher, before: View, every_s: float) -> int:
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        live.update(render_rich(before, console.height), refresh=True)
+        while True:
+            time.sleep(every_s)
+            view = _ask_again(launcher)
+            if view is None:
+                break
+            live.update(render_rich(with_cpu(before, view), console.height), refresh=True)
+            before = view
+    sys.stderr.write("launcher: the job has ended\n")
+    return 0
+
+
+def _ask_again(launcher: Launcher) -> View | None:
+    """Return a new view; None once the launcher has gone."""
+    try:
+        return make_view(ask_launcher(launcher, "status"))
+    except NotReady:
+        if os.path.exists(launcher.path):
+            raise
+        return None
+
+
+__all__ = ["Message", "render_launchers", "stacks", "status"]

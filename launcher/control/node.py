@@ -1,0 +1,187 @@
+"""What one node's launcher knows of its part of a job, as an answer: small values that JSON can hold.
+
+Read when somebody asks, from /proc in one pass, NVML, and what the launcher has in memory anyway.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+
+from launcher import __version__
+from launcher.control.processes import Family, Table, find_workers, read_table
+from launcher.host import Host
+from launcher.output.progress import Gpus, MemoryGauge
+from launcher.redact import printable, redact, redact_argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.agent.agent import Agent
+    from launcher.process.spawn import Process
+
+    Message = dict[str, object]
+
+VERSION = 1
+ANSWER_LIMIT_BYTES = 48_000
+"""Of an answer as JSON: with what is put around it on its way, it is less than a frame of the channel."""
+COMMAND_LENGTH = 200
+EVENT_LENGTH = 300
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Gauges:
+    """What is expensive to find and is kept from one question to the next."""
+
+    def __init__(self, visible: str | None) -> None:
+        self.gpus, self.memory = Gpus(visible), MemoryGauge(Host())
+
+
+_gauges: list[Gauges] = []
+
+
+def identify(agent: Agent) -> Message:
+    """Return which launcher this is, for who has to choose between several."""
+    argv = agent.command or (agent.group.children[0].argv if agent.group.children else ())
+    return {
+        "version": VERSION,
+        "launcher": __version__,
+        "run": agent.run_id,
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "node_rank": agent.place.node_rank,
+        "world_size": agent.place.world_size,
+        "command": printable(" ".join(redact_argv(argv)))[:COMMAND_LENGTH],
+        "elapsed_s": round(time.monotonic() - agent.began_s, 1),
+    }
+
+
+def read_node(agent: Agent) -> Message:
+    """Return all that is to be said of this node."""
+    now, table = time.monotonic(), read_table()
+    if not _gauges:
+        _gauges.append(Gauges(agent.environ.get(VISIBLE)))
+    gpus, memory = _gauges[0].gpus.read(now), _gauges[0].memory.read()
+    ranks = [
+        rank for process in agent.group.processes for rank in _describe(agent, process, table, now, len(gpus))
+    ]
+    answer: Message = {
+        **identify(agent),
+        "state": agent.describe_state(),
+        "at_s": now,
+        "attempt": agent.attempt,
+        "restarts": agent.watch.restarts,
+        "silence_s": round(now - agent.output.last_s, 1) if agent.output.sees_all else None,
+        "memory_bytes": None if memory is None else memory[0],
+        "memory_limit_bytes": None if memory is None else memory[1],
+        "gpus": [
+            {"index": index, "busy_percent": use.busy_percent, "used_bytes": use.used_bytes,
+             "total_bytes": use.total_bytes}
+            for index, use in enumerate(gpus)
+        ],
+        "nodes": agent.coordination.describe_nodes(),
+        "ranks": ranks,
+        "events": [
+            {"ago_s": round(now - at, 1), "what": printable(redact(what))[:EVENT_LENGTH]}
+            for at, what in agent.said
+        ],
+    }  # fmt: skip
+    return shorten(answer)
+
+
+def shorten(answer: Message) -> Message:
+    """Return an answer that is not too long: without its last ranks, and how many those are."""
+    ranks = answer["ranks"]
+    assert isinstance(ranks, list)  # noqa: S101 - see `read_node`
+    kept = len(ranks)
+    while kept and len(json.dumps(answer)) > ANSWER_LIMIT_BYTES:
+        kept = kept * 3 // 4
+        answer = {**answer, "ranks": ranks[:kept], "left_out": len(ranks) - kept}
+    return answer
+
+
+def list_running(agent: Agent) -> list[tuple[int, int]]:
+    """Return rank and pid of the ranks of this node that run, those of an agent too."""
+    table = read_table()
+    found: list[tuple[int, int]] = []
+    for process in agent.group.processes:
+        if process.code is not None or process.child.companion:
+            continue
+        if process.child.called:
+            found += [(worker.rank, worker.pid) for worker in find_workers(process.pid, table)]
+        else:
+            found.append((process.child.rank, process.pid))
+    return found
+
+
+def name_others(agent: Agent) -> list[str]:
+    """Return who can give no stack any more, or not yet, and why."""
+    said = [f"{one.name}: it {one.end}" for one in agent.group.processes if one.code is not None]
+    table = read_table()
+    for one in agent.group.processes:
+        if one.code is None and one.child.called and not one.child.companion:
+            said += [] if find_workers(one.pid, table) else [f"{one.name}: it has no workers now"]
+    return said
+
+
+def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:
+    """Return a process that we have started; of an agent also its workers, which are the ranks."""
+    child = process.child
+    own: Message = {
+        "name": child.name,
+        "rank": None if child.called else child.rank,
+        "local_rank": None if child.called else child.local_rank,
+        "pid": process.pid,
+        "state": "running" if process.code is None else process.end,
+        "silence_s": None,
+    }
+    wrote_s = agent.output.wrote_s(agent.group.processes.index(process))
+    if wrote_s is not None:
+        own["silence_s"] = round(now - wrote_s, 1)
+    if process.code is not None:
+        return [own]
+    if child.called and not child.companion:
+        workers = find_workers(process.pid, table)
+        return [{**own, **_use(table.family(process.pid, but=[worker.pid for worker in workers]))}] + [
+            {
+                "name": f"rank {worker.rank}",
+                "rank": worker.rank,
+                "local_rank": worker.local_rank,
+                "pid": worker.pid,
+                "state": "running",
+                "silence_s": None,
+                **_use(table.family(worker.pid)),
+                "gpus": _name_gpus(worker.visible, agent.environ.get(VISIBLE), worker.local_rank, gpu_count),
+            }
+            for worker in workers
+        ]
+    names = child.environ.get(VISIBLE)
+    gpus = _name_gpus(names, agent.environ.get(VISIBLE), child.local_rank, gpu_count)
+    return [{**own, **_use(table.family(process.pid)), "gpus": [] if child.companion else gpus}]
+
+
+def _use(family: Family) -> Message:
+    return {
+        "kernel_state": family.state,
+        "cpu_s": round(family.cpu_s, 2),
+        "memory_bytes": family.memory_bytes,
+        "process_count": family.count,
+    }
+
+
+def _name_gpus(names: str | None, ours: str | None, local_rank: int, count: int) -> list[int]:
+    """Return which of the node's GPUs a rank is to use: those that it sees, or that with its local rank.
+
+    Args:
+        names: Its CUDA_VISIBLE_DEVICES.
+        ours: The launcher's, whose order is that of the GPUs in an answer.
+        local_rank: Its own.
+        count: GPUs in an answer.
+    """
+    if names is None or names == ours:
+        return [local_rank] if 0 <= local_rank < count else []
+    order: Sequence[str] = [str(index) for index in range(count)] if ours is None else ours.split(",")
+    return [order.index(name) for name in names.split(",") if name in order[:count]]

@@ -1,0 +1,104 @@
+"""The stacks of a whole job for people: who waits where, then each stack once. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from launcher.control.stacks import unpack
+from launcher.control.table import Message, View, number, words
+from launcher.redact import printable, redact
+from launcher.stacks.answer import Answer, Thread
+from launcher.stacks.report import describe_process, find_speakers, name_ranks, render_report
+
+VERSION = 1
+LINES_MAX = 20_000
+"""Of the stacks: a sender that means ill can make much of little."""
+OTHERS_MAX = 256
+PIDS_SHOWN = 8
+
+
+def render_text(view: View, *, threads: bool) -> str:
+    """Return all stacks, and who has given none, with the reason."""
+    answers = read_answers(view)
+    world = number(view.nodes[0][1], "world_size") if view.nodes else None
+    lines = render_report(answers, None if world is None else int(world)) if answers else []
+    lines += name_missing(view)
+    lines += [line for item in group(answers, threads=threads) for line in ("", *item)][:LINES_MAX]
+    return "".join(f"{printable(redact(line))}\n" for line in lines)
+
+
+def read_answers(view: View) -> list[Answer]:
+    """Return the processes of all nodes, by rank."""
+    found = [answer for _, message in view.nodes for answer in unpack(message)]
+    return sorted(found, key=lambda answer: answer.rank)
+
+
+def name_missing(view: View) -> list[str]:
+    """Return who gives no stack, and what is not all."""
+    lines = [f"node {node}: {why}" for node, why in view.silent]
+    for node, message in view.nodes:
+        others = message.get("others")
+        for line in (others if isinstance(others, list) else [])[:OTHERS_MAX]:
+            lines += [f"{line} (node {node})"] if isinstance(line, str) else []
+        error = words(message, "error")
+        lines += [f"node {node}: {error}"] if error else []
+        if message.get("cut") is True:
+            lines.append(f"node {node}: its stacks are cut: they are too long for one answer")
+    return [*lines, *([view.note] if view.note else [])]
+
+
+def group(answers: Sequence[Answer], *, threads: bool) -> list[list[str]]:
+    """Return each stack that there is, with all processes that are in it: those of ranks first."""
+    speakers = {(answer.rank, answer.pid) for answer in find_speakers(answers)}
+    found: dict[object, list[Answer]] = {}
+    for answer in answers:
+        below = (answer.rank, answer.pid) not in speakers
+        if below and not answer.threads:
+            continue  # a shell around a rank
+        shown = answer.threads if threads else answer.threads[:1]
+        same: object = (
+            (below, tuple(thread.frames for thread in shown)) if shown else (answer.rank, answer.pid)
+        )
+        found.setdefault(same, []).append(answer)
+    ordered = sorted(found.values(), key=lambda one: (one[0].rank, one[0].pid) not in speakers)
+    return [_render(members, threads=threads, speakers=speakers) for members in ordered]
+
+
+def _render(members: Sequence[Answer], *, threads: bool, speakers: set[tuple[int, int]]) -> list[str]:
+    first = members[0]
+    names = name_ranks(sorted({answer.rank for answer in members}))
+    if (first.rank, first.pid) not in speakers:
+        pids = ", ".join(str(answer.pid) for answer in members[:PIDS_SHOWN])
+        more = f" and {len(members) - PIDS_SHOWN} more" if len(members) > PIDS_SHOWN else ""
+        names = f"below {names}: pid {pids}{more}"
+    if not first.threads:
+        return [
+            f"{names}: no Python stack ({describe_process(first)}){f': {first.why}' if first.why else ''}"
+        ]
+    lines = [f"{names}, innermost first ({first.means}):"]
+    for thread in first.threads if threads else first.threads[:1]:
+        lines += [f"  {thread.name}"] if threads else []
+        lines += _frames(thread)
+    return lines
+
+
+def _frames(thread: Thread) -> list[str]:
+    lines = [f'    File "{frame.file}", line {frame.line}, in {frame.function}' for frame in thread.frames]
+    return lines or ["    no Python frame"]
+
+
+def render_json(view: View) -> str:
+    """Return the same for tools; characters that are not ASCII are escaped."""
+    processes: list[Message] = [
+        {
+            **{name: value for name, value in vars(answer).items() if name != "threads"},
+            "threads": [
+                {"name": thread.name, "frames": [dict(vars(frame)) for frame in thread.frames]}
+                for thread in answer.threads
+            ],
+        }
+        for answer in read_answers(view)
+    ]
+    document = {"version": VERSION, "processes": processes, "missing": name_missing(view)}
+    return json.dumps(document, indent=1) + "\n"

@@ -1,0 +1,126 @@
+"""The socket of a launcher, in its run's private folder: who may enter asks what the job does.
+
+Loaded after the processes were started, and small: a listening socket in the loop costs nothing. What answers
+is loaded with the first question (`launcher.control.responder`).
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.agent.agent import Agent
+    from launcher.control.metrics import Exporter
+    from launcher.control.responder import Responder
+
+NAME = "status"
+CLOSED_S = 1.0
+"""How long nobody is let in once we have no descriptor left."""
+WAITING_MAX = 128
+"""Who has connected and was not yet looked at: the kernel keeps more waiting."""
+
+
+class StatusServer:
+    """Where questions about a job come in.
+
+    Attributes:
+        path: Of the socket; None where there is none.
+        exporter: Serves metrics, if they were asked for.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        """Remember who is asked."""
+        self.path: str | None = None
+        self.exporter: Exporter | None = None
+        self._agent = agent
+        self._listener: _socket.socket | None = None
+        self._responder: Responder | None = None
+        self._closed_until: float | None = None
+
+    def open(self) -> None:
+        """Listen, where only our user and root can connect; a job runs without, too."""
+        for path in self._agent.folder.socket_paths(NAME):
+            listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
+            try:
+                listener.bind(path)
+                os.chmod(path, 0o600)
+                listener.listen(WAITING_MAX)
+            except OSError:  # a file system that has no sockets
+                listener.close()
+                continue
+            self.path, self._listener = path, listener
+            self._agent.loop.add(listener.fileno(), self._on_call)
+            break
+
+    def serve_metrics(self) -> None:
+        """Have somebody serve metrics who asks here, if that was asked for."""
+        if not self._agent.watch.metrics_port:
+            return
+        if self.path is None:
+            self._agent.say("no metrics: there is no folder for the socket from which they come")
+            return
+        from launcher.control.metrics import start_exporter
+
+        self.exporter = start_exporter(self._agent.watch, self.path, self._agent.say)
+
+    def forget(self, pid: int) -> None:
+        """A child of ours has ended that is none of the job's processes."""
+        if self.exporter is not None and self.exporter.pid == pid:
+            self.exporter = None
+            self._agent.say("somebody has killed what serves the metrics: there are none any more")
+
+    def _on_call(self) -> None:
+        if self._listener is not None and not self.responder().welcome(self._listener):
+            # He stays in the queue, and the loop would not rest
+            self._agent.loop.remove(self._listener.fileno())
+            self._closed_until = time.monotonic() + CLOSED_S
+
+    def responder(self) -> Responder:
+        """Return what answers, made when it is first needed."""
+        if self._responder is None:
+            from launcher.control.responder import Responder
+
+            self._responder = Responder(self._agent)
+        return self._responder
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to do (monotonic seconds)."""
+        questions = (
+            None if self._agent.coordination.questions is None else self._agent.coordination.questions.due
+        )
+        times = (questions, None if self._responder is None else self._responder.due, self._closed_until)
+        return min((one for one in times if one is not None), default=None)
+
+    def fire(self, now: float) -> None:
+        """Go on with what was asked."""
+        if self._responder is not None:
+            self._responder.fire(now)
+        if self._agent.coordination.questions is not None:
+            self._agent.coordination.questions.fire(now)
+        if self._closed_until is not None and now >= self._closed_until and self._listener is not None:
+            self._closed_until = None
+            self._agent.loop.add(self._listener.fileno(), self._on_call)
+
+    def helpers(self) -> tuple[int, ...]:
+        """Return the pids of children of ours that help here: they are none of the job."""
+        asking = () if self._responder is None else self._responder.helpers()
+        return asking if self.exporter is None else (*asking, *self.exporter.pids)
+
+    def close(self) -> None:
+        """Answer no more."""
+        if self.exporter is not None:
+            self.exporter.close()
+        if self._responder is not None:
+            self._responder.close()
+        if self._listener is not None and self.path is not None:
+            self._agent.loop.remove(self._listener.fileno())
+            self._listener.close()
+            self._listener = None
+            try:  # noqa: SIM105 - contextlib would be one more module
+                os.unlink(self.path)
+            except OSError:
+                pass  # its folder is gone already

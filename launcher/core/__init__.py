@@ -1,0 +1,1 @@
+"""What all rooms stand on: the vocabulary, errors, frozen values, messages."""

@@ -1,0 +1,56 @@
+"""Why the launcher itself ends a job in which no process has failed: it hangs, or goes on wrongly."""
+
+from __future__ import annotations
+
+from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
+from launcher.failure.model import Cause
+from launcher.frozen import frozen
+
+STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
+"""It hangs; its NCCL uses another fabric than the one that is required; its processes have not met."""
+STALLED_STATUS = 1
+"""Our status where a stalled job was ended and all of its processes say 0."""
+NEVER_MET_FIX = (
+    "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
+    "--engine mpirun for mpi4py); --no-meeting where they never talk on purpose"
+)
+
+
+@frozen
+class Reason:
+    """One such reason.
+
+    Attributes:
+        kind: One of those above.
+        what: In words.
+        fix: What mends it.
+    """
+
+    kind: str
+    what: str
+    fix: str = ""
+
+    @property
+    def status(self) -> int | None:
+        """The job's status, whatever the processes make of it; None for theirs."""
+        return {UNPROVEN: EXIT_HARDWARE, UNMET: EXIT_UNTRUSTED}.get(self.kind)
+
+    @property
+    def cause(self) -> Cause:
+        """The same as a cause; its texts are not yet made safe."""
+        code, ended_by, fix, retryable = _CAUSES[self.kind]
+        return Cause(
+            code, f"the launcher ended the job ({ended_by}): {self.what}", self.fix or fix, retryable
+        )
+
+
+_CAUSES: dict[str, tuple[str, str, str, bool | None]] = {
+    STALLED: (
+        "stalled",
+        "--on-stall stop",
+        "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
+        None,
+    ),
+    UNPROVEN: ("other-fabric", "--verify-fabric, --require-fabric", "", False),
+    UNMET: ("never-met", "--require-meeting", NEVER_MET_FIX, False),
+}

@@ -1,0 +1,354 @@
+"""Whether the processes of the job have met: one job of N processes, or N jobs of one?
+
+Looks into /proc from time to time until every process of this node was seen connected to another one; a
+process that has met once has met. What cannot be seen counts as met, so that a warning is never about
+what the launcher is too blind for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from launcher.failure.reason import NEVER_MET_FIX
+from launcher.observers import connections
+from launcher.observers.connections import ORPHAN
+from launcher.observers.watched import Children, Workers
+from launcher.process.descendants import find_children
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.model import Contact as Planned
+    from launcher.observers.connections import Ends, Table
+    from launcher.observers.watched import Watched
+    from launcher.process.spawn import Process
+
+LEAST_S = 5.0
+"""Of processes that end sooner nothing is said: looking has to see what there was."""
+PAUSE_S = 0.1
+PAUSE_LIMIT_S = 30.0
+AGE_SHARE = 200
+"""A pause is this part of the job's age ..."""
+COST_SHARE, COST_LIMIT_S = 100, 2.0
+"""... and so many times the CPU time of the look before it: looking takes about 1/100 of a CPU at most."""
+TABLE_S = 1.0
+"""So often the kernel's table is read where nothing has changed: it takes 1 to 10 ms to walk through."""
+QUIET_S = 2.0
+"""A process that has opened a socket so shortly before its end may have met another one through it."""
+GAP_S = 3.0
+"""After a longer time without a look too little of a job was seen to say that it never met ..."""
+GAP_SHARE = 10
+"""... unless that is only this part of its time."""
+MASTER_PORT = "MASTER_PORT"
+
+
+class MeetingWatch:
+    """Watches one attempt.
+
+    Attributes:
+        due: When `fire` wants to be called (monotonic seconds), None for never more.
+        unmet: That the processes have not met, in words; None while that is not said. Taken back if they
+            meet after all.
+    """
+
+    def __init__(
+        self,
+        planned: Planned,
+        processes: Sequence[Process],
+        say: Callable[[str], None],
+        end: Callable[[str], None],
+        is_ending: Callable[[], bool],
+        started: float,
+    ) -> None:
+        """Begin.
+
+        Args:
+            planned: What is to be seen.
+            processes: All that this attempt has started.
+            say: Says one line.
+            end: Ends the job as a failure, for a reason.
+            is_ending: Tells whether the job is being ended: then nothing is worth a warning.
+            started: Monotonic time of the start.
+        """
+        self._planned, self._say, self._end, self._is_ending = planned, say, end, is_ending
+        self._processes: Children | Workers
+        self._processes = Workers(processes[0]) if planned.of_agent else Children(processes, started)
+        ranks = [] if planned.of_agent else [one for one in processes if not one.child.companion]
+        ports = {one.child.environ.get(MASTER_PORT, "") for one in ranks}
+        self._master_ports = {int(port) for port in ports if port.isdecimal()}
+        self._table_at, self._table_s, self._has_changed = 0.0, 0.0, False
+        self._least_s = min(LEAST_S, planned.timeout_s)
+        self._has_said = False
+        self.unmet: str | None = None
+        table = self._begin(started)
+        self.due: float | None = started + PAUSE_S if table is not None and processes else None
+
+    def _begin(self, now: float) -> Table | None:
+        """Begin with processes of which nothing was seen yet: the first ones, or those after a restart."""
+        self._started = self._looked = now
+        self._gap_s = 0.0
+        self._families: dict[int, Watched] = {one.pid: one for one in self._processes.running}
+        self._open: dict[int, frozenset[str]] = {}
+        self._sockets: dict[int, set[bytes]] = {}
+        self._libraries: dict[int, bytes] = {}
+        self._met: set[int] = set()
+        self._is_outward = not self._planned.spans_nodes
+        self._together_at: float | None = None
+        self._doubts_at = self._least_s / 2
+        self._is_traced = False
+        self._opened = connections.count_opened()
+        table = connections.read_table()
+        self._old: frozenset[Ends] = frozenset() if table is None else table.closed
+        self._known: set[Ends] = set() if table is None else {*table.held, *table.closed}
+        self._shown = frozenset(self._known)
+        self._old_ports = {min(connections.ports_of(ends)) for ends in self._known}
+        self._old_ports.update(() if table is None else table.listening.values())
+        return table
+
+    @property
+    def has_met(self) -> bool:
+        """Whether every process has met another one and, of several nodes, this one another."""
+        return self._is_outward and self._are_together
+
+    @property
+    def _are_together(self) -> bool:
+        members = self._processes.members
+        return bool(members) and all(one.pid in self._met for one in members)
+
+    def fire(self, now: float) -> None:
+        """Look."""
+        if self.due is None:
+            return
+        if self._processes.update(now):
+            self._begin(now)
+        age, limit_s = now - self._started, self._planned.timeout_s
+        is_long = age >= limit_s and not self._has_said and not self._is_ending()
+        is_long = is_long and bool(self._processes.running)
+        has_doubts = is_long or age >= self._doubts_at
+        had_changed, cpu_s, self._table_s = self._has_changed, time.process_time(), 0.0
+        self._look(now, in_any_case=has_doubts)
+        cost_s = time.process_time() - cpu_s
+        if not (had_changed and self._has_changed):  # the table is dear, but it is not read again so soon
+            cost_s -= self._table_s
+        if self.due is not None and not self.has_met and has_doubts:
+            self._doubts_at = 2 * age
+            self._doubt()
+        if self.due is None:  # it cannot be seen any more
+            return
+        if self.has_met:
+            self._finish(age)
+            return
+        if is_long:
+            self._warn(age)
+        pause = min(PAUSE_LIMIT_S, max(PAUSE_S, age / AGE_SHARE, min(cost_s * COST_SHARE, COST_LIMIT_S)))
+        warns_in = limit_s - age if age < limit_s else pause
+        self.due = now + min(pause, warns_in)
+
+    def note_end(self) -> None:
+        """A process has ended: look before what it leaves behind is gone."""
+        if self.due is not None:
+            self.due = 0.0
+
+    def end(self) -> str | None:
+        """All processes have ended: return that they never met, in words; None if they have, or may have."""
+        if self.due is None:
+            return None
+        now = time.monotonic()
+        self._processes.update(now)
+        self._look(now, in_any_case=True)
+        members = self._processes.members
+        if self.due is None or not members or self.has_met:
+            return None
+        self.due = None
+        lasted = min(one.end - one.began for one in members)
+        has_seen = lasted >= self._least_s and self._gap_s <= max(GAP_S, lasted / GAP_SHARE)
+        return self._describe(lasted) if has_seen and self._is_sure() else None
+
+    def _is_sure(self) -> bool:
+        """Whether nothing speaks for a meeting that was too short to be seen, when all have ended.
+
+        A program may take long to load, and then meet and end between two looks. So each process has to
+        have done something else than to begin, or to open sockets, for some time before its end.
+        """
+        if self._is_traced or any(one.listens for one in self._processes.members):
+            return False
+        if self._met or (self._is_outward and self._planned.spans_nodes):
+            first_end = min(one.end for one in self._processes.members)
+            return self._together_at is not None and first_end - self._together_at >= self._least_s
+        return all(
+            one.end - one.changed >= self._least_s and one.end - one.opened >= min(QUIET_S, self._least_s)
+            for one in self._processes.members
+        )
+
+    def _finish(self, age: float) -> None:
+        self.due = None
+        if self.unmet is not None:
+            self.unmet = None
+            self._say(f"the processes have met, {age:.0f} s after their start")
+
+    def _warn(self, age: float) -> None:
+        self._has_said = True
+        self.unmet = self._describe(age)
+        if self._planned.required:
+            self._end(self.unmet)
+        else:
+            self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}")
+
+    def _describe(self, age: float) -> str:
+        """Return what was not seen, in words."""
+        from launcher.failure.report import name_ranks
+
+        alone = [one.rank for one in self._processes.members if one.pid not in self._met]
+        if not alone:
+            return (
+                f"no process of this node was seen connected to another node in {age:.0f} s: "
+                "each node may do the whole job alone"
+            )
+        verb, each = ("was", "it") if len(alone) == 1 else ("were", "each")
+        return (
+            f"{name_ranks(alone)} {verb} not seen connected to another process of the job in {age:.0f} s: "
+            f"{each} may do the whole job alone"
+        )
+
+    # --- looking
+
+    def _look(self, now: float, *, in_any_case: bool = False) -> None:
+        """Look at the processes' sockets, and into the kernel's table if those have changed, or anyway."""
+        self._gap_s, self._looked = max(self._gap_s, now - self._looked), now
+        self._families.update((one.pid, one) for one in self._processes.running)
+        self._note_libraries(now)
+        self._has_changed = self._has_news(now)
+        if not in_any_case and now < self._table_at and not self._has_changed:
+            return
+        cpu_s = time.process_time()
+        opened = connections.count_opened()
+        table = connections.read_table()
+        if table is None:
+            self.due = None
+            return
+        self._look_at_sockets(table)
+        if not self.has_met:
+            self._look_at_traces(table)
+            self._look_at_counters(opened, table)
+        if self._together_at is None and self._are_together:
+            self._together_at = now
+        self._families = {
+            pid: one for one in self._processes.running for pid in connections.with_descendants(one.pid)
+        }
+        self._table_s = time.process_time() - cpu_s
+        self._table_at = now + max(TABLE_S, 2 * COST_SHARE * self._table_s)
+
+    def _note_libraries(self, now: float) -> None:
+        """Note which processes have loaded libraries, or started others, since the last look."""
+        found = {pid: connections.count_libraries(pid) for pid in self._families}
+        for pid, size in found.items():
+            leader = self._families[pid]
+            before = self._libraries.get(pid) or self._libraries.get(leader.pid)  # of a fork: its parent's
+            if size and size != before:
+                leader.changed = now
+        self._libraries = found
+
+    def _has_news(self, now: float) -> bool:
+        """Whether the processes have opened or closed sockets."""
+        now_open = {pid: connections.list_descriptors(pid) for pid in self._families}
+        if now_open == self._open:
+            return False
+        sockets = {pid: connections.find_sockets([pid]) for pid in self._families}
+        for pid, found in sockets.items():
+            if found - self._sockets.get(pid, set()):
+                self._families[pid].opened = now
+        has_news = sockets != self._sockets
+        self._open, self._sockets = now_open, sockets
+        return has_news
+
+    def _look_at_traces(self, table: Table) -> None:
+        """See what is left of connections that were made and closed since the start.
+
+        Of the master's port it tells that all have met, but where agents have such connections themselves.
+        Of other ports it tells nothing, as a process may have been connected to itself; but it
+        is a reason not to say that none was.
+        """
+        closed = table.closed - self._old
+        if any(not self._master_ports.isdisjoint(connections.ports_of(ends)) for ends in closed):
+            self._is_outward = True
+            self._met.update(one.pid for one in self._processes.members)
+        orphans = {ends for ends, inode in table.held.items() if inode == ORPHAN}
+        for ends in (closed | orphans) - self._known:
+            ports = connections.ports_of(ends)
+            if min(ports) >= connections.PRIVILEGED and self._old_ports.isdisjoint(ports):
+                self._is_traced = True
+        self._known &= {*table.held, *table.closed}
+        self._known.update(ends for ends, inode in table.held.items() if inode != ORPHAN)
+
+    def _look_at_counters(self, opened: int, table: Table) -> None:
+        """See that there were more connections than the table shows: begun and ended between two looks.
+
+        The end that closes second leaves no trace in the table. Any process may have had it.
+        """
+        shown = frozenset({*table.held, *table.closed})
+        if opened - self._opened > len(shown - self._shown):
+            self._is_traced = True
+        self._opened, self._shown = opened, shown
+
+    def _look_at_sockets(self, table: Table) -> None:
+        """Find the connections between processes of ours, and those to other nodes."""
+        members = {one.pid: one for one in self._processes.running}
+        named = {port for one in members.values() for port in one.ports}
+        waiting = {inode: port for inode, port in table.listening.items() if port in named}
+        pairs = connections.find_pairs(table)
+        outward = connections.find_outward(table) if self._planned.spans_nodes else []
+        wanted = {inode for pair in pairs for inode in pair}.union(outward, waiting) - {ORPHAN}
+        if not wanted:
+            return
+        owners = _find_owners(wanted, list(members) if self._processes.of_agent else [])
+        for one, other in pairs:
+            mine, its = owners.get(one), owners.get(other)
+            # Of a process that is none of ours: another node may be simulated on this machine. Of the
+            # agent: nothing but the store of the whole job connects a worker to it.
+            is_foreign = its is None and other != ORPHAN
+            is_agents = self._processes.of_agent and its is not None and its not in members
+            is_outward = self._planned.spans_nodes and (is_foreign or is_agents)
+            if mine in members and mine != its and (its is not None or is_outward):
+                self._met.add(mine)
+                self._is_outward = self._is_outward or is_outward
+        for inode in outward:
+            if owners.get(inode) in members:
+                self._is_outward = True
+                self._met.add(owners[inode])
+        for inode, port in waiting.items():
+            holder = members.get(owners.get(inode, 0))
+            if holder is not None and port in holder.ports:
+                holder.listens = True
+
+    def _doubt(self) -> None:
+        """Look for what needs more time: shared memory, InfiniBand, and processes that we cannot see into."""
+        shared: dict[int, set[bytes]] = {}
+        for one in self._processes.running:
+            family = connections.with_descendants(one.pid)
+            if any(connections.is_hidden(pid) or connections.has_direct_device(pid) for pid in family):
+                self._met.add(one.pid)
+                self._is_outward = True
+            shared[one.pid] = connections.find_shared(family)
+        for pid, files in shared.items():
+            if any(files & others for other, others in shared.items() if other != pid):
+                self._met.add(pid)
+
+
+def _find_owners(wanted: set[bytes], workers: Sequence[int]) -> dict[bytes, int]:
+    """Return which of our children, or of their descendants' families, holds each of these sockets.
+
+    Args:
+        wanted: The inodes of sockets.
+        workers: Processes below an agent that count as if they were our children.
+    """
+    leaders = [*find_children(os.getpid()), *workers]
+    owners = {inode: pid for pid in leaders for inode in connections.find_sockets([pid])}
+    if wanted - owners.keys():  # of a shell's child, or of none of ours
+        for pid in leaders:  # workers last: they are below their agent, too
+            below = connections.find_sockets(connections.with_descendants(pid)[1:])
+            owners.update(dict.fromkeys(below, pid))
+    for pid in workers:
+        owners.update(dict.fromkeys(connections.find_sockets([pid]), pid))
+    return owners

@@ -1,0 +1,110 @@
+"""Hear from rank 0's NCCL which network it uses: read its debug output as it is written, and compare.
+
+The output goes to a file, not through a pipe: whatever we do, NCCL never waits for us. The kernel tells of
+each line (inotify). Loaded after the start, and only where ``--verify-fabric`` asks.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.fabrics.spoken import Spoken, compare, hear
+from launcher.process.kernel import watch_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.model import Proof
+    from launcher.process.loop import Loop
+
+READ_BYTES = 1 << 16
+LINE_BYTES = 1 << 13
+"""What is longer is no line that says anything here."""
+HEARD_BYTES = 1 << 24
+"""Of so much without a word on the network the rest is not read."""
+KEPT_BYTES = 1 << 20
+"""More of it is not left on the disk, once NCCL has said what it uses."""
+
+
+class NcclLogWatcher:
+    """NCCL's word on its network, in one attempt of the job."""
+
+    def __init__(
+        self,
+        proof: Proof,
+        path: str,
+        loop: Loop,
+        say: Callable[[str], None],
+        end: Callable[[str, str], None],
+        *,
+        keeps: bool,
+    ) -> None:
+        """Begin to listen.
+
+        Args:
+            proof: What was planned, and whether the job ends if it is not so.
+            path: Of the file that NCCL writes to; it is there.
+            loop: Which waits for news of it.
+            say: Says one line.
+            end: Ends the job as a failure, for a reason, and with what mends it.
+            keeps: Whether the user wants the file: else it does not grow on.
+        """
+        self._proof, self._path, self._loop = proof, path, loop
+        self._say, self._end, self._keeps = say, end, keeps
+        self._spoken = Spoken()
+        self._at = 0
+        self._rest = b""
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._watch = watch_file(path)
+        if self._watch is not None:
+            loop.add(self._watch, self._on_news)
+        self._listen()
+
+    def close(self) -> None:
+        """The processes have ended: what they have written is read to its end."""
+        self._listen()
+        if not self._spoken.network:
+            self._say("the fabric is not verified: NCCL on rank 0 has said nothing of its network")
+        if self._watch is not None:
+            self._loop.remove(self._watch)
+            os.close(self._watch)
+        os.close(self._file)
+
+    def _on_news(self) -> None:
+        assert self._watch is not None  # noqa: S101 - it is what tells us
+        os.read(self._watch, READ_BYTES)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Read what is new; once the network is known, only keep the file from growing."""
+        while not self._spoken.network and self._at < HEARD_BYTES:
+            if os.fstat(self._file).st_size < self._at:  # NCCL has opened it anew, and so emptied it
+                self._at, self._rest = 0, b""
+            data = os.pread(self._file, READ_BYTES, self._at)
+            if not data:
+                return
+            self._at += len(data)
+            self._hear(data)
+        if not self._keeps and os.fstat(self._file).st_blocks * 512 > KEPT_BYTES:
+            os.truncate(self._path, 0)  # NCCL writes on where it was: what is before takes no room
+
+    def _hear(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        self._rest = self._rest[:LINE_BYTES]
+        for line in lines:
+            self._spoken = hear(self._spoken, line[:LINE_BYTES].decode("utf-8", "replace"))
+            if self._spoken.network:
+                self._judge()
+                return
+
+    def _judge(self) -> None:
+        found = compare(self._proof.network, self._spoken)
+        if found.holds:
+            self._say(f"fabric {self._proof.network.fabric} verified: {found.text}")
+        elif found.holds is None:
+            self._say(f"the fabric is not verified: {found.text}")
+        elif self._proof.required:
+            self._end(found.text, found.fix)
+        else:
+            self._say(f"warning: not the fabric that was planned: {found.text}; fix: {found.fix}")

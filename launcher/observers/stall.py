@@ -1,0 +1,168 @@
+"""A job that has come to a stand: notice it, have every process say where it is, and tell.
+
+A stall is a time in which no process writes and no GPU works. Nothing is asked of a process before
+it is one, and then each once; a second report comes only after something has happened again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.output.progress import GpuGauge, GpuUse
+    from launcher.stacks.inquiry import Inquiry
+
+LOOKS = 10
+"""How often to look during the time that makes a stall ..."""
+LOOK_LIMIT_S = 5.0
+"""... but no less often than this: NVML tells of the last second only."""
+LATE_S = 10.0
+"""Called so late, we were not running ourselves: a paused container is no stall."""
+STEP_S = 0.02
+"""Between two looks whether a process has answered."""
+
+
+class StallDetector:
+    """The stall watch of one run; made where ``--stall-timeout`` is not 0.
+
+    Attributes:
+        due: When `fire` wants to be called (monotonic seconds), None for never.
+        reports: Paths of the files with all stacks, for whoever would remove their folder.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        processes: Callable[[], Sequence[tuple[int, int]]],
+        last_output: Callable[[], float],
+        notice: Callable[[str], None],
+        stop: Callable[[str], None] | None,
+        stacks_folder: str | None,
+        *,
+        started: float,
+        gpus: GpuGauge | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            timeout_s: How much silence is a stall.
+            processes: Returns (rank, pid) of the processes that run; where none does there is no stall.
+            last_output: Returns when a process wrote the last time (monotonic seconds).
+            notice: Writes a message of several lines.
+            stop: Ends the job as a failure, for the reason given; None to report only.
+            stacks_folder: Where, in any depth, the processes have their files of stacks, and where the
+                report goes; None for none.
+            started: Monotonic time of the start.
+            gpus: Where the use of GPUs is read; None where output alone counts.
+            world_size: How many ranks the job has on all nodes, None if unknown.
+        """
+        self._timeout_s = timeout_s
+        self._processes, self._last_output = processes, last_output
+        self._notice, self._stop = notice, stop
+        self._folder, self._gpus, self._world_size = stacks_folder, gpus, world_size
+        self._look_s = min(timeout_s / LOOKS, LOOK_LIMIT_S)
+        self._moved = started
+        self._reported = False
+        self._uses: tuple[GpuUse, ...] = ()
+        self._inquiry: Inquiry | None = None
+        self.reports: list[str] = []
+        self.due: float | None = started + self._look_s
+
+    def fire(self, now: float) -> None:
+        """Look whether something has happened, or go on asking."""
+        if self.due is None:
+            return
+        late = now > self.due + LATE_S
+        self.due = now + self._look_s
+        if self._has_moved(now) or late:
+            self._moved = max(self._moved, now if late else 0.0)
+            self._reported = False
+            self._drop_inquiry()
+        elif self._inquiry is not None:
+            self._go_on(self._inquiry, now)
+        elif not self._reported and now - self._moved >= self._timeout_s:
+            self._begin(now)
+
+    def helpers(self) -> tuple[int, ...]:
+        """Return the pids of children of ours that help here: they are none of the job."""
+        return () if self._inquiry is None else self._inquiry.helpers()
+
+    def close(self) -> None:
+        """Watch no longer: the job ends, or is being ended."""
+        self.due = None
+        self._drop_inquiry()
+
+    def _has_moved(self, now: float) -> bool:
+        """Whether anything has happened since we looked last."""
+        last = self._last_output()
+        if last > self._moved:
+            self._moved = last
+            return True
+        if self._gpus is None or self._inquiry is not None or now - self._moved < self._look_s:
+            return False
+        self._uses = self._gpus.read(now)
+        if not any(use.works for use in self._uses):
+            return False
+        self._moved = now
+        return True
+
+    def _begin(self, now: float) -> None:
+        processes = self._processes()
+        if processes:
+            from launcher.stacks.inquiry import Inquiry
+
+            self._inquiry = Inquiry(processes, self._folder)
+            self.due = now + STEP_S
+
+    def _go_on(self, inquiry: Inquiry, now: float) -> None:
+        inquiry.go_on(now)
+        if inquiry.complete:
+            self._reported, self._inquiry = True, None
+            self._report(inquiry, now)
+        else:
+            self.due = now + STEP_S
+
+    def _drop_inquiry(self) -> None:
+        if self._inquiry is not None:
+            self._inquiry.close()
+            self._inquiry = None
+
+    def _report(self, inquiry: Inquiry, now: float) -> None:
+        from launcher.output.progress import duration
+        from launcher.redact import redact
+        from launcher.stacks.report import render_report
+
+        headline = f"stalled: no output for {duration(now - self._moved)}{describe_gpus(self._uses)}"
+        lines = [redact(line) for line in render_report(inquiry.answers, self._world_size)]
+        self._notice("\n  ".join([headline, *lines, *self._write(inquiry, headline)]))
+        if self._stop is not None:
+            self._stop(headline)
+
+    def _write(self, inquiry: Inquiry, headline: str) -> list[str]:
+        """Write all stacks to a file; return a line that says where."""
+        from launcher.stacks.inquiry import write_stacks
+
+        if self._folder is None:
+            return []
+        try:
+            path = write_stacks(self._folder, headline, inquiry.answers)
+        except OSError as error:
+            return [f"all stacks: cannot be written to {self._folder}: {error.strerror}"]
+        self.reports.append(path)
+        return [f"all stacks: {path}"]
+
+
+def describe_gpus(uses: Sequence[GpuUse]) -> str:
+    """Return what the GPUs did meanwhile, as the end of a sentence; empty where nothing is known."""
+    if not uses:
+        return ""
+    spinning = sum(use.spins for use in uses)
+    if spinning:
+        return (
+            f", and the GPUs only wait ({spinning} of {len(uses)} in a kernel that spins, as collectives do)"
+        )
+    if any(use.busy_percent is None for use in uses):
+        return " (whether the GPUs work is not known)"
+    return ", and no GPU works"

@@ -1,0 +1,312 @@
+"""The processes of one attempt: started, watched, stopped, and what they leave behind cleaned up."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from launcher.errors import EXIT_BUG, LauncherError
+from launcher.process.descendants import describe, find_children, find_descendants
+from launcher.process.execute import refusal
+from launcher.process.kernel import become_subreaper
+from launcher.process.spawn import (
+    ExecErrors,
+    Inherited,
+    Process,
+    cannot_start,
+    change_environ,
+    start,
+)
+from launcher.process.stop import Stopper
+from launcher.process.watchdog import Watchdog
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from typing import Protocol
+
+    from launcher.process.loop import Loop
+    from launcher.process.signals import SignalFile
+    from launcher.process.spawn import Child, Streams
+
+    class Owner(Protocol):
+        """What a group asks of the agent that owns it."""
+
+        def prepare(self, index: int, child: Child) -> tuple[Child, Streams]:
+            """Return a process as it is to be started, and its standard streams."""
+
+        def note_started(self) -> None:
+            """The last processes that were prepared have their streams."""
+
+        def on_exit(self, process: Process) -> None:
+            """A process has ended."""
+
+        def on_helper_exit(self, pid: int) -> None:
+            """A child of ours has ended that is none of the job's processes."""
+
+        def helpers(self) -> Iterable[int]:
+            """Our children that are none of the job's processes."""
+
+
+REAPED_AT_ONCE = 100
+STARTED_AT_ONCE = 32
+"""Both ends of the pipes of so many are open at a time: the limit of open files is not for us alone."""
+UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
+
+
+class ProcessGroup:
+    """The children of the launcher that are the job's, from the fork to the last orphan.
+
+    Attributes:
+        children: What is to be started.
+        processes: All that this attempt has started, in that order.
+        running: Those that have not ended, by pid.
+        ended: Those that have, in the kernel's order.
+        refused: Why not all could be started.
+        stopper: Ends them.
+        watchdog: Ends them should the launcher be killed; None before the start, and where there is none.
+        has_more: Whether there may be orphans to collect at once.
+    """
+
+    def __init__(
+        self,
+        owner: Owner,
+        loop: Loop,
+        signals: SignalFile,
+        say: Callable[[str], None],
+        *,
+        grace_s: float,
+        to_group: bool,
+        own_groups: bool,
+    ) -> None:
+        """Prepare; nothing is started.
+
+        Args:
+            owner: The agent.
+            loop: Waits for the ends of the processes.
+            signals: Whose mask processes give back.
+            say: Says one line.
+            grace_s: Between the first signal and SIGKILL.
+            to_group: Whether signals are for whole process groups.
+            own_groups: Whether each process leads a process group; not the one that the user types to.
+        """
+        # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
+        self.inherited = set(find_children(os.getpid()))
+        become_subreaper()
+        self.children: Sequence[Child] = ()
+        self.processes: list[Process] = []
+        self.running: dict[int, Process] = {}
+        self.ended: list[Process] = []
+        self.refused: LauncherError | None = None
+        self.watchdog: Watchdog | None = None
+        self.has_more = False
+        self._paths: Sequence[str] = ()
+        self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
+        self._grace_s, self._to_group, self._own_groups = grace_s, to_group, own_groups
+        self._has_news = False
+        self._has_ends = True  # an orphan may have ended before we could hear of it
+        self.stopper = self._make_stopper()
+
+    def take(self, children: Sequence[Child], paths: Sequence[str]) -> None:
+        """Take what is to be started, and the paths of their programs."""
+        self.children, self._paths = children, paths
+
+    def _make_stopper(self) -> Stopper:
+        return Stopper(self._grace_s, to_group=self._to_group, spare=self._spared, say=self._say)
+
+    def _spared(self) -> tuple[int, ...]:
+        """Our own children that are none of the job."""
+        watchdog = () if self.watchdog is None or self.watchdog.pid is None else (self.watchdog.pid,)
+        return (*watchdog, *self.inherited, *self._owner.helpers())
+
+    # --- start
+
+    def begin_attempt(self) -> None:
+        """Be ready to start all: nothing of an attempt before counts any more."""
+        self.processes, self.running, self.ended = [], {}, []
+        self.refused = None
+        self.stopper = self._make_stopper()
+
+    def start(self) -> None:
+        """Fork all; whether each could exec arrives later, as events."""
+        errors = ExecErrors()
+        self._loop.add(errors.fd, lambda: self._on_exec_errors(errors))
+        try:
+            for first in range(0, len(self.children), STARTED_AT_ONCE):
+                self._start_some(range(len(self.children))[first : first + STARTED_AT_ONCE], errors)
+        except LauncherError as error:
+            self.refuse(error)
+        except OSError as error:
+            self.refuse(cannot_start(error))
+        errors.close_writing()
+
+    def _start_some(self, indices: Sequence[int], errors: ExecErrors) -> None:
+        """Start a few processes, and watch for their end.
+
+        Nothing but forks between the first and the last: what we write to in between is a page that
+        the kernel has to copy, and the processes compete with us for the CPUs.
+        """
+        inherited = Inherited(os.environ)
+        ready = []
+        for index in indices:
+            child, streams = self._owner.prepare(index, self.children[index])
+            ready.append((index, child, streams, inherited.plan(child.environ)))
+        back = inherited.plan_own()
+        started = []
+        try:
+            for index, child, streams, changes in ready:
+                change_environ(changes)
+                path, own_group = self._paths[index], self._own_groups
+                pid = start(index, child, path, streams, self._signals, errors, own_group=own_group)
+                started.append((child, pid))
+        finally:
+            change_environ(back)
+            self._owner.note_started()
+            for child, pid in started:
+                self._watch(Process(child, pid))
+
+    def _watch(self, process: Process) -> None:
+        """Watch for the end of a process that was started."""
+        pid = process.pid
+        self.processes.append(process)
+        self.running[pid] = process
+        self.stopper.started.add(pid)
+        if self._own_groups:
+            self.stopper.groups.add(pid)
+        try:
+            process.pidfd = os.pidfd_open(pid)
+            self._loop.add(process.pidfd, lambda: self.on_end(process))
+        except OSError:
+            pass  # an old kernel or a strict seccomp profile: SIGCHLD tells us, in no exact order
+
+    def start_watchdog(self, run_id: str, clean_up: Callable[[], None]) -> None:
+        """Start what ends the processes should the launcher be killed; a job runs without, too."""
+        try:
+            self.watchdog = self.watchdog or Watchdog(run_id, clean_up)
+            for process in self.processes:
+                self.watchdog.tell(process.pid)
+        except OSError as error:
+            self._say(f"no watchdog ({error.strerror}): {UNGUARDED}")
+
+    def _on_exec_errors(self, errors: ExecErrors) -> None:
+        """A process could not exec: nothing of this job is worth keeping."""
+        found, complete = errors.read()
+        for index, number in found:
+            error = OSError(number, os.strerror(number))
+            self.refuse(refusal(self.children[index].argv[0], error))
+        if complete:
+            self._loop.remove(errors.fd)
+            os.close(errors.fd)
+
+    def refuse(self, error: LauncherError) -> None:
+        """Not all processes can be started: end those that are."""
+        self.refused = self.refused or error
+        self.stopper.kill()
+
+    # --- ends
+
+    def note_child(self) -> None:
+        """SIGCHLD has arrived."""
+        self._has_ends = True
+
+    def on_end(self, process: Process) -> None:
+        """The kernel's notice that a process has ended."""
+        if process.code is not None:
+            return
+        self._has_ends = True  # it stood before orphans that have ended, too
+        process.ended_ns = process.ended_ns or time.time_ns()
+        pid, status = os.waitpid(process.pid, os.WNOHANG)
+        if process.pidfd is not None:
+            self._loop.remove(process.pidfd)
+            os.close(process.pidfd)
+            process.pidfd = None
+        if not pid:
+            return  # a debugger has its status, and SIGCHLD tells us when we may have it
+        process.code = os.waitstatus_to_exitcode(status)
+        process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
+        self._forget(process)
+        self._owner.on_exit(process)
+        self._has_news = True
+
+    def _forget(self, process: Process) -> None:
+        del self.running[process.pid]
+        self.stopper.started.discard(process.pid)
+        self.ended.append(process)
+
+    def collect(self) -> None:
+        """Collect orphans that have ended, and tell those that became ours since that the job ends."""
+        if self._has_ends:
+            self._has_ends = False
+            self.has_more = self._has_ends = self.reap()
+        if self._has_news:
+            self._has_news = False
+            for group in self.stopper.forget_groups():
+                if self.watchdog is not None:
+                    self.watchdog.forget(group)
+            self.stopper.tell_new()
+
+    def reap(self) -> bool:
+        """Collect children that have ended; return whether there may be more.
+
+        Not all at once: what forks faster than we collect must not keep us from the clock.
+        """
+        for _ in range(REAPED_AT_ONCE):
+            try:
+                found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                self._note_lost()
+                return False
+            process = None if found is None else self.running.get(found.si_pid)
+            if found is None or (process is not None and process.pidfd is not None):
+                return False  # its pidfd comes in its turn, and then we look again
+            if process is not None:
+                self.on_end(process)
+            else:
+                os.waitpid(found.si_pid, 0)
+                self._has_news = True
+                self._forget_child(found.si_pid)
+        return True
+
+    def _forget_child(self, pid: int) -> None:
+        """A child of ours has ended that is none of the job's processes: its pid is free for others."""
+        self.inherited.discard(pid)
+        if self.watchdog is not None and pid == self.watchdog.pid:
+            self.watchdog.lose()
+            self._say(f"the launcher's watchdog was killed: {UNGUARDED}")
+        self._owner.on_helper_exit(pid)
+
+    def _note_lost(self) -> None:
+        """No child is left: what is still thought to run was taken from us."""
+        for process in list(self.running.values()):
+            self._say(f"{process.name}: another program has taken its status")
+            process.code, process.ended_ns = EXIT_BUG, time.time_ns()
+            self._forget(process)
+            self._owner.on_exit(process)
+
+    # --- the end
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any process is left, the job's or one that it has left behind; that is ended, too."""
+        if self.stopper.gave_up:
+            return False
+        if self.running:
+            return True
+        if not self.stopper.leaders():
+            return False
+        self.stopper.sweep()
+        return True
+
+    def find_survivors(self) -> list[int]:
+        """Return what is still there after SIGKILL; the kernel holds it (D state)."""
+        leaders = self.stopper.leaders() if self.stopper.gave_up else []
+        return [*leaders, *find_descendants(leaders)]
+
+    def describe_survivors(self) -> list[str]:
+        """Return the same in words."""
+        return [describe(pid) for pid in self.find_survivors()]
+
+    def dismiss_watchdog(self) -> None:
+        """All has ended as it should."""
+        if self.watchdog is not None:
+            self.watchdog.dismiss()

@@ -1,1 +1,0 @@
-"""Acting on a plan: become the command, or start processes and watch them."""

@@ -1,4 +1,0 @@
-"""What a running job does, for whoever asks: a socket of the launcher, the answers, and three who ask.
-
-Nothing but `launcher.status.door` is loaded before the first question.
-"""
