@@ -18,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+    from launcher.agent.agent import Agent
+    from launcher.control.server import StatusServer
     from launcher.model import Peers
     from launcher.process.spawn import Child
 
@@ -176,7 +178,7 @@ def _run_together(
         hold_ports(planned)  # not before the roll call: the other nodes are to hear of it
         return make_children(planned, environ)
 
-    return run_together(plan, peers, command, make, replan, environ, checks)
+    return run_together(plan, peers, command, make, replan, environ, checks, serve)
 
 
 def _name_port(
@@ -205,10 +207,14 @@ def hold_ports(plan: Plan) -> None:
 
 def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) -> int:
     """Become what the plan says, or start it and wait."""
+    if plan.agent is not None and plan.agent.fleet is not None:
+        from launcher.mpi.start import run_fleet
+
+        return run_fleet(plan, plan.agent, plan.agent.fleet, environ, checks)
     if plan.agent is not None:
         from launcher.agent.starter import run_agent
 
-        return run_agent(plan, plan.agent, environ, checks)
+        return run_agent(plan, plan.agent, environ, checks, serve)
     if plan.mode is Mode.EXEC:
         from launcher.process.execute import execute
         from launcher.process.memory_files import name_files
@@ -223,4 +229,12 @@ def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) ->
 
     children = make_children(plan, environ)
     place = Place(plan.topology.node_rank, plan.topology.world_size)
-    return run_processes(children, plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks)
+    widen, watch = plan.widen_cpus, plan.supervision
+    return run_processes(children, watch, place, environ, widen=widen, checks=checks, serve=serve)
+
+
+def serve(agent: Agent) -> StatusServer:
+    """Return what answers questions about a job."""
+    from launcher.control.server import StatusServer
+
+    return StatusServer(agent)

@@ -37,11 +37,42 @@ from launcher.process.watchdog import MARK, mark_of
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from typing import Protocol
 
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.model import Supervision
     from launcher.process.spawn import Child, Process, Streams
+
+    class Server(Protocol):
+        """Answers questions about the job: `launcher.control.server`."""
+
+        @property
+        def due(self) -> float | None:
+            """When `fire` has something to do."""
+
+        def fire(self, now: float) -> None:
+            """It is time."""
+
+        def open(self) -> None:
+            """Begin to answer."""
+
+        def helpers(self) -> tuple[int, ...]:
+            """Return the pids of children of ours that help here."""
+
+        def forget(self, pid: int) -> None:
+            """A child of ours has ended that is none of the job's processes."""
+
+        def answer(
+            self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
+        ) -> None:
+            """Say what there is to say of this node, now or later."""
+
+        def close(self) -> None:
+            """Answer no more."""
+
+    Checks = Callable[[], Sequence[str]]
+    Serve = Callable[["Agent"], Server]
 
 EVENTS_MAX = 16
 """How much of what the launcher has said is kept for who asks later."""
@@ -114,7 +145,8 @@ class Agent:
         single: bool = True,
         log_id: str = "",
         run_id: str = "",
-        checks: Callable[[], Sequence[str]] | None = None,
+        checks: Checks | None = None,
+        serve: Serve | None = None,
         command: Sequence[str] = (),
     ) -> None:
         """Begin to listen to signals; nothing is started.
@@ -129,6 +161,7 @@ class Agent:
             run_id: Names this run, if that is given.
             checks: Looks at this node while the processes run, in a process of its own, and returns lines to
                 be said; None for nothing to look at.
+            serve: Makes what answers questions about the job; None for nothing.
             command: What the user asked to run, where the processes are something else.
         """
         self.watch, self.place, self.environ, self.command = watch, place, environ, command
@@ -156,7 +189,7 @@ class Agent:
         self.target = self.coordination.attach(self) or own
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
-        self.observers = Observers(self, checks)
+        self.observers = Observers(self, checks, serve)
         self.loop.add(signals.fd, self._on_signals)
 
     def _clear(self) -> None:
@@ -476,7 +509,8 @@ def run_processes(
     environ: Mapping[str, str],
     *,
     widen: bool = False,
-    checks: Callable[[], Sequence[str]] | None = None,
+    checks: Checks | None = None,
+    serve: Serve | None = None,
 ) -> int:
     """Run processes on this node alone to their end, and return the job's status; see `Agent`.
 
@@ -487,6 +521,7 @@ def run_processes(
         environ: Our own environment.
         widen: Leave the CPUs that mpirun has bound us to.
         checks: Looks at this node while the processes run.
+        serve: Makes what answers questions about the job.
 
     Raises:
         LauncherError: A process cannot be started (126, 127), a log file cannot be written (75).
@@ -494,7 +529,7 @@ def run_processes(
     paths = find_programs(children)
     if widen:
         widen_cpus()
-    agent = Agent(watch, place, environ, single=len(children) == 1, checks=checks)
+    agent = Agent(watch, place, environ, single=len(children) == 1, checks=checks, serve=serve)
     agent.take(children, paths)
     return agent.run()
 

@@ -45,7 +45,6 @@ class Coordination:
         shares_terminal: A single process may be what the user types to.
         speaks: The agent says what it passes on, and where its logs are.
         guards: A watchdog ends the processes should the agent be killed.
-        answers: `launcher status` may ask what the processes do.
         awaits_deadline: Processes are told where a deadline would be written, though none is planned here.
         questions: The way of a question to the other nodes; None where there is none.
     """
@@ -54,7 +53,6 @@ class Coordination:
     shares_terminal = True
     speaks = True
     guards = True
-    answers = True
     awaits_deadline = False
     questions: Questions | None = None
 

@@ -10,10 +10,7 @@ from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from launcher.agent.agent import Agent
-    from launcher.control.server import StatusServer
+    from launcher.agent.agent import Agent, Checks, Serve, Server
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
@@ -43,12 +40,12 @@ class Observers:
         server: Answers questions; None before it is there, and where there is none.
     """
 
-    def __init__(self, agent: Agent, checks: Callable[[], Sequence[str]] | None) -> None:
+    def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
         self.counters_before: Counters | None = None
         self.counters_after: Counters | None = None
         self.unmet: str | None = None
-        self.server: StatusServer | None = None
-        self._agent, self._checks = agent, checks
+        self.server: Server | None = None
+        self._agent, self._checks, self._serve = agent, checks, serve
         self._nccl_path: str | None = None
         self._progress: Progress | None = None
         self._stall: StallDetector | None = None
@@ -312,19 +309,20 @@ class Observers:
         """Return that a machine was taken back as the verdict on the job; None if that did not end it."""
         if self._response is None or not self._response.has_begun:
             return None
-        return self._response.make_verdict()
+        from launcher.agent.report import describe_exit
+
+        agent = self._agent
+        exits = [describe_exit(agent, one) for one in agent.group.ended]
+        return self._response.make_verdict(exits, agent.group.describe_survivors())
 
     # --- questions
 
     def serve(self) -> None:
         """Let our user ask what the processes do; nothing happens until a question comes."""
         agent = self._agent
-        if not agent.coordination.answers or agent.group.refused is not None:
+        if self._serve is None or agent.group.refused is not None:
             return
         if self.server is None:
-            from launcher.control.server import StatusServer
-
-            self.server = StatusServer(agent)
+            self.server = self._serve(agent)
             self.server.open()
-            self.server.serve_metrics()
         agent.loop.timers.append(self.server)

@@ -12,7 +12,9 @@ from launcher.settings import apply_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
+
+    from launcher.agent.agent import Checks, Serve
 
 DEEPSPEED = "deepspeed"
 ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
@@ -20,7 +22,11 @@ ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
 
 
 def run_agent(
-    plan: Plan, agent: Agent, environ: Mapping[str, str], checks: Callable[[], Sequence[str]] | None = None
+    plan: Plan,
+    agent: Agent,
+    environ: Mapping[str, str],
+    checks: Checks | None = None,
+    serve: Serve | None = None,
 ) -> int:
     """Run what starts the processes of this node; returns only where we stay as its parent.
 
@@ -29,14 +35,11 @@ def run_agent(
         agent: Who starts the processes.
         environ: The environment that the launcher was started with.
         checks: To be made beside it where we stay; see `launcher.agent.agent.Agent`.
+        serve: Makes what answers questions about the job.
 
     Raises:
         LauncherError: It cannot be started (126, 127).
     """
-    if agent.fleet is not None:
-        from launcher.mpi.start import run_fleet
-
-        return run_fleet(plan, agent, agent.fleet, environ, checks)
     argv, environment = prepare(agent, environ)
     (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
     say_agent(plan, agent)
@@ -48,7 +51,9 @@ def run_agent(
 
     place = Place(plan.topology.node_rank, plan.topology.world_size)
     child = Child(0, 0, argv, environment, called=agent.engine)
-    status = run_processes([child], plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks)
+    status = run_processes(
+        [child], plan.supervision, place, environ, widen=plan.widen_cpus, checks=checks, serve=serve
+    )
     return read_status(status) if agent.engine == DEEPSPEED else status
 
 

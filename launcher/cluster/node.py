@@ -324,7 +324,7 @@ class ClusterNode(Coordination):
         """Say, now or later, what there is to say of this node; nothing asks before the server is there."""
         server = self.agent.observers.server
         if server is not None:
-            server.responder().answer(what, more, take)
+            server.answer(what, more, take)
 
     def describe_state(self) -> str | None:
         """Return what the node waits for."""

@@ -12,9 +12,13 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from launcher.agent.agent import Agent
     from launcher.control.metrics import Exporter
     from launcher.control.responder import Responder
+
+    Message = dict[str, object]
 
 NAME = "status"
 CLOSED_S = 1.0
@@ -54,9 +58,10 @@ class StatusServer:
             self.path, self._listener = path, listener
             self._agent.loop.add(listener.fileno(), self._on_call)
             break
+        self._serve_metrics()
 
-    def serve_metrics(self) -> None:
-        """Have somebody serve metrics who asks here, if that was asked for."""
+    def _serve_metrics(self) -> None:
+        """Start what serves metrics and asks here, if that was asked for."""
         if not self._agent.watch.metrics_port:
             return
         if self.path is None:
@@ -85,6 +90,10 @@ class StatusServer:
 
             self._responder = Responder(self._agent)
         return self._responder
+
+    def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
+        """Say, now or later, what there is to say of this node."""
+        self.responder().answer(what, more, take)
 
     @property
     def due(self) -> float | None:

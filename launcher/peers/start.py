@@ -26,6 +26,8 @@ from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.agent.agent import Checks, Serve
+
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int], Plan]
 
@@ -42,7 +44,8 @@ def run_together(
     make_children: MakeChildren,
     replan: Replan,
     environ: Mapping[str, str],
-    checks: Callable[[], Sequence[str]] | None = None,
+    checks: Checks | None = None,
+    serve: Serve | None = None,
 ) -> int:
     """Run this node's part of a job of several nodes; return the job's status.
 
@@ -54,6 +57,7 @@ def run_together(
         replan: From another port of the rendezvous to the plan with it.
         environ: The environment that the launcher was started with.
         checks: To be made beside the processes; see `launcher.agent.agent.Agent`.
+        serve: Makes what answers questions about the job.
 
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
@@ -74,7 +78,8 @@ def run_together(
         widen_cpus()
     place = Place(shape.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make)
-    return Agent(plan.supervision, place, environ, node, checks=checks, command=command).run()
+    agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
+    return agent.run()
 
 
 def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:

@@ -7,7 +7,6 @@ import os
 import time
 from datetime import datetime, timezone
 
-from launcher.agent.report import describe_exit
 from launcher.core.signal import signal
 from launcher.errors import EXIT_NOT_READY
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
@@ -19,6 +18,8 @@ from launcher.replace import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.agent.agent import Agent
 
 REASON = "preempted"
@@ -101,14 +102,14 @@ class Response:
         agent.group.stopper.begin(self._number)
         return True
 
-    def make_verdict(self) -> Verdict:
+    def make_verdict(self, exits: Sequence[ProcessExit], survivors: Sequence[str]) -> Verdict:
         """Return the verdict: the machine is why, whatever the processes have made of the signal."""
         agent = self._agent
         node = agent.place.node_rank or 0
         ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, self._begun_ns, called=f"node {node}")
         verdict = make_verdict(
             ours,
-            [describe_exit(agent, one) for one in agent.group.ended],
+            exits,
             host_name=Host().hostname(),
             node_rank=agent.place.node_rank,
             world_size=agent.place.world_size,
@@ -116,7 +117,7 @@ class Response:
             started_ns=agent.started_ns,
             told=None,
             causes=[Cause("preempted", self._what, FIX, True)],
-            leftovers=agent.group.describe_survivors(),
+            leftovers=survivors,
         )
         return Verdict(**{**vars(verdict), "first": End(**{**vars(verdict.first), "status": STATUS_WORDS})})
 

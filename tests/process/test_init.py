@@ -527,15 +527,16 @@ def test_a_lone_process_at_process_scope_gets_an_init_where_asked() -> None:
 
 FAULTY = """
 import sys
-from launcher.run import supervise
-broken = {"reap": 0, "tell": 0}
-good = supervise.Supervisor.reap
+from launcher.process.group import ProcessGroup
+count = 0
+good = ProcessGroup.reap
 def reap(self):
-    broken["reap"] += 1
-    if broken["reap"] < 3:
+    global count
+    count += 1
+    if count < 3:
         raise RuntimeError("made by the test")
-    good(self)
-supervise.Supervisor.reap = reap
+    return good(self)
+ProcessGroup.reap = reap
 from launcher.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
