@@ -13,6 +13,8 @@ from launcher.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process computes on all GPUs of its node."""
+TWO = 2
+"""Of two processes, one that is alone on its node shows that the other is, too."""
 
 
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
@@ -82,6 +84,8 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
         if _is_above_its_node(ledger):
             return Scope.PROCESS
         ledger.problems.append(_ambiguous(ledger, wanted, origin))
+    elif _may_be_a_rest(ledger):
+        ledger.problems.append(_alone_or_agent(ledger, wanted, origin))
     return Scope.NODE
 
 
@@ -105,6 +109,29 @@ def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
         f"were started on this node, where {wanted} could be ({origin})",
         "environment",
         "pass --scope process (started once per process) or --scope node (once per node)",
+    )
+
+
+def _may_be_a_rest(ledger: Ledger) -> bool:
+    """Whether this process may be alone because the nodes before it are full (``-hosts a:2,b:1``).
+
+    It is not where the nodes are counted, or where its node has its rank's number; where the user says how
+    many processes a node has, it is meant to start them.
+    """
+    world = ledger.number(Fact.WORLD_SIZE) or 1
+    known = ledger.about(Fact.NODE_COUNT) or ledger.about(Fact.NODE_RANK)
+    told = any(claim.trust <= Trust.STATED for claim in ledger.about(Fact.PROCESSES_PER_NODE))
+    return world > TWO and not known and not told
+
+
+def _alone_or_agent(ledger: Ledger, wanted: int, origin: str) -> Problem:
+    world = ledger.number(Fact.WORLD_SIZE)
+    return Problem(
+        "ambiguous-scope",
+        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} could be ({origin}), and nothing tells "
+        f"whether the others of {_described(ledger, Fact.WORLD_SIZE)} share their nodes",
+        "environment",
+        f"pass --nnodes {world} (one on each of {world} nodes), or --scope process (some share a node)",
     )
 
 

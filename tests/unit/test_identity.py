@@ -378,3 +378,20 @@ def test_a_jobset_of_several_jobs_gets_no_second_rank_0_from_the_fix() -> None:
     """Every index exists once in each Job: the index alone is no rank there."""
     text = refused("JOB_COMPLETION_INDEX=0")
     assert "in a JobSet of several Jobs --node-rank $((J * PODS + JOB_COMPLETION_INDEX))" in text
+
+
+@pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
+def test_one_that_is_alone_may_be_what_was_left_over(starter: str) -> None:
+    """``-hosts a:2,b:1``: rank 2 is alone on a node of several GPUs, as in a job of one process per node."""
+    rest = f"{starter.replace('RANK=1', 'RANK=2').replace('SIZE=2', 'SIZE=3')} {MASTER}"
+    text = refused(rest, gpus=2)
+    assert "[ambiguous-scope]" in text and "--nnodes 3" in text and "--scope process" in text
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+    assert seen(rest, *names, gpus=2, scope="process") == ["2", "3", "0", None]
+    assert seen(rest, *names, gpus=2, nnodes="3") == ["4", "6", "0", "2"]
+    assert seen(rest, *names, gpus=2, nproc_per_node="2") == ["4", "6", "0", "2"]
+
+
+@pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
+def test_of_two_one_that_is_alone_shows_that_the_other_is_too(starter: str) -> None:
+    assert seen(f"{starter} {MASTER}", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]
