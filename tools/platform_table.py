@@ -72,6 +72,11 @@ ROWS = (
     Started("Kubeflow's jobs ²", ("kubeflow", "torch_agent", "tensorflow"), ("kubeflow_*",)),
     Started("SageMaker", ("sagemaker",), ("sagemaker_*",)),
     Started("SkyPilot", ("skypilot",), ("skypilot_*",)),
+    Started(
+        "LeaderWorkerSet, RunPod, Lepton, dstack, Beaker",
+        ("node_names",),
+        ("leaderworkerset_*", "runpod_*", "lepton_*"),
+    ),
     Started("Flux (`flux run`) ¹", ("flux",), ("flux_*",)),
     Started("Volcano, ModelArts", ("volcano",), ("volcano_*",)),
     Started("Vertex AI", ("vertex_ai",), ("vertex_ai_*",)),

@@ -16,12 +16,14 @@ import sys
 
 from launcher import __version__
 from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.sources import TABLE, signs
+from launcher.sources import TABLE, node_names, signs
 
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"
 HEAD = "# The environment hook of launcher"
 """Begins each of our files; what does not begin so is not ours."""
+COUNTS = frozenset(row.count for row in node_names.TABLE if not row.processes)
+"""Of platforms that say all of a node: signs only where half of it is missing."""
 WEAK = (
     "LAUNCHER_LAUNCHED",  # has all that there is
     "TORCHELASTIC_RUN_ID",  # the same, from torchrun
@@ -33,7 +35,7 @@ WEAK = (
     "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
     *("JOB_COMPLETION_INDEX", "NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"),  # nothing without others
     "VC_*",  # names that the line cannot ask for: VC_TASK_INDEX is among them
-    *signs.NAMES,  # nothing is known of them
+    *(name for name in signs.MARKERS if name not in COUNTS),  # nothing is known of them
 )
 """Variables that call for a source, but not for the hook: alone they are no sign of a process to be told."""
 OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")
