@@ -77,10 +77,20 @@ def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool
         return
     if is_own(*listed) and not is_own(address):
         ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is another host of {ledger.origin(Fact.HOSTS)} than this "
-            "one, which has rank 0",
-            f"{ledger.correct(Fact.MASTER_ADDR)}: rank 0 listens at the master's address",
+            f"rank 0 is here ({_name_rank_0(ledger)}), but the master is {address}, another host of "
+            f"{ledger.origin(Fact.HOSTS)}",
+            f"{ledger.correct(*_find_rank_0(ledger), Fact.MASTER_ADDR)}: rank 0 listens at the master's "
+            "address",
         )
+
+
+def _find_rank_0(ledger: Ledger) -> tuple[Fact, ...]:
+    """Return what says that rank 0 is here."""
+    return tuple(fact for fact in (Fact.RANK, Fact.NODE_RANK) if fact in ledger.findings)[:1]
+
+
+def _name_rank_0(ledger: Ledger) -> str:
+    return ", ".join(map(ledger.origin, _find_rank_0(ledger)))
 
 
 def check_numbers(ledger: Ledger, at: Numbers) -> None:

@@ -82,6 +82,7 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
     if claim.trust is Trust.DERIVED:
         ledger.leave_out([claim], "its list has the nodes in another order than the ranks")
         return
+    ledger.settle(Fact.LOCAL_SIZE)
     rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
     verb = "leave out" if is_typed(claim) else "unset"
     ledger.contradiction(

@@ -33,6 +33,8 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
                 "leave it out, or have the platform start one launcher per node",
             )
         return Scope.PROCESS
+    if asked == Scope.PROCESS.value and _starts_nodes(ledger):
+        return Scope.NODE
     if asked != "auto":
         return Scope(asked)
     speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
@@ -46,6 +48,20 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
         if any(claim.fact in STARTED for claim in item.claims):
             return _compare_sizes(ledger, machine, starts_processes)
     return Scope.NODE
+
+
+def _starts_nodes(ledger: Ledger) -> bool:
+    """Report that the platform starts one launcher per node, and nothing inside of it a process."""
+    per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
+    if per_node is None or ledger.about(Fact.RANK):
+        return False
+    where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
+    ledger.contradiction(
+        f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
+        f"{per_node.source} starts one launcher per node, which is no process of the job",
+        "leave it out; for one process on each node: --nproc-per-node 1",
+    )
+    return True
 
 
 def _find_several(ledger: Ledger) -> Claim | None:

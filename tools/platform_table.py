@@ -80,7 +80,7 @@ ROWS = (
     Started("Flux (`flux run`) ¹", ("flux",), ("flux_*",)),
     Started("Volcano, ModelArts", ("volcano",), ("volcano_*",)),
     Started("Vertex AI", ("vertex_ai",), ("vertex_ai_*",)),
-    Started("Alibaba PAI, Baidu AIHC", ("alibaba_pai",), ("alibaba_pai_*", "baidu_aihc_*")),
+    Started("Alibaba PAI, Baidu AIHC, TI-ONE", ("alibaba_pai",), ("alibaba_pai_*", "baidu_aihc_*")),
     Started("Volcengine", ("volcengine",), ("volcengine_*",)),
     Started("AWS Batch, multi-node", ("aws_batch",), ("aws_batch_*",)),
     Started("Indexed Job, JobSet ³", ("indexed_job",), ("indexed_job_*", "jobset_*")),

@@ -33,7 +33,12 @@ WEAK = (
     *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"),
     *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),  # a task has SLURM_STEP_ID
     "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
-    *("JOB_COMPLETION_INDEX", "NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"),  # nothing without others
+    *(
+        "JOB_COMPLETION_INDEX",
+        "NPROC_PER_NODE",
+        "GPU_NUM_PER_NODE",
+        "RUNAI_NUM_OF_GPUS",
+    ),  # nothing without others
     "VC_*",  # names that the line cannot ask for: VC_TASK_INDEX is among them
     *(name for name in signs.MARKERS if name not in COUNTS),  # nothing is known of them
 )

@@ -66,7 +66,7 @@ TABLE = (
     ),
     Row("vertex_ai", ("CLUSTER_SPEC",)),
     Row("volcano", ("VC_TASK_INDEX", "VK_TASK_INDEX", "MA_NUM_HOSTS", "VC_*")),
-    Row("alibaba_pai", ("NPROC_PER_NODE",)),
+    Row("alibaba_pai", ("NPROC_PER_NODE", "GPU_NUM_PER_NODE")),
     Row(
         "volcengine",
         ("MLP_WORKER_NUM", "MLP_ROLE", "MLP_ROLE_INDEX", "MLP_WORKER_ALL_HOSTS", "MLP_WORKER_0_HOST"),

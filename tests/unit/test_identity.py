@@ -380,6 +380,31 @@ def test_a_jobset_of_several_jobs_gets_no_second_rank_0_from_the_fix() -> None:
     assert "in a JobSet of several Jobs --node-rank $((J * PODS + JOB_COMPLETION_INDEX))" in text
 
 
+@pytest.mark.parametrize(
+    "pod",
+    [
+        "KUBERNETES_SERVICE_HOST=x RANK=1 WORLD_SIZE=2 PET_NNODES=2 PET_NODE_RANK=1",
+        "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2",
+        "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1",
+    ],
+)
+def test_a_launcher_per_node_is_no_process(pod: str) -> None:
+    """RANK, which counts pods, is not missing: the flag is wrong."""
+    text = refused(f"{pod} {MASTER}", scope="process")
+    assert text.count("[") == 1 and "[contradiction] --scope process" in text and "leave it out" in text
+    assert seen(f"{pod} {MASTER}", "RANK", "WORLD_SIZE", nproc_per_node="1", gpus=2) == ["1", "2"]
+
+
+def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
+    text = refused("SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.4 10.0.0.5'")
+    assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
+
+
+def test_an_index_that_cannot_be_names_the_sizes_that_show_it() -> None:
+    text = refused(f"{HALF} {MASTER} SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2")
+    assert "MPI_LOCALNRANKS='2' on each node" in text
+
+
 @pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
 def test_one_that_is_alone_may_be_what_was_left_over(starter: str) -> None:
     """``-hosts a:2,b:1``: rank 2 is alone on a node of several GPUs, as in a job of one process per node."""

@@ -119,6 +119,8 @@ RANK_1 = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
 }
+CROSS = {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "CROSS_RANK": "1", "CROSS_SIZE": "2"}
+DEEPSPEED = {**torch(2, 4, "a"), **CROSS}
 LWS = {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "s-0.s"}
 RUNPOD = {"NUM_NODES": "2", "NODE_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
 ALGOS_FILE = "/opt/ml/input/config/resourceconfig.json"
@@ -475,6 +477,11 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({**RUNPOD, "WORLD_SIZE": "3"}, "contradiction", {}),
     ({**RUNPOD, "RANK": "2", "LOCAL_RANK": "0"}, "rank 2 of 4 at a", {}),
     ({"NUM_NODES": "1", "NODE_RANK": "0"}, ALONE, {}),
+    # Tencent's TI-ONE, and a worker of DeepSpeed's launcher
+    ({**torch(1, 2, "a"), "GPU_NUM_PER_NODE": "8", "NODE_LIST": "a:8,b:8"}, "node 1 of 2 at a", {"gpus": 8}),
+    (DEEPSPEED, "rank 2 of 4 at a", {"gpus": 2}),
+    ({**DEEPSPEED, "CROSS_RANK": "0"}, "contradiction", {"gpus": 2}),
+    ({**DEEPSPEED, "CROSS_SIZE": ""}, "ambiguous-scope", {"gpus": 2}),
     # SageMaker without its toolkit, and by its other names
     ({"TRAINING_JOB_NAME": "j"}, "node 1 of 3 at algo-1", {"files": {ALGOS_FILE: ALGOS}}),
     ({"TRAINING_JOB_NAME": "j"}, STOP, {"files": {ALGOS_FILE: "{"}}),
