@@ -16,7 +16,7 @@ from launcher.frozen import frozen
 from launcher.model import Fact, Scope, Trust
 
 OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTERS)
-"""Where one of these is set, something was started inside of the node, or a platform counts otherwise."""
+"""Where one of these is set, names that people use, too, may have been handed on from elsewhere."""
 WORLD_SIZE = "WORLD_SIZE"
 
 
@@ -30,7 +30,7 @@ class Names:
         master: The first node's host.
         domain: The first node's host is ``<master>-0.<domain>``.
         gpus: How many GPUs a node has.
-        processes: Whether WORLD_SIZE beside them counts processes.
+        processes: Whether people use these names, too, and WORLD_SIZE beside them counts processes.
     """
 
     count: str
@@ -62,7 +62,7 @@ TABLE = (
 def read(reader: Reader) -> None:
     """The first platform of which both numbers are set."""
     row = next((row for row in TABLE if reader.has(row.count) and reader.has(row.index)), None)
-    if row is None or any(reader.has(name) for name in OF_A_PROCESS):
+    if row is None or (row.processes and any(reader.has(name) for name in OF_A_PROCESS)):
         return
     reader.starts = Scope.NODE
     count = reader.claim_int(Fact.NODE_COUNT, row.count, 1)
@@ -70,7 +70,7 @@ def read(reader: Reader) -> None:
     if row.domain:
         _claim_first(reader, row)
     elif row.master:
-        reader.claim_host(Fact.MASTER_ADDR, row.master)
+        reader.claim_host(Fact.MASTER_ADDR, row.master, Trust.DERIVED)
     if row.processes and count is not None:
         _divide_world(reader, row, count)
     if row.gpus:
