@@ -192,7 +192,7 @@ def _read_any(reader: Reader) -> None:
 
 def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
     """Whether a variable that may be of anything is a number above a limit."""
-    return (reader.text(name) or "").isdecimal() and is_above(reader, name, limit)
+    return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
 
 
 def _names_several(reader: Reader) -> bool:

@@ -11,7 +11,7 @@ deepspeed `launcher/launch.py`.
 from __future__ import annotations
 
 from launcher.environ import Reader
-from launcher.model import Fact, Scope
+from launcher.model import Fact
 from launcher.sources import launched
 
 RANK = "RANK"
@@ -68,6 +68,5 @@ def _read_deepspeed(reader: Reader) -> None:
     """A worker of DeepSpeed's launcher: all of its names, or none of them says anything."""
     names = (RANK, LOCAL_RANK, *(name for name, _ in DEEPSPEED))
     if all(reader.has(name) for name in names):
-        reader.starts = Scope.PROCESS
         for name, fact in DEEPSPEED:
             reader.claim_int(fact, name, 0 if fact is Fact.NODE_RANK else 1)

@@ -139,7 +139,7 @@ SIGNS = (
     *("LOADL_PROCESSOR_LIST=a a b b", "LEPTON_JOB_TOTAL_WORKERS=2", "MF_PARALLEL_NODE_INDEX=1", "HOST_NUM=2"),
     *("MEGASCALE_NUM_SLICES=2", "ARNOLD_WORKER_NUM=2", "NODE_LIST=a:8,b:8", "NUM_PROCESSES=2", "NUM_HOSTS=2"),
     # No platform's of the table: how such names end is enough
-    *("ACME_NUM_NODES=2", "ACME_NNODES=2", "ACME_WORLD_SIZE=8", "ACME_NODE_RANK=1", "ACME_NODE_INDEX=1"),
+    *("ACME_NUM_NODES=2", "ACME_NNODES= 2", "ACME_WORLD_SIZE=8", "ACME_NODE_RANK=1", "ACME_NODE_INDEX=1"),
 )
 """Each alone shows other nodes or processes."""
 NO_SIGNS = (
