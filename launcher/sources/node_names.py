@@ -62,7 +62,10 @@ TABLE = (
 def read(reader: Reader) -> None:
     """The first platform of which both numbers are set."""
     row = next((row for row in TABLE if reader.has(row.count) and reader.has(row.index)), None)
-    if row is None or (row.processes and any(reader.has(name) for name in OF_A_PROCESS)):
+    if row is None:
+        return
+    is_common = row.processes and not (row.gpus and reader.has(row.gpus))
+    if is_common and any(reader.has(name) for name in OF_A_PROCESS):
         return
     reader.starts = Scope.NODE
     count = reader.claim_int(Fact.NODE_COUNT, row.count, 1)
@@ -85,10 +88,16 @@ def _claim_first(reader: Reader, row: Names) -> None:
 
 def _divide_world(reader: Reader, row: Names, count: int) -> None:
     """Claim how many processes each node has, where WORLD_SIZE says how many all have together."""
-    world = reader.integer(WORLD_SIZE, 1)
-    if world is None or world == count:
+    world, gpus = reader.integer(WORLD_SIZE, 1), reader.integer(row.gpus) if row.gpus else None
+    if world is None or (world == count and not gpus):
         return  # as many as nodes may be meant to count these
-    if world % count:
+    if gpus and world != count * gpus:
+        reader.problem(
+            "contradiction",
+            f"{reader.origin(WORLD_SIZE)} but {reader.origin(row.count)} x {reader.origin(row.gpus)}",
+            f"correct or unset {WORLD_SIZE} or {row.gpus}",
+        )
+    elif world % count:
         reader.problem(
             "contradiction",
             f"{reader.origin(WORLD_SIZE)} but {reader.origin(row.count)}: as many processes on each expected",

@@ -395,6 +395,13 @@ def test_a_launcher_per_node_is_no_process(pod: str) -> None:
     assert seen(f"{pod} {MASTER}", "RANK", "WORLD_SIZE", nproc_per_node="1", gpus=2) == ["1", "2"]
 
 
+def test_a_node_of_another_rank_is_no_second_one_with_it() -> None:
+    """RANK of another node beside SageMaker's place in its list: one process per node leaves one place."""
+    hosts = 'SM_HOSTS=\'["a","b","c"]\' SM_CURRENT_HOST=b'
+    assert "[contradiction]" in refused(f"{hosts} RANK=2 WORLD_SIZE=3")
+    assert seen(f"{hosts} RANK=1 WORLD_SIZE=3", "RANK", "WORLD_SIZE") == ["1", "3"]
+
+
 def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
     text = refused("SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.4 10.0.0.5'")
     assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text

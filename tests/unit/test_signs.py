@@ -476,6 +476,7 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({**RUNPOD, "WORLD_SIZE": "2"}, "node 1 of 2 at a", {}),
     ({**RUNPOD, "WORLD_SIZE": "3"}, "contradiction", {}),
     ({**RUNPOD, "RANK": "2", "LOCAL_RANK": "0"}, "rank 2 of 4 at a", {}),
+    ({**RUNPOD, "NUM_TRAINERS": "2", "RANK": "0", "LOCAL_RANK": "0"}, "contradiction", {"gpus": 2}),
     ({"NUM_NODES": "1", "NODE_RANK": "0"}, ALONE, {}),
     # Tencent's TI-ONE, and a worker of DeepSpeed's launcher
     ({**torch(1, 2, "a"), "GPU_NUM_PER_NODE": "8", "NODE_LIST": "a:8,b:8"}, "node 1 of 2 at a", {"gpus": 8}),
