@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from launcher.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.frozen import frozen
-from launcher.model import Fact
+from launcher.model import Fact, Trust
 
 FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
 TASK = "hand the platform's other variables into the container as well, or "
@@ -273,6 +273,9 @@ def _read_lsf(reader: Reader) -> None:
         known = known or bool(hosts)
         reader.most_nodes = len(hosts) or reader.most_nodes
         if len(hosts) > 1:
+            listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
+            if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else lsf knows where ranks are
+                reader.claim(Fact.HOSTS, listed, name, Trust.INDIRECT)
             reader.sign(name, LSF_FIX)
             return
     if not known and is_above(reader, LSF_SLOTS, 1):
