@@ -33,6 +33,10 @@ JUDGED = ("torchrun", "accelerate", "deepspeed")
 TOLD = ("node_rank", "machine_rank", "config_file", "hostfile", "H", "deepspeed_hostfile", "no_ssh")
 """Their flags that show that the line is meant for several nodes."""
 ONE_NODE = ("1", "1:1")
+SCRIPTS = (".py", ".py}")
+"""How a word of variables ends that is a script: ``$DIR/train.py``, ``${1:-train.py}``."""
+ABOUT_NODES = ("nnodes", "num_nodes", "num_machines", "rdzv_endpoint", "master_addr", "main_process_ip")
+"""Flags with what is true on one node only: how many there are, and where they meet."""
 PET_NODES, PET = "PET_NNODES", "PET_"
 DEEPSPEED_HOSTS = "/job/hostfile"
 ACCELERATE_FILES = ("default_config.yaml", "default_config.yml", "default_config.json")
@@ -96,15 +100,15 @@ def _is_lone(call: Call, says_nodes: bool, environ: Mapping[str, str]) -> bool:
     command, words = call.command, call.line.words
     if not call.line.is_certain or call.name not in JUDGED or command.inner >= len(words):
         return False
-    script = words[command.inner]
-    if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(".py"):
-        return False  # it may be flags
     if command.has("standalone"):
         return True
     name = next(theirs for theirs, ours in command.launcher.facts if ours == "nnodes")
     count = command.value(name)
     if count is not None:
         return count in ONE_NODE
+    script = words[command.inner]
+    if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(SCRIPTS):
+        return False  # it may be flags
     is_told = command.has(*TOLD) or _has_file(call.name, environ)
     return not is_told and not (call.name == "torchrun" and says_nodes)
 
@@ -160,7 +164,7 @@ def _write(call: Call) -> str:
         name = flag.lstrip("-").replace("-", "_")
         if name == "standalone":
             place += 1
-        elif name in ("nnodes", "num_nodes", "num_machines"):
+        elif name in ABOUT_NODES:
             place += 1 if equals else 2
         else:
             left.append(words[place])
