@@ -14,7 +14,7 @@ from launcher.command.line import is_python, may_be_shell, read_flags
 from launcher.errors import Problem, UsageError
 from launcher.flags import PREFIX
 from launcher.frameworks.reached import Reached, read_reached
-from launcher.frameworks.script import TENSORFLOW, Script, names_workers, read_script
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_script
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.machine.pythons import own_python
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from launcher.frameworks.case import Case
 
 LAUNCHER, MPI = "the launcher", "mpirun"
+HOROVOD = "horovod"
 STARTED_BY_MPI = (
     *("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "JSM_NAMESPACE_"),
     *("PALS_", "FLUX_TASK_"),
@@ -32,6 +33,8 @@ STARTED_BY_MPI = (
 """Prefixes of what a process has that something of MPI has started."""
 OTHER_WORLDS = ("torch", "jax", "tensorflow", "horovod")
 """Beside one of these MPI may be for something else than the world of the job."""
+JOINED = ("init_process_group", "jax.distributed", STRATEGY)
+"""Horovod is always beside one of those packages: this is what a script says that joins another world."""
 
 
 @frozen
@@ -65,7 +68,7 @@ TABLE = (
         "let mpirun or srun --mpi=pmix start the launchers; or start one per node, with --engine mpirun",
     ),
     Row(
-        "horovod",
+        HOROVOD,
         (LAUNCHER, MPI),
         "tells Horovod nothing",
         "each is rank 0 of 1 for Horovod",
@@ -151,6 +154,14 @@ def _is_installed(row: Row, case: Case, host: Host) -> bool:
     return host.find_version(python, case.environ, row.package) != ""
 
 
+def _may_join_another(row: Row, script: Script, reached: Reached) -> bool:
+    """Whether the processes may be one job by something else."""
+    if row.package == HOROVOD and script.imports(HOROVOD):
+        return any(word in script.text for word in JOINED)
+    others = [other for other in OTHER_WORLDS if other != row.package]
+    return any(script.imports(other) or reached.imports(other) for other in others)
+
+
 def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
     count, place = case.topology.world_size, "" if script.imports(row.package) else reached.find(row.package)
     who = case.agent or ("the launcher" if case.forks else case.allocation.source)
@@ -158,10 +169,8 @@ def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
     user = f"{script.path} imports {row.package}" + (f" (in {place})" if place else "")
     what = f"{user}, and {processes} started by {who}, which {row.lack}"
     fix = row.fix if case.forks else row.fix_around or row.fix
-    is_certain = (script.needs(row.package) or bool(reached.find(row.package))) and not any(
-        script.imports(other) or reached.imports(other) for other in OTHER_WORLDS if other != row.package
-    )
-    if not is_certain:
+    is_needed = script.needs(row.package) or bool(reached.find(row.package))
+    if not is_needed or _may_join_another(row, script, reached):
         return f"{what}: where it is used, {row.alone}; {fix}"
     fix = f"{fix}; or name what it is a job of, if not of {row.package}: --framework torch"
     raise UsageError(Problem("lone-processes", f"{what}: {row.alone}", "command line and script", fix))

@@ -211,6 +211,11 @@ REFUSED = (
     ("import horovod.torch as hvd", ("torchrun",), "launcher run -- python"),
     ("import horovod.torch as hvd", ("deepspeed",), "launcher run -- python"),
     (
+        "import torch.utils.data.distributed\nimport horovod.torch as hvd",
+        ("torchrun",),
+        "launcher run -- python",
+    ),
+    (
         "import tensorflow as tf\nx = tf.distribute.MultiWorkerMirroredStrategy()",
         ("torchrun",),
         "launcher run -- python",
@@ -240,6 +245,15 @@ def test_what_may_not_be_used_is_a_warning(tmp_path: Path, text: str) -> None:
     (warning,) = plan("python", script).warnings
     assert "mpi4py" in warning and "--engine mpirun" in warning
     assert not plan("python", script, host=Made("mpi4py")).warnings
+
+
+def test_horovod_beside_another_world_is_a_warning(tmp_path: Path) -> None:
+    """Its scripts import PyTorch; one that joins PyTorch's processes may do without Horovod's."""
+    script = write(
+        tmp_path, "import torch\nimport horovod.torch as hvd\ntorch.distributed.init_process_group()\n"
+    )
+    (warning,) = plan("torchrun", script).warnings
+    assert "horovod" in warning
 
 
 @pytest.mark.parametrize("environ", [MPI_RANK, {**PER_RANK, "MASTER_ADDR": "127.0.0.1", "PMIX_RANK": "1"}])
