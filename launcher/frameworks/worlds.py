@@ -10,18 +10,17 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.command.line import is_python, may_be_shell, read_flags
+from launcher.command.line import is_python, may_be_shell
 from launcher.errors import Problem, UsageError
 from launcher.flags import PREFIX
 from launcher.frameworks.reached import Reached, read_reached
-from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_script
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_scripts
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.command.shell_lines import Line
     from launcher.frameworks.case import Case
 
 LAUNCHER, MPI = "the launcher", "mpirun"
@@ -98,35 +97,14 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
         return ()
     rows = [row for row in TABLE if _is_worldless(row, case)]
     notes: list[str] = []
-    for script in list_scripts(case, host) if rows else ():
+    scripts = [case.script]
+    if rows and may_be_shell(case.argv):
+        scripts = read_scripts(case.argv, case.environ, host)
+    for script in scripts if rows else ():
         reached = read_reached(script, [row.package for row in rows], host) if script.text else Reached()
         used = [row for row in rows if _uses(row, case, script, reached) and _is_installed(row, case, host)]
         notes += [_judge(row, case, script, reached) for row in used]
     return tuple(notes)
-
-
-def list_scripts(case: Case, host: Host) -> list[Script]:
-    """Return the scripts that a process runs: its own, or those that a shell's text runs for certain.
-
-    A line that names it by a variable is not known, nor one behind a ``cd`` with a path that starts there.
-    """
-    if not may_be_shell(case.argv):
-        return [case.script]
-    from launcher.command.shell import list_calls, read_shell
-
-    found: list[Script] = []
-    is_here = True
-    for line in list_calls(read_shell(case.argv)):
-        is_here = is_here and line.words[0] not in ("cd", "pushd")
-        if line.is_certain and is_python(line.words[0]) and _is_written(line):
-            script = read_script(line.words, case.environ, host)
-            found += [script] if is_here or script.path.startswith("/") else []
-    return found
-
-
-def _is_written(line: Line) -> bool:
-    """Whether what a Python is to run stands there, whatever its arguments are."""
-    return all(place >= read_flags(line.words)[2] for place in line.replaced)
 
 
 def _uses(row: Row, case: Case, script: Script, reached: Reached) -> bool:
