@@ -11,12 +11,14 @@ from launcher import bundle
 if __name__ == "__main__":
     bundle.use()
 
-from launcher.errors import EXIT_BUG, LauncherError
+from launcher.errors import EXIT_BUG, LauncherError, Problem, Unavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+DEPENDENCY = "rich"
+"""Our one dependency, of tables for people."""
 BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell says it
 
 
@@ -42,9 +44,28 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         return BROKEN_PIPE
     except KeyboardInterrupt:
         return 130
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != DEPENDENCY:
+            _print_bug()
+            return EXIT_BUG
+        missing = _miss_dependency()
+        print_problems(missing)
+        return missing.exit_status
     except Exception:
         _print_bug()
         return EXIT_BUG
+
+
+def _miss_dependency() -> LauncherError:
+    """A copy of our files that no pip has installed, such as a folder on PYTHONPATH."""
+    return Unavailable(
+        Problem(
+            "no-rich",
+            f"the launcher's own Python, {sys.executable}, does not have {DEPENDENCY}, which tables need",
+            "this installation",
+            f"pip install {DEPENDENCY}; launcher plan --format json and launcher env do without",
+        )
+    )
 
 
 def _open_closed_descriptors() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from launcher.contradictions import check_below, check_hosts, check_process
 from launcher.environ import is_loopback
 from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.inherited import sift_inherited
+from launcher.inherited import sift_node, sift_sizes
 from launcher.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger
 from launcher.master import DEFAULT_PORT, is_all_here, settle_master
 from launcher.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
@@ -222,12 +222,13 @@ def _settle_task(ledger: Ledger) -> dict[str, int | None]:
 
 def _settle_process(ledger: Ledger) -> dict[str, int | None]:
     """Settle a launcher started once per process: nothing that is not stated or proven is added."""
-    sift_inherited(ledger)
+    sift_sizes(ledger)
     add_local_size(ledger)
     local_size, world = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.WORLD_SIZE)
     rank = ledger.number(Fact.RANK)
     if local_size == 1 and not ledger.about(Fact.LOCAL_RANK):
         ledger.add(Fact.LOCAL_RANK, 0, ledger.origin(Fact.LOCAL_SIZE))
+    sift_node(ledger)
     local_rank = ledger.number(Fact.LOCAL_RANK)
     _require(ledger, Fact.RANK, rank, "RANK, or start with mpirun, srun or torchrun")
     _require(ledger, Fact.WORLD_SIZE, world, "WORLD_SIZE, or start with mpirun, srun or torchrun")

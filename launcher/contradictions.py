@@ -70,17 +70,29 @@ def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool
             ledger.correct(Fact.MASTER_ADDR, Fact.NODE_RANK),
         )
         return
-    hosts = ledger.findings.get(Fact.HOSTS)
-    listed = hosts.claim.value if hosts is not None else ()
     starts_first = node == 0 or any(place.rank == 0 for place in topology.places)
-    if not starts_first or not topology.places or not isinstance(listed, tuple) or address not in listed:
+    if not starts_first or not topology.places or is_own(address):
         return
-    if is_own(*listed) and not is_own(address):
+    for claim in ledger.about(Fact.HOSTS):
+        listed = claim.value if isinstance(claim.value, tuple) else ()
+        if address not in listed or not is_own(*listed):
+            continue
         ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is another host of {ledger.origin(Fact.HOSTS)} than this "
-            "one, which has rank 0",
-            f"{ledger.correct(Fact.MASTER_ADDR)}: rank 0 listens at the master's address",
+            f"rank 0 is here ({_name_rank_0(ledger)}), but the master is {address}, another host of "
+            f"{claim.origin}",
+            f"{ledger.correct(*_find_rank_0(ledger), Fact.MASTER_ADDR)}: rank 0 listens at the master's "
+            "address",
         )
+        return
+
+
+def _find_rank_0(ledger: Ledger) -> tuple[Fact, ...]:
+    """Return what says that rank 0 is here."""
+    return tuple(fact for fact in (Fact.RANK, Fact.NODE_RANK) if fact in ledger.findings)[:1]
+
+
+def _name_rank_0(ledger: Ledger) -> str:
+    return ", ".join(map(ledger.origin, _find_rank_0(ledger)))
 
 
 def check_numbers(ledger: Ledger, at: Numbers) -> None:

@@ -156,6 +156,7 @@ class Reader:
 
     ``starts_job``: we start the processes of all nodes, so that nodes count on which nothing was started.
     ``node_count``: how many nodes the user has asked for, None for no number.
+    ``read_before``: names that sources nearer to the process have read.
     """
 
     def __init__(
@@ -172,6 +173,7 @@ class Reader:
         self.starts_job = starts_job
         self.node_count = node_count
         self.names: set[str] = set()
+        self.read_before: set[str] = set()
         self._environ = environ
         self._claims: list[Claim] = []
         self._problems: list[Problem] = []
@@ -202,6 +204,10 @@ class Reader:
         least = len(prefix) + len(suffix)
         names = [n for n in self._environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
         return sorted(name for name in names if self.has(name))
+
+    def unread(self, ends: tuple[str, ...]) -> list[str]:
+        """Return the names of variables that are set, end so, and say nothing to any source, sorted."""
+        return sorted(n for n in self._environ if n.endswith(ends) and n not in self.read_before)
 
     def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
         """Return a variable as an integer; None if unset, None and a problem if malformed."""

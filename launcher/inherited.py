@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from launcher.model import Claim
 
 
-def sift_inherited(ledger: Ledger) -> None:
-    """Leave out what nothing proves of number of nodes, local size and node; report what cannot be.
+def sift_sizes(ledger: Ledger) -> None:
+    """Leave out what nothing proves of number of nodes and local size.
 
-    For a launcher that was started once per process.
+    For a launcher that was started once per process, as `sift_node`.
     """
     _sift_count(ledger)
     _sift_size(ledger)
-    _sift_node(ledger)
 
 
 def _sift_count(ledger: Ledger) -> None:
@@ -55,8 +54,8 @@ def _sift_size(ledger: Ledger) -> None:
     ledger.leave_out(wrong, "nothing proves that it is this node's")
 
 
-def _sift_node(ledger: Ledger) -> None:
-    """Leave out a node index that nothing proves; report one that does not fit the rank."""
+def sift_node(ledger: Ledger) -> None:
+    """Leave out a node index that nothing proves; report one that does not fit the rank and the sizes."""
     if _states(ledger, Fact.NODE_RANK) is not None:
         return
     places = _list_places(ledger)
@@ -82,6 +81,7 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
     if claim.trust is Trust.DERIVED:
         ledger.leave_out([claim], "its list has the nodes in another order than the ranks")
         return
+    ledger.settle(Fact.LOCAL_SIZE)
     rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)
     verb = "leave out" if is_typed(claim) else "unset"
     ledger.contradiction(

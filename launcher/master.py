@@ -91,9 +91,12 @@ def _spans_nodes(ledger: Ledger) -> bool:
 
 def _fix_address(origin: str) -> str:
     """Return how to name another master, where one was named like this."""
+    flag = next((word for word in origin.split(" ") if word.startswith("-")), "")
+    if origin.startswith("-"):
+        return f"{flag} with the address of node 0"
+    if flag:  # of a command that is a launcher: torchrun --rdzv_endpoint localhost:0
+        return f"{flag} with the address of node 0, or leave it out where the platform names that"
     name = origin.partition(" ")[0].partition("=")[0]
-    if name.startswith("-"):
-        return f"{name} with the address of node 0"
     return f"set {name} to the address of node 0, or unset it"
 
 

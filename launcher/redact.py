@@ -27,6 +27,11 @@ PUBLIC_PREFIXES = (
     *("NVIDIA_", "OMP_", "SHARP_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "UCX_"),
     "LAUNCHER_",
 )
+PUBLIC_ENDS = (
+    *("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE"),
+    *("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK"),
+)
+"""Numbers and indices of nodes, which `launcher.sources.signs` takes for signs."""
 PUBLIC_NAMES = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -40,6 +45,19 @@ PUBLIC_NAMES = frozenset(
             "ROLE_WORLD_SIZE",
         ),
         *("NNODES", "NODE_COUNT", "NUM_NODES", "NPROC_PER_NODE", "NUM_PROCESSES", "PROCESS_ID"),
+        *(
+            "GPU_NUM_PER_NODE",
+            "HOST_NUM",
+            "NODE_IP_LIST",
+            "NODE_LIST",
+            "NODE_NUM",
+            "NUM_HOSTS",
+            "NUM_TRAINERS",
+        ),
+        *("ARNOLD_ID", "ARNOLD_WORKER_NUM", "DSTACK_GPUS_PER_NODE", "MEGASCALE_NUM_SLICES"),
+        *("MEGASCALE_SLICE_ID", "MF_PARALLEL_MAIN_IP", "MF_PARALLEL_NODE_INDEX", "MF_PARALLEL_NUM_NODES"),
+        *("LEPTON_JOB_TOTAL_WORKERS", "LEPTON_JOB_WORKER_INDEX", "LEPTON_JOB_WORKER_PREFIX"),
+        *("LEPTON_RESOURCE_ACCELERATOR_NUM", "LEPTON_SUBDOMAIN", "TRAINING_JOB_NAME"),
         *("COORDINATOR_ADDRESS", "COORDINATOR_PORT", "JAX_COORDINATOR_ADDRESS"),
         *("JAX_COORDINATOR_PORT", "JAX_NUM_PROCESSES", "JAX_PROCESS_ID"),
         *("AML_JOB_ID", "AZUREML_COMMUNICATOR", "AZUREML_COMPUTE_USE_COMMON_RUNTIME"),
@@ -58,7 +76,7 @@ PUBLIC_NAMES = frozenset(
         *("_CONDOR_NPROCS", "_CONDOR_PROCNO"),
         *("DET_CHIEF_IP", "DET_KUBERNETES_JOB_PARALLELISM", "DET_SLOT_IDS", "INITIAL_CLUSTER_SIZE"),
         *("SM_CURRENT_HOST", "SM_CURRENT_INSTANCE_GROUP", "SM_CURRENT_INSTANCE_TYPE", "SM_HOSTS"),
-        *("SM_NETWORK_INTERFACE_NAME", "SM_NUM_CPUS", "SM_NUM_GPUS", "SM_RESOURCE_CONFIG"),
+        *("SM_NETWORK_INTERFACE_NAME", "SM_NUM_CPUS", "SM_NUM_GPUS", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV"),
         *("GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
         *("ZE_AFFINITY_MASK", "LD_LIBRARY_PATH", "PATH"),
     )
@@ -168,7 +186,7 @@ def is_public_name(name: str) -> bool:
     """
     if not name.isascii() or _sounds_secret(name.upper()):
         return False
-    return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES)
+    return name in PUBLIC_NAMES or name.startswith(PUBLIC_PREFIXES) or name.endswith(PUBLIC_ENDS)
 
 
 def is_secret(name: str, value: str) -> bool:

@@ -13,6 +13,8 @@ from launcher.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process computes on all GPUs of its node."""
+TWO = 2
+"""Of two processes, one that is alone on its node shows that the other is, too."""
 
 
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
@@ -31,6 +33,8 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
                 "leave it out, or have the platform start one launcher per node",
             )
         return Scope.PROCESS
+    if asked == Scope.PROCESS.value and _starts_nodes(ledger):
+        return Scope.NODE
     if asked != "auto":
         return Scope(asked)
     speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
@@ -44,6 +48,20 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
         if any(claim.fact in STARTED for claim in item.claims):
             return _compare_sizes(ledger, machine, starts_processes)
     return Scope.NODE
+
+
+def _starts_nodes(ledger: Ledger) -> bool:
+    """Report that the platform starts one launcher per node, and nothing inside of it a process."""
+    per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
+    if per_node is None or ledger.about(Fact.RANK):
+        return False
+    where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
+    ledger.contradiction(
+        f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
+        f"{per_node.source} starts one launcher per node, which is no process of the job",
+        "leave it out; for one process on each node: --nproc-per-node 1",
+    )
+    return True
 
 
 def _find_several(ledger: Ledger) -> Claim | None:
@@ -82,6 +100,8 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
         if _is_above_its_node(ledger):
             return Scope.PROCESS
         ledger.problems.append(_ambiguous(ledger, wanted, origin))
+    elif _may_be_a_rest(ledger):
+        ledger.problems.append(_alone_or_agent(ledger, wanted, origin))
     return Scope.NODE
 
 
@@ -105,6 +125,29 @@ def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
         f"were started on this node, where {wanted} could be ({origin})",
         "environment",
         "pass --scope process (started once per process) or --scope node (once per node)",
+    )
+
+
+def _may_be_a_rest(ledger: Ledger) -> bool:
+    """Whether this process may be alone because the nodes before it are full (``-hosts a:2,b:1``).
+
+    It is not where the nodes are counted, or where its node has its rank's number; where the user says how
+    many processes a node has, it is meant to start them.
+    """
+    world = ledger.number(Fact.WORLD_SIZE) or 1
+    known = ledger.about(Fact.NODE_COUNT) or ledger.about(Fact.NODE_RANK)
+    told = any(claim.trust <= Trust.STATED for claim in ledger.about(Fact.PROCESSES_PER_NODE))
+    return world > TWO and not known and not told
+
+
+def _alone_or_agent(ledger: Ledger, wanted: int, origin: str) -> Problem:
+    world = ledger.number(Fact.WORLD_SIZE)
+    return Problem(
+        "ambiguous-scope",
+        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} could be ({origin}), and nothing tells "
+        f"whether the others of {_described(ledger, Fact.WORLD_SIZE)} share their nodes",
+        "environment",
+        f"pass --nnodes {world} (one on each of {world} nodes), or --scope process (some share a node)",
     )
 
 

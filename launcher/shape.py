@@ -18,7 +18,7 @@ from launcher.frameworks.script import (
     Script,
     name_framework,
     names_workers,
-    read_script,
+    read_job_script,
 )
 from launcher.frozen import frozen, replace
 from launcher.host import Host
@@ -78,7 +78,7 @@ def decide_shape(
     outer, options = options, request.options
     refuse_idle(request)
     _refuse_arguments(options, request)
-    script = read_script(request.script_argv(environ), environ, host)
+    script = read_job_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
     machine = read_machine(host, environ)

@@ -59,6 +59,7 @@ from launcher.recorded import HOME, VERSION
 from launcher.redact import is_public_name, redact, redact_argv
 from launcher.sources.hydra import PROXY_NAMES
 from launcher.sources.indexed_job import HOSTS_FILE, INDEX
+from launcher.sources.sagemaker import FILE, JOB
 from launcher.sources.signs import HOST_FILES, NODE_FILE
 
 PYTHONS = ("", "python", "python3")
@@ -192,7 +193,8 @@ def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(INDEX):
         lines = (host.read_text(HOSTS_FILE) or "").splitlines()
         found[HOSTS_FILE] = "\n".join(line for line in lines if host.hostname() in line.split())
-    return found
+    text = host.read_text(FILE) if environ.get(JOB) else None
+    return {**found, FILE: text} if text is not None else found
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:

@@ -18,6 +18,7 @@ from launcher.command.launchers import Command, find_launcher
 from launcher.command.shell import list_calls, read_shell
 from launcher.engines.choice import PROCESS
 from launcher.engines.counts import ALONE
+from launcher.engines.wrapped import COUNTS, KINDS, once_per_node
 from launcher.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.frozen import frozen
 
@@ -33,6 +34,11 @@ JUDGED = ("torchrun", "accelerate", "deepspeed")
 TOLD = ("node_rank", "machine_rank", "config_file", "hostfile", "H", "deepspeed_hostfile", "no_ssh")
 """Their flags that show that the line is meant for several nodes."""
 ONE_NODE = ("1", "1:1")
+FOR_ONE = "for 1 node"
+SCRIPTS = (".py", ".py}")
+"""How a word of variables ends that is a script: ``$DIR/train.py``, ``${1:-train.py}``."""
+ABOUT_NODES = ("nnodes", "num_nodes", "num_machines", "rdzv_endpoint", "master_addr", "main_process_ip")
+"""Flags with what is true on one node only: how many there are, and where they meet."""
 PET_NODES, PET = "PET_NNODES", "PET_"
 DEEPSPEED_HOSTS = "/job/hostfile"
 ACCELERATE_FILES = ("default_config.yaml", "default_config.yml", "default_config.json")
@@ -61,7 +67,7 @@ def check_shell(case: Case) -> tuple[str, ...]:
     """Return that a shell file may start the processes of a node, and is itself started for each of them.
 
     Raises:
-        UsageError: It is certain that several launchers would start the processes of this node.
+        UsageError: It is certain that several launchers would start the processes of this node, or of all.
         EnvironmentUntrusted: It is certain that each node would be a job of its own.
     """
     each, nodes = case.topology.local_size or 1, _count_nodes(case)
@@ -70,10 +76,13 @@ def check_shell(case: Case) -> tuple[str, ...]:
     read = read_shell(case.argv)
     found = [(line, find_launcher(line.words)) for line in list_calls(read)]
     calls = [Call(line, command) for line, command in found if command is not None]
-    says_nodes = PET in read.text or (not case.forks and PET_NODES in case.environ)  # a fork has no PET_*
-    lone = [call for call in calls if _is_lone(call, says_nodes, case.environ)]
+    whole = next((call.name for call in calls if _is_whole(call)), "")
+    if whole and nodes > 1 and not case.allocation.ranks_at_start:
+        raise UsageError(once_per_node(f"{read.path} calls {whole}, which", whole, nodes))
+    lone = [(call, how) for call in calls if (how := _say_lone(call, case, read.text))]
     if lone and case.options.text("engine") != PROCESS:
-        raise _refuse_each(read.path, lone[0], case) if each > 1 else _refuse_nodes(read.path, lone[0], case)
+        call, how = lone[0]
+        raise _refuse_each(read.path, call, case) if each > 1 else _refuse_nodes(read.path, call, how, case)
     if not calls or each < 2:
         return ()
     return (
@@ -91,22 +100,35 @@ def _count_nodes(case: Case) -> int:
     return case.allocation.node_count or (-(-total // each) if total and each else 1)
 
 
-def _is_lone(call: Call, says_nodes: bool, environ: Mapping[str, str]) -> bool:
-    """Whether a line starts the processes of one node, for certain, and knows of no other."""
-    command, words = call.command, call.line.words
+def _is_whole(call: Call) -> bool:
+    """Whether a line starts the processes of a whole job, for certain, and more than one."""
+    command = call.command
+    starts = call.line.is_certain and command.launcher.whole_job and command.inner < len(call.line.words)
+    return starts and next(filter(None, map(command.value, COUNTS)), "") != "1"
+
+
+def _say_lone(call: Call, case: Case, text: str) -> str:
+    """Return how a line starts a job of one node, if that is certain; else nothing."""
+    command, words, machine = call.command, call.line.words, case.machine
     if not call.line.is_certain or call.name not in JUDGED or command.inner >= len(words):
-        return False
-    script = words[command.inner]
-    if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(".py"):
-        return False  # it may be flags
-    if command.has("standalone"):
-        return True
+        return ""
     name = next(theirs for theirs, ours in command.launcher.facts if ours == "nnodes")
     count = command.value(name)
-    if count is not None:
-        return count in ONE_NODE
-    is_told = command.has(*TOLD) or _has_file(call.name, environ)
-    return not is_told and not (call.name == "torchrun" and says_nodes)
+    if command.has("standalone") or count in ONE_NODE:
+        return FOR_ONE
+    script = words[command.inner]
+    if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(SCRIPTS):
+        return ""  # it may be flags
+    on_cpus = machine.gpu_count == 0 and not machine.has_others
+    if _has_file(call.name, case.environ):
+        return ""
+    if call.name == "accelerate" and on_cpus and not command.has(*KINDS):
+        return (
+            "without --multi_gpu, so that on CPUs its process joins no job"  # it is told that none are meant
+        )
+    says_nodes = PET in text or (not case.forks and PET_NODES in case.environ)  # a fork has no PET_*
+    is_told = count is not None or command.has(*TOLD) or (call.name == "torchrun" and says_nodes)
+    return "" if is_told else FOR_ONE
 
 
 def _has_file(name: str, environ: Mapping[str, str]) -> bool:
@@ -137,12 +159,12 @@ def _refuse_each(path: str, call: Call, case: Case) -> UsageError:
     return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
 
 
-def _refuse_nodes(path: str, call: Call, case: Case) -> EnvironmentUntrusted:
+def _refuse_nodes(path: str, call: Call, how: str, case: Case) -> EnvironmentUntrusted:
     """Return why a file that starts the processes of one node cannot be started on each of several."""
     is_counted, one = case.allocation.node_count is not None, "each node would be a job of its own"
     origin = case.origin("node_count" if is_counted else "world_size")
     known = f"the job has {_count_nodes(case)} ({origin})"
-    what = f"{path} calls {call.name} for 1 node, but {known}: {one}"
+    what = f"{path} calls {call.name} {how}, but {known}: {one}"
     fix = f"give the launcher the line itself: launcher run -- {_write(call)}"
     if call.name == "torchrun" and is_counted:
         fix += f"; or in {path}, started once per node (--nproc-per-node 1): torchrun {NUMBERS} ..."
@@ -160,7 +182,7 @@ def _write(call: Call) -> str:
         name = flag.lstrip("-").replace("-", "_")
         if name == "standalone":
             place += 1
-        elif name in ("nnodes", "num_nodes", "num_machines"):
+        elif name in ABOUT_NODES:
             place += 1 if equals else 2
         else:
             left.append(words[place])

@@ -27,6 +27,8 @@ TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
 COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
 """Flags of mpirun and horovodrun that say how many, and where."""
+KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
+"""Flags of accelerate that say what it starts, where it does not see several GPUs."""
 HOSTFILE = "{hostfile}"
 """Stands on a command line for the file that `launcher.agent.starter` makes."""
 
@@ -133,8 +135,7 @@ def _tell_accelerate(job: Job) -> Told:
         flags.append("--deepspeed_multinode_launcher=standard")
     if total > 1 and (job.machine.gpu_count or 0) < 2:
         # Where a node has several GPUs it finds out for itself; else one process would start, without a rank
-        kinds = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
-        flags += [] if job.command.has(*kinds) else ["--multi_gpu"]
+        flags += [] if job.command.has(*KINDS) else ["--multi_gpu"]
     return Told(tuple(flags))
 
 
@@ -195,7 +196,7 @@ def _tell_mpirun(job: Job) -> Told:
     if job.allocation.ranks_at_start:
         return Told()
     if job.nodes != 1:
-        raise UsageError(_once_per_node(job))
+        raise UsageError(once_per_node(job.command.launcher.name, job.command.launcher.name, job.nodes))
     return Told() if job.command.has(*COUNTS, *PLACES) else Told(("-np", str(job.each)))
 
 
@@ -219,12 +220,18 @@ def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
     )
 
 
-def _once_per_node(job: Job) -> Problem:
-    name = job.command.launcher.name
+def once_per_node(what: str, name: str, nodes: int | None) -> Problem:
+    """Return why a launcher of whole jobs cannot be started on each node.
+
+    Args:
+        what: What starts the processes: the launcher, or the file that calls it.
+        name: The launcher.
+        nodes: How many nodes there are.
+    """
     return Problem(
         "job-per-node",
-        f"{name} starts the processes of all nodes, but the launcher was started on each of {job.nodes} "
-        f"nodes: there would be {job.nodes} such jobs",
+        f"{what} starts the processes of all nodes, but the launcher was started on each of {nodes} "
+        f"nodes: there would be {nodes} such jobs",
         "command line and environment",
         f"leave {name} out: launcher run -- COMMAND starts the processes of this node, launcher run --engine "
         "mpirun -- COMMAND those of all nodes by mpirun (or --source manual --standalone for a job of its "

@@ -59,7 +59,7 @@ def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
 
 
 def _compare(case: Case, named: bool) -> list[Problem]:
-    given = list(read_arguments(case.argv, bare=named))
+    given = list(read_arguments(case.script.words or case.argv, bare=named))
     variables = (("num_nodes", NUM_NODES), ("devices", DEVICES)) if named else ()
     given += [
         (name, f"{v}={case.environ[v]}", case.environ[v]) for name, v in variables if case.environ.get(v)
@@ -148,10 +148,10 @@ def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
     """Return which numbers Lightning will not get, though without them each process trains alone."""
     from launcher.frameworks.lightning_script import CLI, TRAINER, read_trainers
 
-    calls, words = read_trainers(case.script.text), [*case.argv]
+    calls, words = read_trainers(case.script.text), [*(case.script.words or case.argv)]
     where, alone = case.script.path, "else each process may be a job of its own"
     notes = []
-    is_told = any(word.startswith(("-c", "--config", "--trainer=", "trainer=")) for word in words[1:])
+    is_told = any(word.startswith(("-c", "--config", "--trainer=", "trainer=", "$")) for word in words[1:])
     if any(call.name == CLI for call in calls) and not is_told:
         counts = {"num_nodes": count_nodes(case.topology), "devices": case.topology.local_size}
         told = {name for name, _, _ in read_arguments(words, bare=False)}

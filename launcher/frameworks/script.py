@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 
-from launcher.command.line import find_script, is_python, part_module, read_flags, read_interpreter
+from launcher.command.line import (
+    find_script,
+    is_python,
+    may_be_shell,
+    part_module,
+    read_flags,
+    read_interpreter,
+)
 from launcher.errors import Problem
 from launcher.flags import PREFIX
-from launcher.frozen import frozen
+from launcher.frozen import frozen, replace
 from launcher.host import Host
 from launcher.machine.pythons import find_module, import_folders, own_python
 from launcher.options import Given, Options
@@ -15,6 +22,8 @@ from launcher.options import Given, Options
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.command.shell_lines import Line
 
 FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
 """Parts of the names of packages whose imports say something about the job."""
@@ -33,6 +42,7 @@ class Script:
             that speaks of none of the `frameworks` that matter, nothing is looked for.
         folders: Where its Python looks for modules before its own folders: the script's, and PYTHONPATH.
         package: The package that it is a module of.
+        words: Its command line, where that stands in a shell's text; what a shell replaces as it is written.
     """
 
     path: str = ""
@@ -40,6 +50,7 @@ class Script:
     modules: Mapping[str, bool] = {}
     folders: tuple[str, ...] = ()
     package: str = ""
+    words: tuple[str, ...] = ()
 
     def imports(self, name: str) -> bool:
         """Whether it imports the module, or something inside of it, be it in a function or a ``try``."""
@@ -75,6 +86,62 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
         return Script()
     folders = _list_near("." if module else os.path.dirname(path) or ".", flags, environ)
     return _make(path, host.read_text(os.path.abspath(path)) or "", module, folders)
+
+
+def read_job_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
+    """Return the script that shows what a job is: a Python's, or the only one of a shell's text that does.
+
+    Horovod behind a shell is left out: its rendezvous is for one script that is the command itself.
+    """
+    if not argv or not may_be_shell(argv):
+        return read_script(argv, environ, host)
+    found = [one for one in read_scripts(argv, environ, host) if _shows(one)]
+    return found[0] if len(found) == 1 and not found[0].imports("horovod") else Script()
+
+
+def _shows(script: Script) -> bool:
+    return any(name in module for module in script.modules for name in FRAMEWORKS)
+
+
+def read_scripts(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> list[Script]:
+    """Return the scripts that a shell's text runs for certain.
+
+    A line that names it by a variable is not known, nor one behind a ``cd`` that cannot be followed.
+    """
+    from launcher.command.shell import list_calls, read_shell
+
+    found: list[Script] = []
+    folder: str | None = ""
+    for line in list_calls(read_shell(argv)):
+        if line.words[0] in ("cd", "pushd"):
+            folder = _follow(folder, line)
+        elif line.is_certain and is_python(line.words[0]) and _is_written(line):
+            words = _move(line.words, folder)
+            found += [replace(read_script(words, environ, host), words=words)] if words else []
+    return found
+
+
+def _follow(folder: str | None, line: Line) -> str | None:
+    """Return the folder behind a ``cd``; None where that is not known."""
+    if not line.is_certain or line.replaced or len(line.words) != 2 or line.words[1].startswith("-"):
+        return None
+    is_known = folder is not None or line.words[1].startswith("/")
+    return os.path.join(folder or "", line.words[1]) if is_known else None
+
+
+def _move(words: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
+    """Return a Python's command line as it is typed here instead of in a folder; empty where it cannot be."""
+    place = find_script(words)
+    if folder == "":
+        return words
+    if place is None or words[place].startswith("-") or (folder is None and not words[place].startswith("/")):
+        return ()
+    return (*words[:place], os.path.join(folder or "", words[place]), *words[place + 1 :])
+
+
+def _is_written(line: Line) -> bool:
+    """Whether what a Python is to run stands there, whatever its arguments are."""
+    return all(place >= read_flags(line.words)[2] for place in line.replaced)
 
 
 def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ()) -> Script:

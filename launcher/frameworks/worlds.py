@@ -10,21 +10,21 @@ TensorFlow read is in their files.
 
 from __future__ import annotations
 
-from launcher.command.line import is_python, may_be_shell, read_flags
+from launcher.command.line import is_python, may_be_shell
 from launcher.errors import Problem, UsageError
 from launcher.flags import PREFIX
 from launcher.frameworks.reached import Reached, read_reached
-from launcher.frameworks.script import TENSORFLOW, Script, names_workers, read_script
+from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_scripts
 from launcher.frozen import frozen
 from launcher.host import Host
 from launcher.machine.pythons import own_python
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.command.shell_lines import Line
     from launcher.frameworks.case import Case
 
 LAUNCHER, MPI = "the launcher", "mpirun"
+HOROVOD = "horovod"
 STARTED_BY_MPI = (
     *("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "JSM_NAMESPACE_"),
     *("PALS_", "FLUX_TASK_"),
@@ -32,6 +32,8 @@ STARTED_BY_MPI = (
 """Prefixes of what a process has that something of MPI has started."""
 OTHER_WORLDS = ("torch", "jax", "tensorflow", "horovod")
 """Beside one of these MPI may be for something else than the world of the job."""
+JOINED = ("init_process_group", "jax.distributed", STRATEGY)
+"""Horovod is always beside one of those packages: this is what a script says that joins another world."""
 
 
 @frozen
@@ -65,7 +67,7 @@ TABLE = (
         "let mpirun or srun --mpi=pmix start the launchers; or start one per node, with --engine mpirun",
     ),
     Row(
-        "horovod",
+        HOROVOD,
         (LAUNCHER, MPI),
         "tells Horovod nothing",
         "each is rank 0 of 1 for Horovod",
@@ -95,35 +97,14 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
         return ()
     rows = [row for row in TABLE if _is_worldless(row, case)]
     notes: list[str] = []
-    for script in list_scripts(case, host) if rows else ():
+    scripts = [case.script]
+    if rows and may_be_shell(case.argv):
+        scripts = read_scripts(case.argv, case.environ, host)
+    for script in scripts if rows else ():
         reached = read_reached(script, [row.package for row in rows], host) if script.text else Reached()
         used = [row for row in rows if _uses(row, case, script, reached) and _is_installed(row, case, host)]
         notes += [_judge(row, case, script, reached) for row in used]
     return tuple(notes)
-
-
-def list_scripts(case: Case, host: Host) -> list[Script]:
-    """Return the scripts that a process runs: its own, or those that a shell's text runs for certain.
-
-    A line that names it by a variable is not known, nor one behind a ``cd`` with a path that starts there.
-    """
-    if not may_be_shell(case.argv):
-        return [case.script]
-    from launcher.command.shell import list_calls, read_shell
-
-    found: list[Script] = []
-    is_here = True
-    for line in list_calls(read_shell(case.argv)):
-        is_here = is_here and line.words[0] not in ("cd", "pushd")
-        if line.is_certain and is_python(line.words[0]) and _is_written(line):
-            script = read_script(line.words, case.environ, host)
-            found += [script] if is_here or script.path.startswith("/") else []
-    return found
-
-
-def _is_written(line: Line) -> bool:
-    """Whether what a Python is to run stands there, whatever its arguments are."""
-    return all(place >= read_flags(line.words)[2] for place in line.replaced)
 
 
 def _uses(row: Row, case: Case, script: Script, reached: Reached) -> bool:
@@ -151,6 +132,14 @@ def _is_installed(row: Row, case: Case, host: Host) -> bool:
     return host.find_version(python, case.environ, row.package) != ""
 
 
+def _may_join_another(row: Row, script: Script, reached: Reached) -> bool:
+    """Whether the processes may be one job by something else."""
+    if row.package == HOROVOD and script.imports(HOROVOD):
+        return any(word in script.text for word in JOINED)
+    others = [other for other in OTHER_WORLDS if other != row.package]
+    return any(script.imports(other) or reached.imports(other) for other in others)
+
+
 def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
     count, place = case.topology.world_size, "" if script.imports(row.package) else reached.find(row.package)
     who = case.agent or ("the launcher" if case.forks else case.allocation.source)
@@ -158,10 +147,8 @@ def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
     user = f"{script.path} imports {row.package}" + (f" (in {place})" if place else "")
     what = f"{user}, and {processes} started by {who}, which {row.lack}"
     fix = row.fix if case.forks else row.fix_around or row.fix
-    is_certain = (script.needs(row.package) or bool(reached.find(row.package))) and not any(
-        script.imports(other) or reached.imports(other) for other in OTHER_WORLDS if other != row.package
-    )
-    if not is_certain:
+    is_needed = script.needs(row.package) or bool(reached.find(row.package))
+    if not is_needed or _may_join_another(row, script, reached):
         return f"{what}: where it is used, {row.alone}; {fix}"
     fix = f"{fix}; or name what it is a job of, if not of {row.package}: --framework torch"
     raise UsageError(Problem("lone-processes", f"{what}: {row.alone}", "command line and script", fix))

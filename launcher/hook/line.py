@@ -16,12 +16,14 @@ import sys
 
 from launcher import __version__
 from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.sources import TABLE, signs
+from launcher.sources import TABLE, node_names, signs
 
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"
 HEAD = "# The environment hook of launcher"
 """Begins each of our files; what does not begin so is not ours."""
+COUNTS = frozenset(row.count for row in node_names.TABLE if not row.processes)
+"""Of platforms that say all of a node: signs only where half of it is missing."""
 WEAK = (
     "LAUNCHER_LAUNCHED",  # has all that there is
     "TORCHELASTIC_RUN_ID",  # the same, from torchrun
@@ -31,9 +33,14 @@ WEAK = (
     *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"),
     *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),  # a task has SLURM_STEP_ID
     "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
-    *("JOB_COMPLETION_INDEX", "NPROC_PER_NODE", "RUNAI_NUM_OF_GPUS"),  # nothing without others
+    *(
+        "JOB_COMPLETION_INDEX",
+        "NPROC_PER_NODE",
+        "GPU_NUM_PER_NODE",
+        "RUNAI_NUM_OF_GPUS",
+    ),  # nothing without others
     "VC_*",  # names that the line cannot ask for: VC_TASK_INDEX is among them
-    *signs.NAMES,  # nothing is known of them
+    *(name for name in signs.MARKERS if name not in COUNTS),  # nothing is known of them
 )
 """Variables that call for a source, but not for the hook: alone they are no sign of a process to be told."""
 OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")

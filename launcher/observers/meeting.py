@@ -288,9 +288,9 @@ class MeetingWatch:
         The end that closes second leaves no trace in the table. Any process may have had it.
         """
         shown = frozenset({*table.held, *table.closed})
-        if opened - self._opened > len(shown - self._shown):
-            self._is_traced = True
-        self._opened, self._shown = opened, shown
+        self._opened += len(shown - self._shown)
+        self._is_traced = self._is_traced or opened > self._opened
+        self._shown = shown
 
     def _look_at_sockets(self, table: Table) -> None:
         """Find the connections between processes of ours, and those to other nodes."""

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 class Row:
     """A source: its name (and module in this package) and the variables that call for it.
 
-    A marker that ends in a star stands for all names that begin so.
+    A marker that ends in a star stands for all names that begin so; one that begins with it, for all that
+    end so.
     """
 
     name: str
@@ -65,7 +66,7 @@ TABLE = (
     ),
     Row("vertex_ai", ("CLUSTER_SPEC",)),
     Row("volcano", ("VC_TASK_INDEX", "VK_TASK_INDEX", "MA_NUM_HOSTS", "VC_*")),
-    Row("alibaba_pai", ("NPROC_PER_NODE",)),
+    Row("alibaba_pai", ("NPROC_PER_NODE", "GPU_NUM_PER_NODE")),
     Row(
         "volcengine",
         ("MLP_WORKER_NUM", "MLP_ROLE", "MLP_ROLE_INDEX", "MLP_WORKER_ALL_HOSTS", "MLP_WORKER_0_HOST"),
@@ -75,6 +76,13 @@ TABLE = (
         (
             *("AWS_BATCH_JOB_NUM_NODES", "AWS_BATCH_JOB_NODE_INDEX", "AWS_BATCH_JOB_MAIN_NODE_INDEX"),
             "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS",
+        ),
+    ),
+    Row(
+        "node_names",
+        (
+            *("LWS_GROUP_SIZE", "BEAKER_REPLICA_COUNT", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS"),
+            *("MF_PARALLEL_NUM_NODES", "NUM_NODES", "NNODES"),
         ),
     ),
     Row(
@@ -89,7 +97,10 @@ TABLE = (
         ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
     ),
     Row("torch_env", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")),
-    Row("sagemaker", ("SM_HOSTS", "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG")),
+    Row(
+        "sagemaker",
+        ("SM_HOSTS", "SM_CURRENT_HOST", "SM_RESOURCE_CONFIG", "SM_TRAINING_ENV", "TRAINING_JOB_NAME"),
+    ),
     Row("skypilot", ("SKYPILOT_NODE_RANK", "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_NODES")),
     Row(
         "azure_batch",
@@ -119,7 +130,7 @@ TABLE = (
         ),
     ),
     Row("indexed_job", ("JOB_COMPLETION_INDEX",)),
-    Row("signs", signs.NAMES),
+    Row("signs", signs.MARKERS),
 )
 NAMES = tuple(row.name for row in TABLE)
 
@@ -159,6 +170,7 @@ def gather(
     reads: set[str] = set()
     for name, module in _chosen(environ, only, typed):
         reader = Reader(name, environ, host, starts_job=starts_job, node_count=node_count)
+        reader.read_before |= reads
         module(reader)
         evidence.append(reader.evidence())
         reads |= reader.names
@@ -185,7 +197,10 @@ def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
     if any(environ.get(marker) for marker in row.markers):
         return True
     starts = tuple(marker[:-1] for marker in row.markers if marker.endswith("*"))
-    return bool(starts) and any(name.startswith(starts) and environ.get(name) for name in environ)
+    ends = tuple(marker[1:] for marker in row.markers if marker.startswith("*"))
+    return bool(starts or ends) and any(
+        environ[name] for name in environ if name.startswith(starts) or name.endswith(ends)
+    )
 
 
 def _check_present(environ: Mapping[str, str], row: Row) -> None:

@@ -1,23 +1,25 @@
-"""A node of a PyTorch job of Alibaba's PAI (DLC) or Baidu's AIHC: one launcher per node.
+"""A node of a PyTorch job of Alibaba's PAI (DLC), Baidu's AIHC or Tencent's TI-ONE: one launcher per node.
 
-RANK and WORLD_SIZE count nodes: master 0, worker i is i + 1. NPROC_PER_NODE beside them shows it. A job
+RANK and WORLD_SIZE count nodes: master 0, worker i is i + 1. NPROC_PER_NODE (TI-ONE: GPU_NUM_PER_NODE)
+beside them shows it. A job
 of other platforms has that name too, where a person has set it: without RANK it says nothing.
 
 Source: alibabacloud.com PAI "Built-in environment variables" of DLC; cloud.baidu.com AIHC "Environment
-variables".
+variables"; tencentcloud.com TI-ONE, distributed training (document 1141/69605).
 """
 
 from __future__ import annotations
 
 from launcher.environ import Reader
-from launcher.model import Fact, Scope
-from launcher.sources.torch_env import ALIBABA_PAI, RANK, WORLD_SIZE, counts_nodes
+from launcher.model import Fact, Scope, Trust
+from launcher.sources.torch_env import ALIBABA_PAI, RANK, TENCENT, WORLD_SIZE, counts_nodes
 
 
 def read(reader: Reader) -> None:
     """The node's index, the number of nodes, and how many processes each is to run."""
-    if counts_nodes(reader) == ALIBABA_PAI:
+    if counts_nodes(reader) in (ALIBABA_PAI, TENCENT):
         reader.starts = Scope.NODE
         reader.claim_int(Fact.NODE_RANK, RANK)
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
-        reader.claim_int(Fact.PROCESSES_PER_NODE, "NPROC_PER_NODE", 1)
+        reader.claim_int(Fact.PROCESSES_PER_NODE, ALIBABA_PAI, 1)
+        reader.claim_int(Fact.PROCESSES_PER_NODE, TENCENT, 0, Trust.DERIVED)

@@ -1,9 +1,11 @@
 """A SageMaker training job: one container per node.
 
+SageMaker writes the hosts into a file of every container; its training toolkit makes variables of it.
 SM_HOSTS is sorted as text (``algo-10`` before ``algo-2``); the nodes are put in the order of their
 numbers, which every node computes alike. The toolkit's mpirun hands SM_* of its own node to all ranks.
 
-Source: aws/sagemaker-training-toolkit src/sagemaker_training/params.py and environment.py.
+Source: docs.aws.amazon.com "How Amazon SageMaker AI Provides Training Information";
+aws/sagemaker-training-toolkit src/sagemaker_training/params.py and environment.py.
 """
 
 from __future__ import annotations
@@ -15,45 +17,79 @@ from launcher.model import Fact, Scope, Trust
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"
-RESOURCES = "SM_RESOURCE_CONFIG"  # the same once more, as JSON
+OBJECTS = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")  # the same two once more, in a JSON object
+JOB = "TRAINING_JOB_NAME"
+FILE = "/opt/ml/input/config/resourceconfig.json"
+"""The first of these objects; without the toolkit there is nothing else, and `JOB` says to look."""
 GPUS = "SM_NUM_GPUS"
+LIST = "a JSON list of host names"
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 def read(reader: Reader) -> None:
     """Node list, own place in it, GPUs."""
+    hosts, current, origin = _read_variables(reader)
+    if not reader.has(HOSTS):
+        hosts, current, origin = _read_objects(reader, current)
+    if not origin:
+        return  # a job's name, of a container that is none of SageMaker's
     reader.starts = Scope.NODE
-    hosts = _read_hosts(reader)
     if hosts:
-        reader.claim_hosts(hosts, HOSTS)
-        reader.claim(Fact.MASTER_ADDR, hosts[0], HOSTS, Trust.DERIVED)
+        reader.claim_hosts(hosts, origin)
+        reader.claim(Fact.MASTER_ADDR, hosts[0], origin, Trust.DERIVED)
     if any(reader.has(name) for name in MPI_STARTERS):
         return  # the other two are mpirun's own node's
-    current = reader.text(CURRENT_HOST)
+    name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:
-        reader.claim(Fact.NODE_RANK, hosts.index(current), f"{CURRENT_HOST} in {HOSTS}")
-    elif current is not None and hosts:
-        reader.malformed(CURRENT_HOST, f"one of {HOSTS}")
-    elif (current is not None or reader.has(RESOURCES)) and not reader.has(HOSTS):
-        name = CURRENT_HOST if current is not None else RESOURCES
-        reader.sign(name, f"hand {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
+        reader.claim(Fact.NODE_RANK, hosts.index(current), f"{name} in {origin}")
+    elif hosts and current:
+        reader.malformed(name if name == CURRENT_HOST else origin, f"{name} to be one of its hosts")
+    elif not hosts and not reader.has(HOSTS):
+        reader.sign(origin, f"hand {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
 
 
-def _read_hosts(reader: Reader) -> tuple[str, ...]:
+def _read_variables(reader: Reader) -> tuple[tuple[str, ...], str, str]:
+    """Return the hosts in the order of their numbers, this one, and where they are from."""
     import json
 
-    text = reader.text(HOSTS)
+    text, current = reader.text(HOSTS), reader.text(CURRENT_HOST) or ""
     if text is None:
-        return ()
+        return (), current, CURRENT_HOST if current else ""
     try:
-        items = json.loads(text)
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise Malformed("a JSON list of host names")
-        return tuple(sorted(parse_hosts(",".join(items)), key=_by_number))
+        return _sort_hosts(json.loads(text)), current, HOSTS
     except (ValueError, RecursionError) as error:
-        reader.malformed(HOSTS, str(error) if isinstance(error, Malformed) else "a JSON list of host names")
-        return ()
+        reader.malformed(HOSTS, str(error) if isinstance(error, Malformed) else LIST)
+        return (), current, HOSTS
+
+
+def _read_objects(reader: Reader, current: str) -> tuple[tuple[str, ...], str, str]:
+    """Return the same from the first JSON object that has the hosts."""
+    import json
+
+    texts = [(name, reader.text(name)) for name in OBJECTS]
+    texts += [(FILE, reader.host.read_text(FILE))] if reader.has(JOB) else []
+    found = [(name, text) for name, text in texts if text]
+    for name, text in found:
+        try:
+            said = json.loads(text)
+            hosts = _sort_hosts(said["hosts"])
+        except (ValueError, RecursionError, KeyError, TypeError):
+            continue
+        own = said.get("current_host")
+        return hosts, current or (own if isinstance(own, str) else ""), name
+    return (), current, CURRENT_HOST if current else next((name for name, _ in found), "")
+
+
+def _sort_hosts(items: object) -> tuple[str, ...]:
+    """Return hosts in the order of their numbers.
+
+    Raises:
+        Malformed: They are no list of host names.
+    """
+    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
+        raise Malformed(LIST)
+    return tuple(sorted(parse_hosts(",".join(items)), key=_by_number))
 
 
 def _by_number(host: str) -> tuple[str, tuple[int, ...], str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from launcher.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.frozen import frozen
-from launcher.model import Fact
+from launcher.model import Fact, Trust
 
 FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
 TASK = "hand the platform's other variables into the container as well, or "
@@ -70,12 +70,6 @@ class Signs:
     rank: str = ""
 
 
-def _flags(count: str, index: str, master: str) -> str:
-    """Return the flags for a platform that says all three: every node can type the same words."""
-    typed = f"--nnodes ${count} --node-rank ${index} --master-addr ${master}"
-    return f"pass {typed}, or --nnodes 1 for a single machine"
-
-
 TABLE = (
     Signs(PBS_FIX, ("PBS_NUM_NODES", "PBS_TASKNUM"), ("PBS_VNODENUM",)),
     Signs(
@@ -124,21 +118,17 @@ TABLE = (
     Signs(FLAGS, ("DLTS_NUM_WORKER",)),
     Signs(FLAGS, marks=("MLP_WORKER_1_HOST",)),
     Signs(
-        _flags("LWS_GROUP_SIZE", "LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"),
-        ("LWS_GROUP_SIZE",),
-        ("LWS_WORKER_INDEX",),
+        TASK + FLAGS,
+        (
+            *("LWS_GROUP_SIZE", "BEAKER_REPLICA_COUNT", "DSTACK_NODES_NUM", "LEPTON_JOB_TOTAL_WORKERS"),
+            "MF_PARALLEL_NUM_NODES",
+        ),
+        (
+            *("LWS_WORKER_INDEX", "BEAKER_REPLICA_RANK", "DSTACK_NODE_RANK", "LEPTON_JOB_WORKER_INDEX"),
+            "MF_PARALLEL_NODE_INDEX",
+        ),
     ),
     Signs(FLAGS, marks=("LWS_LEADER_ADDRESS",), rank="LWS_GROUP_SIZE"),
-    Signs(
-        _flags("BEAKER_REPLICA_COUNT", "BEAKER_REPLICA_RANK", "BEAKER_LEADER_REPLICA_HOSTNAME"),
-        ("BEAKER_REPLICA_COUNT",),
-        ("BEAKER_REPLICA_RANK",),
-    ),
-    Signs(
-        _flags("DSTACK_NODES_NUM", "DSTACK_NODE_RANK", "DSTACK_MASTER_NODE_IP"),
-        ("DSTACK_NODES_NUM",),
-        ("DSTACK_NODE_RANK",),
-    ),
     Signs(FLAGS, ("NGC_ARRAY_SIZE",), ("NGC_ARRAY_INDEX",)),
     Signs(FLAGS, ("PADDLE_NNODES", "PADDLE_TRAINERS_NUM"), ("PADDLE_TRAINER_ID",)),
     Signs(FLAGS, ("RANK_SIZE", "MS_WORKER_NUM"), ("RANK_ID", "MS_NODE_ID")),
@@ -146,8 +136,15 @@ TABLE = (
     Signs(FLAGS, ("_CONDOR_NPROCS",), ("_CONDOR_PROCNO",)),
     Signs(SCRIPT_FIX, ("NHOSTS", "COBALT_JOBSIZE", "PJM_NODE"), lists=("LOADL_PROCESSOR_LIST",)),
     Signs(MPI_FIX, lists=("MPI_HOST",)),
-    Signs(FLAGS, ("NNODES", "NUM_NODES")),
+    Signs(FLAGS, ("MEGASCALE_NUM_SLICES", "ARNOLD_WORKER_NUM"), ("MEGASCALE_SLICE_ID", "ARNOLD_ID")),
+    Signs(FLAGS, lists=("NODE_LIST", "NODE_IP_LIST")),
+    Signs(FLAGS, ("NNODES", "NUM_NODES", "NODE_NUM", "HOST_NUM", "NUM_HOSTS", "NUM_PROCESSES")),
 )
+COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE")
+INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK")
+"""How names end that count nodes or index them, whichever platform's they are."""
+OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
+"""How names begin that end so and are read as others are, or are what a user hands to a script."""
 NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
 """Numbers of nodes where the platform starts one container on each: Determined, OCI Data Science."""
 NAMES = (
@@ -157,6 +154,7 @@ NAMES = (
     *(RSH_AGENT, RANK_0_HOST),
     *(name for row in TABLE for name in (*row.counts, *row.indices, *row.marks, *row.lists)),
 )
+MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
 
 
 def read(reader: Reader) -> None:
@@ -167,6 +165,7 @@ def read(reader: Reader) -> None:
         name = "" if row.rank and reader.has(row.rank) else _find(reader, row)
         if name:
             reader.sign(name, row.fix)
+    _read_any(reader)
     _read_pbs(reader)
     _read_lsf(reader)
     _read_files(reader)
@@ -180,6 +179,20 @@ def read(reader: Reader) -> None:
             reader.sign(name, FLAGS)
     if reader.has(SLOT_IDS) and not reader.has(PARALLELISM):
         reader.sign(SLOT_IDS, f"Determined tells a container nothing of the others: {FLAGS}")
+
+
+def _read_any(reader: Reader) -> None:
+    """Report a number of nodes, or an index of one, of a platform that is not known."""
+    for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
+        unknown = (n for n in reader.unread(ends) if n not in NAMES and not n.startswith(OTHERS))
+        name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
+        if name:
+            reader.sign(name, FLAGS)
+
+
+def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
+    """Whether a variable that may be of anything is a number above a limit."""
+    return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
 
 
 def _names_several(reader: Reader) -> bool:
@@ -260,6 +273,9 @@ def _read_lsf(reader: Reader) -> None:
         known = known or bool(hosts)
         reader.most_nodes = len(hosts) or reader.most_nodes
         if len(hosts) > 1:
+            listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
+            if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else lsf knows where ranks are
+                reader.claim(Fact.HOSTS, listed, name, Trust.INDIRECT)
             reader.sign(name, LSF_FIX)
             return
     if not known and is_above(reader, LSF_SLOTS, 1):

@@ -4,7 +4,8 @@ RANK and WORLD_SIZE count whatever was started: processes, or, where the platfor
 per node (Azure ML's default), nodes. Which of the two is decided by comparing sizes, not here. But of some
 platforms it is known that they count nodes: then these numbers are their sources' to read.
 
-Source: pytorch.org "Environment variable initialization"; Azure ML "Distributed GPU training guide".
+Source: pytorch.org "Environment variable initialization"; Azure ML "Distributed GPU training guide";
+deepspeed `launcher/launch.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ KUBEFLOW = "PET_NNODES"
 VERTEX_AI = "CLUSTER_SPEC"
 VOLCANO = "VC_"
 ALIBABA_PAI = "NPROC_PER_NODE"
+TENCENT = "GPU_NUM_PER_NODE"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
+DEEPSPEED = (("LOCAL_SIZE", Fact.LOCAL_SIZE), ("CROSS_RANK", Fact.NODE_RANK), ("CROSS_SIZE", Fact.NODE_COUNT))
+"""What DeepSpeed's launcher sets beside the contract in every process: here, and the nodes."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
@@ -42,7 +46,7 @@ def counts_nodes(reader: Reader) -> str:
     if reader.matching(VOLCANO, "_HOSTS") or reader.has("VC_TASK_INDEX"):
         return VOLCANO
     # These names are set elsewhere, too; RANK, which these platforms always set, tells them apart
-    return next((name for name in (ALIBABA_PAI, *PODS) if reader.has(name) and reader.has(RANK)), "")
+    return next((name for name in (ALIBABA_PAI, TENCENT, *PODS) if reader.has(name) and reader.has(RANK)), "")
 
 
 def read(reader: Reader) -> None:
@@ -54,6 +58,15 @@ def read(reader: Reader) -> None:
         reader.claim_int(Fact.WORLD_SIZE, WORLD_SIZE, 1)
         reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
         reader.claim_int(Fact.LOCAL_SIZE, "LOCAL_WORLD_SIZE", 1)
+        _read_deepspeed(reader)
     reader.claim_int(Fact.NODE_RANK, "NODE_RANK")
     reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
     reader.claim_int(Fact.MASTER_PORT, "MASTER_PORT", 1)
+
+
+def _read_deepspeed(reader: Reader) -> None:
+    """A worker of DeepSpeed's launcher: all of its names, or none of them says anything."""
+    names = (RANK, LOCAL_RANK, *(name for name, _ in DEEPSPEED))
+    if all(reader.has(name) for name in names):
+        for name, fact in DEEPSPEED:
+            reader.claim_int(fact, name, 0 if fact is Fact.NODE_RANK else 1)

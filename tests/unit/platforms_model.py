@@ -524,6 +524,52 @@ def skypilot(job: Job) -> list[Start]:
     )
 
 
+def leader_worker_set(job: Job) -> list[Start]:
+    """LeaderWorkerSet: the leader is pod 0 of its group."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "LWS_GROUP_SIZE": str(len(job.nodes)),
+            "LWS_WORKER_INDEX": str(node.index),
+            "LWS_LEADER_ADDRESS": job.nodes[0].hostname,
+            "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        },
+    )
+
+
+def runpod(job: Job) -> list[Start]:
+    """RunPod's Instant Clusters: the world in processes, the index of the node, no rank."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "MASTER_ADDR": job.nodes[0].address,
+            "MASTER_PORT": MASTER_PORT,
+            "NODE_ADDR": node.address,
+            "NODE_RANK": str(node.index),
+            "NUM_NODES": str(len(job.nodes)),
+            "NUM_TRAINERS": str(job.gpus or 0),
+            "WORLD_SIZE": str(len(job.nodes) * (job.gpus or 1)),
+        },
+    )
+
+
+def deepspeed(job: Job) -> list[Start]:
+    """DeepSpeed's launcher: the contract less the local size, which has another name."""
+    return _each(
+        job,
+        lambda node, rank, local: {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(job.world),
+            "LOCAL_RANK": str(local),
+            "LOCAL_SIZE": str(node.size),
+            "CROSS_RANK": str(node.index),
+            "CROSS_SIZE": str(len(job.nodes)),
+            "MASTER_ADDR": job.nodes[0].address,
+            "MASTER_PORT": MASTER_PORT,
+        },
+    )
+
+
 def flux(job: Job) -> list[Start]:
     """Flux tells sizes and ranks; the person who starts it names the master."""
     return _each(
@@ -807,6 +853,7 @@ PLATFORMS: dict[str, Platform] = {
     "azureml-pytorch": Platform(azureml_pytorch, even=True, blocks=True),
     "azureml-mpi": Platform(azureml_mpi, even=True, blocks=True),
     "tf-config": Platform(tf_config),
+    "deepspeed": Platform(deepspeed, blocks=True),
     # Once per node: the launcher counts the processes itself, so everything is known.
     "azure-batch": Platform(azure_batch, per_node=True),
     "azureml-pytorch-per-node": Platform(azureml_pytorch, per_node=True),
@@ -823,6 +870,8 @@ PLATFORMS: dict[str, Platform] = {
     "aws-batch": Platform(aws_batch, per_node=True),
     "indexed-job": Platform(indexed_job, per_node=True),
     "blaunch": Platform(blaunch, per_node=True),
+    "leader-worker-set": Platform(leader_worker_set, per_node=True),
+    "runpod": Platform(runpod, per_node=True),
     "flags": Platform(flags, per_node=True),
     "open-mpi-4-per-node": Platform(open_mpi_4, per_node=True),
     "open-mpi-5-per-node": Platform(open_mpi_5, per_node=True),

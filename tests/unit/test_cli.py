@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -266,3 +267,12 @@ def test_a_plan_says_how_the_processes_are_watched(capfd: pytest.CaptureFixture[
     )
     assert main(["plan", "--", "true"], {**OPEN_MPI, "MASTER_ADDR": "127.0.0.1"}) == 0
     assert "watch: " not in capfd.readouterr().out
+
+
+def test_tables_without_rich_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder on PYTHONPATH that no pip has installed: no bug, and what needs no table goes on."""
+    for name in ("rich", "rich.console"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main(["plan"], {}) == EXIT_HARDWARE
+    assert main(["plan", "--format", "json"], {}) == 0
+    assert main(["env"], {}) == 0

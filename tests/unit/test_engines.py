@@ -280,6 +280,8 @@ def test_a_loopback_endpoint_is_no_place_to_meet_for_several_nodes() -> None:
         "contradiction"
     )
     assert refuse(*TRAIN, machine=TORCH, nnodes="1:4")[1] == "missing-variable"
+    line = ("torchrun", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:29400", "t.py")
+    assert "| --rdzv_endpoint with the address of node 0, or leave it out" in refuse(*line, machine=TORCH)[2]
 
 
 def test_a_port_that_each_process_would_choose_is_no_port() -> None:

@@ -378,3 +378,52 @@ def test_a_jobset_of_several_jobs_gets_no_second_rank_0_from_the_fix() -> None:
     """Every index exists once in each Job: the index alone is no rank there."""
     text = refused("JOB_COMPLETION_INDEX=0")
     assert "in a JobSet of several Jobs --node-rank $((J * PODS + JOB_COMPLETION_INDEX))" in text
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        "KUBERNETES_SERVICE_HOST=x RANK=1 WORLD_SIZE=2 PET_NNODES=2 PET_NODE_RANK=1",
+        "SKYPILOT_NODE_RANK=1 SKYPILOT_NUM_NODES=2",
+        "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1",
+    ],
+)
+def test_a_launcher_per_node_is_no_process(pod: str) -> None:
+    """RANK, which counts pods, is not missing: the flag is wrong."""
+    text = refused(f"{pod} {MASTER}", scope="process")
+    assert text.count("[") == 1 and "[contradiction] --scope process" in text and "leave it out" in text
+    assert seen(f"{pod} {MASTER}", "RANK", "WORLD_SIZE", nproc_per_node="1", gpus=2) == ["1", "2"]
+
+
+def test_a_node_of_another_rank_is_no_second_one_with_it() -> None:
+    """RANK of another node beside SageMaker's place in its list: one process per node leaves one place."""
+    hosts = 'SM_HOSTS=\'["a","b","c"]\' SM_CURRENT_HOST=b'
+    assert "[contradiction]" in refused(f"{hosts} RANK=2 WORLD_SIZE=3")
+    assert seen(f"{hosts} RANK=1 WORLD_SIZE=3", "RANK", "WORLD_SIZE") == ["1", "3"]
+
+
+def test_rank_0_away_from_its_master_is_told_by_both_names() -> None:
+    text = refused("SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2 SKYPILOT_NODE_IPS='10.0.0.4 10.0.0.5'")
+    assert "the master is 10.0.0.4" in text and "correct SKYPILOT_NODE_RANK or SKYPILOT_NODE_IPS" in text
+
+
+def test_an_index_that_cannot_be_names_the_sizes_that_show_it() -> None:
+    text = refused(f"{HALF} {MASTER} SKYPILOT_NODE_RANK=0 SKYPILOT_NUM_NODES=2")
+    assert "MPI_LOCALNRANKS='2' on each node" in text
+
+
+@pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
+def test_one_that_is_alone_may_be_what_was_left_over(starter: str) -> None:
+    """``-hosts a:2,b:1``: rank 2 is alone on a node of several GPUs, as in a job of one process per node."""
+    rest = f"{starter.replace('RANK=1', 'RANK=2').replace('SIZE=2', 'SIZE=3')} {MASTER}"
+    text = refused(rest, gpus=2)
+    assert "[ambiguous-scope]" in text and "--nnodes 3" in text and "--scope process" in text
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK")
+    assert seen(rest, *names, gpus=2, scope="process") == ["2", "3", "0", None]
+    assert seen(rest, *names, gpus=2, nnodes="3") == ["4", "6", "0", "2"]
+    assert seen(rest, *names, gpus=2, nproc_per_node="2") == ["4", "6", "0", "2"]
+
+
+@pytest.mark.parametrize("starter", [HYDRA, OPEN_MPI])
+def test_of_two_one_that_is_alone_shows_that_the_other_is_too(starter: str) -> None:
+    assert seen(f"{starter} {MASTER}", "RANK", "WORLD_SIZE", gpus=2) == ["2", "4"]

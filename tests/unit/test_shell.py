@@ -198,12 +198,22 @@ NODES = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.4", "--np
         ("torchrun --nnodes=2 --node_rank=$X", "", "calls"),
         ('torchrun "$@"', "", "calls"),
         ("torchrun $ARGS", "", "calls"),
+        ("torchrun ${1:-main.py}", "contradiction", "launcher-per-process"),
+        ("torchrun ${ARGS:-}", "", "calls"),
+        ('torchrun --nnodes=1 "$@"', "contradiction", "launcher-per-process"),
+        ("torchrun --standalone $ARGS", "contradiction", "launcher-per-process"),
         ("torchrun --nproc_per_node=2 ${DIR}/train.py", "contradiction", "launcher-per-process"),
         ("export PET_NNODES=$X; torchrun", "", "calls"),
         ("[ $RANK = 1 ] || torchrun", "", "calls"),
         ("accelerate launch --config_file c.yaml", "", "calls"),
+        ("accelerate launch --num_machines 2 --machine_rank $R", "contradiction", "launcher-per-process"),
+        ("accelerate launch --multi_gpu --num_machines 2 --machine_rank $R", "", "calls"),
         ("deepspeed --hostfile hosts", "", "calls"),
-        ("mpirun -np 2 python", "", "calls"),
+        ("mpirun -np 2 python", "job-per-node", "calls"),
+        ("NP=2; mpiexec -n $NP -H $HOSTS python", "job-per-node", "calls"),
+        ("horovodrun -np 2 python", "job-per-node", "calls"),
+        ("mpirun -np 1 hostname", "", "calls"),
+        ("[ $NODE_RANK = 1 ] || mpirun -np 2 python", "", "calls"),
         ("launcher run -- torchrun", "", ""),
         ("torchrun --help #", "", "calls"),
     ],
@@ -221,7 +231,8 @@ def test_a_launcher_in_a_shell_file_knows_only_its_line(
 
 def test_the_fix_leaves_out_what_is_wrong(tmp_path: Path) -> None:
     """The line as it can be typed, and what stands in the file where it has to stay one."""
-    path = write(tmp_path, LONE.format("torchrun --standalone --nnodes 1 --nproc_per_node 2"))
+    line = "torchrun --standalone --nnodes 1 --nproc_per_node 2 --rdzv_endpoint=localhost:0"
+    path = write(tmp_path, LONE.format(line))
     told = launch("plan", *NODES, "--", path).stderr
     assert "launcher run -- torchrun --nproc_per_node 2 x.py;" in told
     assert "torchrun --nnodes $GROUP_WORLD_SIZE --node-rank $NODE_RANK" in told

@@ -119,6 +119,12 @@ RANK_1 = {
     "OMPI_COMM_WORLD_LOCAL_RANK": "0",
     "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
 }
+CROSS = {"LOCAL_RANK": "0", "LOCAL_SIZE": "2", "CROSS_RANK": "1", "CROSS_SIZE": "2"}
+DEEPSPEED = {**torch(2, 4, "a"), **CROSS}
+LWS = {"LWS_GROUP_SIZE": "2", "LWS_WORKER_INDEX": "1", "LWS_LEADER_ADDRESS": "s-0.s"}
+RUNPOD = {"NUM_NODES": "2", "NODE_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a"}
+ALGOS_FILE = "/opt/ml/input/config/resourceconfig.json"
+ALGOS = '{"current_host": "algo-2", "hosts": ["algo-1", "algo-10", "algo-2"]}'
 SIGNS = (
     *("OMPI_COMM_WORLD_LOCAL_SIZE=4", "MPI_LOCALNRANKS=4", "MV2_COMM_WORLD_LOCAL_SIZE=4", "ROLE_RANK=3"),
     *("ROLE_WORLD_SIZE=8", "LSF_PM_TASKID=2", "OMPI_MCA_num_procs=8", "HYDRA_BSTRAP_NODE_ID=1"),
@@ -130,7 +136,10 @@ SIGNS = (
     *("TPU_WORKER_HOSTNAMES=a,b", "RANK_ID=1", "RANK_SIZE=8", "MS_WORKER_NUM=8", "MS_NODE_ID=1"),
     *("BEAKER_REPLICA_COUNT=2", "BEAKER_REPLICA_RANK=1", "DSTACK_NODES_NUM=2", "DSTACK_NODE_RANK=1"),
     *("NGC_ARRAY_SIZE=2", "NGC_ARRAY_INDEX=1", "TORCHX_RANK0_HOST=a", "OAR_NODEFILE=/none"),
-    "LOADL_PROCESSOR_LIST=a a b b",
+    *("LOADL_PROCESSOR_LIST=a a b b", "LEPTON_JOB_TOTAL_WORKERS=2", "MF_PARALLEL_NODE_INDEX=1", "HOST_NUM=2"),
+    *("MEGASCALE_NUM_SLICES=2", "ARNOLD_WORKER_NUM=2", "NODE_LIST=a:8,b:8", "NUM_PROCESSES=2", "NUM_HOSTS=2"),
+    # No platform's of the table: how such names end is enough
+    *("ACME_NUM_NODES=2", "ACME_NNODES= 2", "ACME_WORLD_SIZE=8", "ACME_NODE_RANK=1", "ACME_NODE_INDEX=1"),
 )
 """Each alone shows other nodes or processes."""
 NO_SIGNS = (
@@ -138,6 +147,15 @@ NO_SIGNS = (
     *("OMPI_MCA_plm_rsh_agent=ssh", "LWS_GROUP_SIZE=1", "LWS_WORKER_INDEX=0", "NHOSTS=1", "COBALT_JOBSIZE=1"),
     *("PADDLE_TRAINER_ID=0", "_CONDOR_PROCNO=0", "PJM_NODE=1", "TPU_WORKER_HOSTNAMES=localhost"),
     *("BEAKER_REPLICA_COUNT=1", "NGC_ARRAY_SIZE=1", "TORCHX_RANK0_HOST=localhost", "RANK_ID=0"),
+    *(
+        "ACME_NUM_NODES=1",
+        "ACME_NODE_RANK=0",
+        "ACME_NODE_COUNT=many",
+        "ACME_NUMA_NODE_COUNT=2",
+        "NODE_LIST=a:8",
+        "NUM_PROCESSES=1",
+    ),
+    *("AZUREML_PARAMETER_NUM_NODES=4", "SM_HP_NUM_NODES=4", "NUM_WORKERS=8", "LEPTON_JOB_TOTAL_WORKERS=1"),
     *("LOADL_PROCESSOR_LIST=a a a", "NSLOTS=8", "SGE_TASK_ID=3", "OAR_JOB_ID=3", "NUM_NODES=1"),
 )
 """Jobs of one node, and elements of arrays."""
@@ -437,6 +455,43 @@ ROWS: list[tuple[dict[str, str], str, dict[str, Any]]] = [
     ({"OAR_NODEFILE": "/o"}, STOP, {"files": {"/o": "a\na\nb\n"}}),
     ({"TORCHX_RANK0_HOST": "a.x"}, ALONE, {"hostname": "a"}),
     ({"LWS_LEADER_ADDRESS": "s-0.s", "LWS_GROUP_SIZE": "1", "LWS_WORKER_INDEX": "0"}, ALONE, {}),
+    # All three of a platform's names
+    (LWS, "node 1 of 2 at s-0.s", {}),
+    ({**LWS, "LWS_GROUP_SIZE": "1"}, "contradiction", {}),
+    ({**LWS, "LWS_LEADER_ADDRESS": ""}, NO_MASTER, {}),
+    ({**LWS, **RANK_1, "MASTER_ADDR": "node0"}, "rank 1 of 2 at node0", {}),
+    ({"BEAKER_REPLICA_COUNT": "2", "BEAKER_REPLICA_RANK": "1"}, NO_MASTER, {}),
+    (
+        {"DSTACK_NODES_NUM": "3", "DSTACK_NODE_RANK": "2", "DSTACK_MASTER_NODE_IP": "a"},
+        "node 2 of 3 at a",
+        {},
+    ),
+    (
+        {"MF_PARALLEL_NUM_NODES": "2", "MF_PARALLEL_NODE_INDEX": "1", "MF_PARALLEL_MAIN_IP": "a"},
+        "node 1 of 2 at a",
+        {},
+    ),
+    # WORLD_SIZE beside a number of nodes
+    (RUNPOD, "node 1 of 2 at a", {}),
+    ({**RUNPOD, "WORLD_SIZE": "2"}, "node 1 of 2 at a", {}),
+    ({**RUNPOD, "WORLD_SIZE": "3"}, "contradiction", {}),
+    ({**RUNPOD, "RANK": "2", "LOCAL_RANK": "0"}, "rank 2 of 4 at a", {}),
+    ({**RUNPOD, "NUM_TRAINERS": "2", "RANK": "0", "LOCAL_RANK": "0"}, "contradiction", {"gpus": 2}),
+    ({"NUM_NODES": "1", "NODE_RANK": "0"}, ALONE, {}),
+    # Tencent's TI-ONE, and a worker of DeepSpeed's launcher
+    ({**torch(1, 2, "a"), "GPU_NUM_PER_NODE": "8", "NODE_LIST": "a:8,b:8"}, "node 1 of 2 at a", {"gpus": 8}),
+    (DEEPSPEED, "rank 2 of 4 at a", {"gpus": 2}),
+    ({**DEEPSPEED, "CROSS_RANK": "0"}, "contradiction", {"gpus": 2}),
+    ({**DEEPSPEED, "CROSS_SIZE": ""}, "ambiguous-scope", {"gpus": 2}),
+    # SageMaker without its toolkit, and by its other names
+    ({"TRAINING_JOB_NAME": "j"}, "node 1 of 3 at algo-1", {"files": {ALGOS_FILE: ALGOS}}),
+    ({"TRAINING_JOB_NAME": "j"}, STOP, {"files": {ALGOS_FILE: "{"}}),
+    ({"TRAINING_JOB_NAME": "j"}, ALONE, {}),
+    ({"SM_RESOURCE_CONFIG": ALGOS}, "node 1 of 3 at algo-1", {}),
+    ({"SM_TRAINING_ENV": ALGOS}, "node 1 of 3 at algo-1", {}),
+    ({"SM_RESOURCE_CONFIG": ALGOS.replace('t": "algo-2', 't": "algo-4')}, "malformed-variable", {}),
+    ({"SM_RESOURCE_CONFIG": "[]"}, STOP, {}),
+    ({"SM_RESOURCE_CONFIG": ALGOS, **RANK_1, "OMPI_COMM_WORLD_SIZE": "3"}, "rank 1 of 3 at algo-1", {}),
     *[(dict([sign.split("=", 1)]), STOP, {}) for sign in SIGNS],
     *[(dict([sign.split("=", 1)]), ALONE, {}) for sign in NO_SIGNS],
     # What is left of others

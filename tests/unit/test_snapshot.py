@@ -22,6 +22,7 @@ from launcher.redact import is_public_name
 from launcher.settings import render_environ
 from launcher.showing import write_file
 from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 from tests.unit.test_hostile import source_names
@@ -139,7 +140,8 @@ def test_files_that_say_where_a_node_is_are_in_a_snapshot(case: str) -> None:
 def test_every_variable_that_a_source_reads_can_be_in_a_snapshot() -> None:
     """Or a bug report would replay as another machine."""
     platforms = {name for p in PLATFORMS.values() for name in p.start(TWO_NODES)[1].environ}
-    assert [name for name in source_names() if not is_public_name(name)] == []
+    names = (*source_names(), *(f"ACME{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
+    assert [name for name in names if not is_public_name(name)] == []
     assert [name for name in sorted(platforms) if not is_public_name(name)] == [
         "GFORTRAN_UNBUFFERED_PRECONNECTED"
     ]

@@ -211,6 +211,11 @@ REFUSED = (
     ("import horovod.torch as hvd", ("torchrun",), "launcher run -- python"),
     ("import horovod.torch as hvd", ("deepspeed",), "launcher run -- python"),
     (
+        "import torch.utils.data.distributed\nimport horovod.torch as hvd",
+        ("torchrun",),
+        "launcher run -- python",
+    ),
+    (
         "import tensorflow as tf\nx = tf.distribute.MultiWorkerMirroredStrategy()",
         ("torchrun",),
         "launcher run -- python",
@@ -240,6 +245,15 @@ def test_what_may_not_be_used_is_a_warning(tmp_path: Path, text: str) -> None:
     (warning,) = plan("python", script).warnings
     assert "mpi4py" in warning and "--engine mpirun" in warning
     assert not plan("python", script, host=Made("mpi4py")).warnings
+
+
+def test_horovod_beside_another_world_is_a_warning(tmp_path: Path) -> None:
+    """Its scripts import PyTorch; one that joins PyTorch's processes may do without Horovod's."""
+    script = write(
+        tmp_path, "import torch\nimport horovod.torch as hvd\ntorch.distributed.init_process_group()\n"
+    )
+    (warning,) = plan("torchrun", script).warnings
+    assert "horovod" in warning
 
 
 @pytest.mark.parametrize("environ", [MPI_RANK, {**PER_RANK, "MASTER_ADDR": "127.0.0.1", "PMIX_RANK": "1"}])
@@ -504,3 +518,26 @@ def test_a_script_behind_cd_is_not_known(tmp_path: Path, monkeypatch: pytest.Mon
     assert not plan("sh", "-c", "cd /job && A=1 python train.py").warnings
     with pytest.raises(UsageError, match="imports mpi4py"):
         plan("sh", "-c", "A=1 python train.py")
+
+
+@pytest.mark.parametrize("text", ["export A=1\npython {}\n", "cd {folder}\npython -u train.py $@\n"])
+def test_a_script_in_a_shell_file_shows_its_framework(tmp_path: Path, text: str) -> None:
+    """What its processes are told does not depend on how many lines are around it."""
+    script = write(tmp_path, LIGHTNING + "Trainer()\n")
+    path = write(tmp_path, text.format(script, folder=tmp_path), "run.sh")
+    assert told(plan("bash", path))["PL_TRAINER_DEVICES"] == "2"
+    write(tmp_path, "import accelerate\n")
+    assert told(plan("bash", path))["ACCELERATE_USE_CPU"] == "true"
+    write(tmp_path, "import jax\njax.distributed.initialize()\n")
+    assert any("this is a job of jax" in note for note in plan("bash", path).notes)
+    other = write(tmp_path, "import lightning\n", "other.py")
+    more = write(tmp_path, f"python {other}\n{text.format(script, folder=tmp_path)}", "more.sh")
+    assert not any("this is a job of" in note for note in plan("bash", more).notes)
+
+
+@pytest.mark.parametrize(("flags", "is_said"), [("", True), ("--trainer.devices 2", False), ("$@", False)])
+def test_arguments_are_those_of_the_line(tmp_path: Path, flags: str, is_said: bool) -> None:
+    """Of a script in a shell file they stand there; what a variable holds is not known."""
+    script = write(tmp_path, "from lightning.pytorch.cli import LightningCLI\nLightningCLI()\n")
+    path = write(tmp_path, f"export A=1\npython {script} fit {flags}\n", "run.sh")
+    assert any("LightningCLI" in warning for warning in plan("bash", path).warnings) is is_said
