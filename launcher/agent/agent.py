@@ -428,6 +428,8 @@ class Agent:
         self.reason = self.reason or reason
         if self.group.running:
             self.target.stop(signal.SIGTERM)
+        elif self.first is None:
+            self.first = next((one for one in self.group.ended if not one.child.companion), None)
         self.coordination.on_reason(reason)
 
     # --- signals

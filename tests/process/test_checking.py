@@ -35,7 +35,7 @@ import os, sys, time
 from launcher.model import Route, Supervision
 from launcher.observers import preflight
 from launcher.process.spawn import Child
-from launcher.run.supervise import Node, supervise
+from launcher.agent.agent import Place, run_processes
 
 def tell():
     with open({told!r} + ".new", "w") as file:
@@ -51,7 +51,7 @@ words = ("sh", "-c", {job!r})
 count = {count}
 children = [Child(rank, rank, words, dict(os.environ)) for rank in range(count)]
 watch = Supervision(routes=(Route(),) * count, restarts={restarts}, grace_s=10.0)
-sys.exit(supervise(children, watch, Node(), os.environ, checks=look))
+sys.exit(run_processes(children, watch, Place(), os.environ, checks=look))
 """
 HANG = "time.sleep(1000)"
 UNTIL_LOOKED = (
@@ -200,7 +200,7 @@ def test_a_signal_goes_to_the_job_at_once(tmp_path: Path) -> None:
 
 def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
     """The job goes on, and the process that looked is collected."""
-    with Job(tmp_path, HANG, "exec sleep 1000", before="checking.LIMIT_S = 0.3").running() as (launcher, pid):
+    with Job(tmp_path, HANG, "exec sleep 1000", before="preflight.LIMIT_S = 0.3").running() as (launcher, pid):
         wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the check is ended, and waited for")
         assert launcher.poll() is None
 

@@ -17,7 +17,7 @@ SUPERVISE = """
     import json, os, sys
     from launcher.model import Route, Supervision
     from launcher.process.spawn import Child
-    from launcher.run.supervise import Node, supervise
+    from launcher.agent.agent import Place, run_processes
 
     asked = json.loads(sys.argv[1])
     beside = []
@@ -27,7 +27,7 @@ SUPERVISE = """
     ranks = [Child(n, n, argv, os.environ) for n, argv in enumerate(asked["ranks"])]
     routes = tuple(Route() for _ in ranks)
     watch = Supervision(grace_s=asked["grace"], routes=routes, prefix=True, failure_file=asked["record"])
-    sys.exit(supervise([*beside, *ranks], watch, Node(0, len(ranks)), os.environ))
+    sys.exit(run_processes([*beside, *ranks], watch, Place(0, len(ranks)), os.environ))
 """
 STAYS = "trap 'exit 0' TERM; echo here; while :; do sleep 0.02; done"
 STUBBORN = "trap '' TERM; echo $$ > {pid}; while :; do sleep 0.02; done"
