@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.peers import CHECKOUT, bare_python, peers_folder
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.rehearse.cluster import Cluster, Node
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import read_keys

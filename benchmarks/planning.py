@@ -14,9 +14,9 @@ from statistics import median
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
-from launcher.options import Options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.options.options import Options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 
 SIZES = (10, 100, 1_000, 10_000)
 PROMISE_MS = 200.0

@@ -19,9 +19,9 @@ from statistics import median
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
-from launcher.host import Host
-from launcher.recorded import RecordedHost
-from launcher.snapshot import take_snapshot
+from launcher.machine.host import Host
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import take_snapshot
 from tests.golden.fabrics import Json, read_fabric, write_fabric
 from tests.unit.machines import write_gpus
 
@@ -29,9 +29,9 @@ PROMISE_MS = 15.0
 ROUNDS = 21
 PLAN = """
 import sys, time
-from launcher.host import Host
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
 environ = {"LAUNCHER_NNODES": sys.argv[2], "LAUNCHER_NODE_RANK": "0", "LAUNCHER_MASTER_ADDR": "10.0.0.9"}
 environ["AZUREML_CR_COMPUTE_CONTEXT"] = '{"vm_size": "Standard_ND96isr_H200_v5"}'
 host, options = Host(sys.argv[1]), read_options({"engine": "process"}, environ)

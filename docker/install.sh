@@ -71,10 +71,7 @@ rm -rf "$dir/lib/bin" "$dir/lib/share" "$dir/lib/example.py" "$dir"/lib/*.dist-i
 cp "$source/docker/launcher.py" "$dir/launcher.py"
 sed "s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"
-# Layers hold whole seconds. The bundle compares a source's time with the one that it was made from.
-find "$dir" -exec touch -d "$time" {} +
 # Never looked at again: nobody changes a source in an image, and some tools give all of its files a new time.
 "$python" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
-"$python" -IS -c "import sys; sys.path.insert(0, '$dir/lib'); from launcher.bundling import main; sys.exit(main())"
 find "$dir" -exec touch -d "$time" {} +
 "$dir/bin/launcher" --version

@@ -3,10 +3,6 @@ import sys
 
 sys.path.insert(0, "/opt/launcher/lib")
 
-from launcher import bundle
-
-bundle.use()
-
-from launcher.__main__ import run_and_exit  # noqa: E402 - from the bundle
+from launcher.__main__ import run_and_exit
 
 run_and_exit()

@@ -6,12 +6,7 @@ import gc
 import os
 import sys
 
-from launcher import bundle
-
-if __name__ == "__main__":
-    bundle.use()
-
-from launcher.errors import EXIT_BUG, LauncherError, Problem, Unavailable
+from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, Problem, Unavailable, print_problems
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +14,6 @@ if TYPE_CHECKING:
 
 DEPENDENCY = "rich"
 """Our one dependency, of tables for people."""
-BROKEN_PIPE = 141  # 128 + SIGPIPE, as a shell says it
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
@@ -31,7 +25,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     """
     if argv is None:
         _open_closed_descriptors()
-    from launcher.cli import dispatch
+    from launcher.cli.main import dispatch
 
     try:
         return dispatch(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
@@ -79,24 +73,10 @@ def _open_closed_descriptors() -> None:
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def print_problems(error: LauncherError) -> None:
-    """Say on standard error what is wrong, where, and what to do."""
-    from launcher.redact import printable, redact
-
-    for problem in error.problems:
-        sys.stderr.write(
-            f"launcher: error: [{problem.code}] {printable(redact(problem.what))}\n"
-            f"launcher:   from: {printable(redact(problem.where))}\n"
-            f"launcher:   fix:  {printable(redact(problem.fix))}\n"
-        )
-    for note in error.notes:
-        sys.stderr.write(f"launcher: note: {printable(redact(note))}\n")
-
-
 def _print_bug() -> None:
     import traceback
 
-    from launcher.redact import printable, redact
+    from launcher.core.redact import printable, redact
 
     for line in traceback.format_exc().splitlines():
         sys.stderr.write(f"{printable(redact(line))}\n")

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher import errors
-from launcher.flags import FLAGS
+from launcher.core import errors
+from launcher.options.flags import FLAGS
 from launcher.sources import TABLE
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ import shtab  # noqa: E402
 from argparse_manpage.manpage import Manpage  # noqa: E402
 
 from launcher import __version__  # noqa: E402
-from launcher.cli import DESCRIPTION  # noqa: E402
-from launcher.flags import FLAGS  # noqa: E402
+from launcher.cli.main import DESCRIPTION  # noqa: E402
+from launcher.options.flags import FLAGS  # noqa: E402
 from tools.render_docs import find_parser  # noqa: E402
 
 SHARE = ROOT / "share"

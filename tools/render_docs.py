@@ -16,8 +16,8 @@ from unittest import mock
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
-from launcher.cli import COMMANDS  # noqa: E402
-from launcher.flags import FLAGS, GROUPS, Flag  # noqa: E402
+from launcher.cli.main import COMMANDS  # noqa: E402
+from launcher.options.flags import FLAGS, GROUPS, Flag  # noqa: E402
 from tools import platform_table  # noqa: E402
 from tools.reference import code_rows, status_rows, variable_rows  # noqa: E402
 

@@ -15,11 +15,11 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
-from launcher.model import Plan  # noqa: E402
-from launcher.options import read_options  # noqa: E402
-from launcher.plan import plan_job  # noqa: E402
-from launcher.recorded import RecordedHost  # noqa: E402
-from launcher.settings import render_environ  # noqa: E402
+from launcher.core.model import Plan  # noqa: E402
+from launcher.options.options import read_options  # noqa: E402
+from launcher.planning.plan import plan_job  # noqa: E402
+from launcher.planning.recorded import RecordedHost  # noqa: E402
+from launcher.planning.settings import render_environ  # noqa: E402
 from launcher.views.drawing import Drawing  # noqa: E402
 
 TARGET = ROOT / "docs" / "images" / "flow.svg"

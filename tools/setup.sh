@@ -141,7 +141,7 @@ make_project() {
     printf '%s\n' "$(stack_dir)$site" "$FRAMEWORKS_DIR$site" >"$1$site/frameworks.pth" &&
     # The commands of the frameworks that people type, with this environment's interpreter.
     make_command "$python" torch.distributed.run "$1/bin/torchrun" &&
-    make_command "$python" accelerate.commands.accelerate_cli "$1/bin/accelerate" && PYTHONPATH=$CHECKOUT "$python" -m launcher.bundle
+    make_command "$python" accelerate.commands.accelerate_cli "$1/bin/accelerate"
 }
 
 setup_mpis() {

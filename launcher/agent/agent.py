@@ -21,9 +21,9 @@ from launcher.agent.coordination import Coordination
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow, may_restart
+from launcher.core.frozen import frozen
+from launcher.core.members import Enum
 from launcher.core.signal import signal
-from launcher.frozen import frozen
-from launcher.members import Enum
 from launcher.output.folder import RunFolder
 from launcher.output.router import OutputRouter
 from launcher.process.execute import CPU_LIMIT, find_program
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Protocol
 
+    from launcher.core.model import Supervision
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
-    from launcher.model import Supervision
     from launcher.process.spawn import Child, Process, Streams
 
     class Server(Protocol):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from launcher.planning.settings import render_environ
 from launcher.process.memory_files import name_files
 from launcher.process.spawn import Child
-from launcher.settings import render_environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.model import Agent, Companion, Plan, Process
+    from launcher.core.model import Agent, Companion, Plan, Process
 
 NO_RANK = -1
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Agent
     from launcher.agent.forwarder import Target
-    from launcher.errors import LauncherError
+    from launcher.core.errors import LauncherError
     from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Protocol
 
-    from launcher.model import Supervision
+    from launcher.core.model import Supervision
     from launcher.process.group import ProcessGroup
 
     class Target(Protocol):

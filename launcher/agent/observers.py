@@ -143,13 +143,13 @@ class Observers:
 
     def _read_counters(self) -> None:
         from launcher.failure.counters import read_counters
-        from launcher.host import Host
+        from launcher.machine.host import Host
 
         self.counters_before = self.counters_before or read_counters(Host())
 
     def _read_counters_again(self) -> None:
         from launcher.failure.counters import read_counters
-        from launcher.host import Host
+        from launcher.machine.host import Host
 
         self.counters_after = read_counters(Host(), self.counters_before)
 

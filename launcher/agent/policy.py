@@ -7,8 +7,8 @@ has said it. So it gets `SETTLE_S` to end by itself.
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.members import Enum
+from launcher.core.frozen import frozen
+from launcher.core.members import Enum
 
 SETTLE_S = 2.0
 """For a rank that others have lost: between its exception and its end stand ``finally`` and atexit."""

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from launcher.agent.agent import Agent, Outcome
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.signal import signal
-from launcher.errors import EXIT_NOT_READY
 from launcher.failure.causes import find_causes
 from launcher.failure.counters import read_counters
 from launcher.failure.model import ProcessExit, Verdict
@@ -16,16 +14,18 @@ from launcher.failure.root_cause import read_root_cause
 from launcher.failure.stderr import read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.verdict import make_verdict
-from launcher.host import Host
-from launcher.model import Supervision
+from launcher.machine.host import Host
 from launcher.output.folder import ERROR_FILE
-from launcher.output.router import OutputRouter
 from launcher.process.signals import name_signal
-from launcher.process.spawn import Process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Supervision
     from launcher.failure.reason import Reason
+    from launcher.output.router import OutputRouter
+    from launcher.process.spawn import Process
 
 SURVIVORS_SHOWN = 20
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
+from launcher.core.model import Agent, Mode, Plan
 from launcher.engines.choice import TORCHRUN
-from launcher.model import Agent, Mode, Plan
+from launcher.planning.settings import apply_settings
 from launcher.process.execute import CPU_LIMIT, execute
 from launcher.process.memory_files import name_files, write_file
-from launcher.settings import apply_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def read_status(status: int) -> int:
 def say_agent(plan: Plan, agent: Agent) -> None:
     """Say that torchrun's agent starts the processes, and why."""
     if agent.engine == TORCHRUN:
-        from launcher.redact import printable, redact
+        from launcher.core.redact import printable, redact
 
         note = next((note for note in plan.notes if note.startswith("engine ")), "")
         why = printable(redact(note.partition(": ")[2]))  # it can quote a variable

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.__main__ import BROKEN_PIPE, print_problems
 from launcher.bandwidth.expect import is_telling, judge, plan_expectation
 from launcher.bandwidth.job import START, Job, load_torch, read_identity
 from launcher.bandwidth.measure import measure_pairs, sweep
@@ -14,8 +13,8 @@ from launcher.bandwidth.pairs import find_slow
 from launcher.bandwidth.plot import render_plot
 from launcher.bandwidth.roster import choose_backend, describe_process, list_units, read_roster
 from launcher.bandwidth.views import Setup, pairs_json, render_pairs, render_sweep, sweep_json
-from launcher.errors import LauncherError, NotReady, Problem, UsageError
-from launcher.replace import replace_file
+from launcher.core.errors import BROKEN_PIPE, LauncherError, NotReady, Problem, UsageError, print_problems
+from launcher.core.files import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

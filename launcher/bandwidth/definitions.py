@@ -7,7 +7,7 @@ independently of the number of ranks used".
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 ELEMENT_BYTES = 4
 """Of float32, which is summed."""

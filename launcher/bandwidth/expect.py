@@ -8,16 +8,17 @@ together, and the slowest node's counts for all.
 from __future__ import annotations
 
 from launcher.bandwidth.definitions import render_gbps
-from launcher.environ import shorten
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.environ import shorten
+from launcher.core.frozen import frozen
+from launcher.core.redact import redact
 from launcher.machine.infiniband import Port, is_usable
 from launcher.machine.network import Interface, cluster_interface
-from launcher.redact import redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.machine.host import Host
 
 GOOD = 0.75
 """From this fraction of the ports' rates on all is well: protocols, PCI and the CPU take the rest."""

@@ -15,9 +15,9 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from launcher.environ import Malformed, parse_int
-from launcher.errors import NotReady, Problem, Unavailable, UsageError
-from launcher.frozen import frozen
+from launcher.core.environ import Malformed, parse_int
+from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

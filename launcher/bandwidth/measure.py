@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.bandwidth.definitions import ELEMENT_BYTES, Sample, render_size, render_time
 from launcher.bandwidth.pairs import Pair, merge, plan_rounds, plan_steps, slow_links
-from launcher.errors import NotReady
+from launcher.core.errors import NotReady
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

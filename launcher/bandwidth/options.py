@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from launcher.arguments import make_parser
 from launcher.bandwidth.definitions import list_sizes, parse_size, render_size
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+from launcher.options.parser import make_parser
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.arguments import Parser
+    from launcher.options.parser import Parser
 
 DESCRIPTION = "measure how fast the processes of a job talk to each other, and whether that is right"
 SWEEP = (1 << 10, 1 << 30, 4)

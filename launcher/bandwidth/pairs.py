@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import ceil
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

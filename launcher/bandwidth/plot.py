@@ -6,12 +6,13 @@ from html import escape
 from math import ceil, floor, log2, log10
 
 from launcher.bandwidth.definitions import Sample, render_gbps, render_size, render_time
-from launcher.bandwidth.expect import Expectation
-from launcher.redact import printable
+from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from launcher.bandwidth.expect import Expectation
 
 WIDTH, HEIGHT = 880, 540
 LEFT, RIGHT, TOP, BOTTOM = 84, 852, 104, 468

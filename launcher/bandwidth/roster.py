@@ -5,10 +5,10 @@ from __future__ import annotations
 import socket
 
 from launcher.bandwidth.expect import Ways, read_ways
-from launcher.errors import HardwareMissing, Problem
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.frozen import frozen
 from launcher.machine.gpu_facts import find_nvlink_gbps
+from launcher.machine.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

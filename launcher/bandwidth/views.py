@@ -9,15 +9,16 @@ from __future__ import annotations
 import json
 
 from launcher.bandwidth.definitions import Sample, render_gbps, render_size, render_time
-from launcher.bandwidth.expect import Expectation, Verdict
-from launcher.bandwidth.pairs import Pair, Slow
-from launcher.bandwidth.roster import Member
-from launcher.frozen import frozen
-from launcher.redact import printable, redact
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from launcher.bandwidth.expect import Expectation, Verdict
+    from launcher.bandwidth.pairs import Pair, Slow
+    from launcher.bandwidth.roster import Member
 
 VERSION = 1
 BITS_PER_BYTE = 8

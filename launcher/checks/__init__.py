@@ -1,7 +1,7 @@
 """What would make this job fail, hang or crawl on this machine: looked at before it starts.
 
 One file per subject, each with ``look(case)``, which returns findings: none where there is nothing to look
-at, or where nobody can tell. A check reads the machine through `launcher.host.Host` alone, and does
+at, or where nobody can tell. A check reads the machine through `launcher.machine.host.Host` alone, and does
 not raise, whatever stands in the files.
 
 To add a check: one file with ``look``, one row here, its tests, one row in docs/checks.md.
@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from launcher.checks.case import Case
 from launcher.checks.finding import LEVELS, WARNING, Finding
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.checks.case import Case
 
 
 @frozen

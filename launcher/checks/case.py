@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from launcher.checks.runtime import find_runtime
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
+from launcher.core.model import Plan, Scope
 from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.gpus import count_visible_gpus
-from launcher.machine.infiniband import Port
-from launcher.machine.packages import Package
-from launcher.model import Plan, Scope
-from launcher.parts import GLOO_INTERFACE, find_interface
+from launcher.planning.parts import GLOO_INTERFACE, find_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
+
+    from launcher.machine.host import Host
+    from launcher.machine.infiniband import Port
+    from launcher.machine.packages import Package
 
 PYTHON = "python"
 AMD = "MI"

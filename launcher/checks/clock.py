@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import time
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
 
 WHAT = "clock"
 YEARS = (2025, 2100)

@@ -8,11 +8,11 @@ import sys
 from launcher.checks import run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import PROBLEM, Finding
-from launcher.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError
+from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
-from launcher.host import Host
-from launcher.model import Plan, Scope
-from launcher.options import read_options
+from launcher.machine.host import Host
+from launcher.options.options import read_options
 from launcher.views.check import render_finding, render_json, render_text
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     Raises:
         UsageError: The command line, or the snapshot, is wrong.
     """
-    from launcher.arguments import add_command, add_flags, add_replay, make_parser, strip_dashes
+    from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
 
     parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
@@ -39,7 +39,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
     words = parser.parse_args(argv)
     host = Host()
     if words.replay:
-        from launcher.recorded import read_snapshot
+        from launcher.planning.recorded import read_snapshot
 
         recorded = read_snapshot(words.replay)
         host, environ = recorded, recorded.environ
@@ -56,7 +56,7 @@ def _plan(
     typed: Mapping[str, str | bool], environ: Mapping[str, str], host: Host, command: Sequence[str]
 ) -> tuple[Plan | None, list[Finding]]:
     """Return the plan of the job, or why there is none: the machine can be looked at all the same."""
-    from launcher.plan import plan_job
+    from launcher.planning.plan import plan_job
 
     options = read_options(typed, environ)
     try:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-from launcher.host import Host
-from launcher.sizes import say_size
+from launcher.core.sizes import say_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.host import Host
 
 LITTLE_BYTES = 1 << 30
 NOTHING_BYTES = 100 << 20

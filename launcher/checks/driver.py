@@ -12,11 +12,14 @@ from __future__ import annotations
 
 import re
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import MACHINE
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import RUNTIMES_ALL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
 
 TORCH = "torch"
 WHAT = "NVIDIA driver"

@@ -6,7 +6,6 @@ Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
 from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address
@@ -14,6 +13,8 @@ from launcher.machine.numa import AMD_DEVICES, DRIVER_DEVICES, parse_pci_address
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.checks.case import Case
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 

@@ -6,10 +6,13 @@ Management" (when a GPU is to be reset, when to be replaced).
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
-from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import count_switched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.gpu_facts import GpuFacts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
 """Reasons for low clocks that are the machine's fault. A GPU at its power cap does what it can."""

@@ -9,13 +9,16 @@ counts in the first user namespace only); NCCL user guide, "Troubleshooting".
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import option
-from launcher.host import Host
+from launcher.core.sizes import say_size
 from launcher.machine.infiniband import is_usable
 from launcher.machine.limits import LOCKED, read_limit
-from launcher.sizes import say_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.host import Host
 
 WHAT = "locked memory (ulimit -l)"
 IPC_LOCK = 14

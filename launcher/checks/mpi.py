@@ -8,10 +8,13 @@ Source: MPICH ABI Compatibility Initiative; Open MPI "Version number scheme" (se
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-from launcher.errors import Unavailable
+from launcher.core.errors import Unavailable
 from launcher.machine.mpi import KIN, MPICH, OPEN_MPI, Mpi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
 
 ABI = {"Intel MPI": MPICH}
 """Families that have the library of another."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from threading import Thread
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import KUBERNETES
-from launcher.environ import is_loopback
-from launcher.host import Host
-from launcher.parts import GLOO_INTERFACE
+from launcher.core.environ import is_loopback
+from launcher.planning.parts import GLOO_INTERFACE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.host import Host
 
 DEADLINE_S = 5.0
 

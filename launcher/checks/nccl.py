@@ -9,10 +9,13 @@ RPATH that LD_LIBRARY_PATH does not beat).
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import WARNING, Finding, ok
-from launcher.machine.loader import Library
 from launcher.machine.packages import NCCLS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.loader import Library
 
 NAME = "libnccl.so.2"
 

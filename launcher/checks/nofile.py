@@ -6,10 +6,13 @@ descriptor per shared tensor); Azure's HPC images set 65535.
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import option
 from launcher.machine.limits import OPEN_FILES, read_limit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
 
 WHAT = "open files (ulimit -n)"
 ENOUGH = 4096

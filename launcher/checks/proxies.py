@@ -8,15 +8,16 @@ urllib.request.getproxies.
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
+from launcher.core.frozen import frozen
 from launcher.frameworks.jax import MPIRUN_4
-from launcher.frozen import frozen
 from launcher.sources.tensorflow import TF_CONFIG
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from launcher.checks.case import Case
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")

@@ -7,11 +7,11 @@ resources.docker_args); Azure Batch "TaskContainerSettings" (containerRunOptions
 
 from __future__ import annotations
 
-from launcher.host import Host
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
 
 AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE = "Azure ML", "Azure Batch", "Kubernetes", "container", "machine"
 RUNTIMES = (AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE)

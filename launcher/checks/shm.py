@@ -8,10 +8,13 @@ Source: NCCL user guide, "Troubleshooting, Shared memory" (1 GiB); PyTorch READM
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.sizes import say_size
+from launcher.core.sizes import say_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
 
 PLACE = "/dev/shm"  # noqa: S108 - its real name
 PER_PROCESS_BYTES = 1 << 30

@@ -5,11 +5,14 @@ Source: NVIDIA NVML API reference; its count of used memory has some of the driv
 
 from __future__ import annotations
 
-from launcher.checks.case import Case
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
-from launcher.host import Host
-from launcher.machine.gpu_use import GpuUse
-from launcher.sizes import say_size
+from launcher.core.sizes import say_size
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks.case import Case
+    from launcher.machine.gpu_use import GpuUse
+    from launcher.machine.host import Host
 
 OWN_BYTES = 2 << 30
 """What the driver itself may have taken of a large GPU."""

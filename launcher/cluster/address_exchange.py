@@ -16,10 +16,13 @@ import time
 
 from launcher.cluster.exchange_messages import parse_answer, prove, render_answer, render_line, say_problem
 from launcher.cluster.exchange_server import RETRY_S, WORD_S, Door
-from launcher.environ import Malformed
-from launcher.errors import NotReady
-from launcher.model import Meeting
+from launcher.core.environ import Malformed
+from launcher.core.errors import NotReady
 from launcher.peers.keys import make_key, read_token
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.model import Meeting
 
 LINE_BYTES = 1 << 20
 """Addresses of 4,096 nodes fit."""

@@ -12,9 +12,12 @@ import hmac
 import json
 from typing import Any
 
-from launcher.environ import Malformed, parse_hosts
-from launcher.errors import Problem
-from launcher.model import Meeting
+from launcher.core.environ import Malformed, parse_hosts
+from launcher.core.errors import Problem
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.model import Meeting
 
 
 def render_line(value: object) -> bytes:

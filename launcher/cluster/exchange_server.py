@@ -7,12 +7,16 @@ import errno
 import json
 import os
 import selectors
-import socket
 import time
 
 from launcher.cluster.exchange_messages import is_proven, parse_word, render_line, say_problem
-from launcher.errors import NotReady
-from launcher.model import Meeting
+from launcher.core.errors import NotReady
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from launcher.core.model import Meeting
 
 WORD_BYTES = 1 << 10
 """More than who comes can have to say."""

@@ -7,10 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
+from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.signal import signal
-from launcher.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.failure.arbiter import RANK, REFUSED, STALLED, UNMET, UNPROVEN
-from launcher.failure.model import Verdict
 from launcher.failure.reason import STALLED_STATUS, Reason
 from launcher.peers import preemption, tidings
 from launcher.peers import verdict as on_its_way
@@ -20,12 +19,16 @@ from launcher.peers.questions import Questions
 from launcher.peers.refusals import node_0_missing
 from launcher.peers.roll import FAREWELL_S as COORDINATOR_FAREWELL_S
 from launcher.peers.roll import LATE_COMERS_S
-from launcher.peers.settings import Shape
 from launcher.peers.tidings import lose_hub
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import DUE
 from launcher.process.signals import ENDING, name_signal
-from launcher.process.spawn import Child, Process
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.model import Verdict
+    from launcher.peers.settings import Shape
+    from launcher.process.spawn import Child, Process
 
 Message = dict[str, object]
 MakeChannel = Callable[["ClusterNode"], "Hub | Link"]

@@ -11,13 +11,13 @@ from __future__ import annotations
 import re
 
 from launcher.command.line import is_python, read_flags
-from launcher.errors import Problem, UsageError
+from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.options import Options
+    from launcher.options.options import Options
 
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})", flags=re.ASCII)
 

@@ -10,7 +10,7 @@ horovod/runner/launch.py (0.28); orte/tools/orterun (4.1), prte schizo ompi (5.0
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 NODE_FLAGS = ("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port")
 

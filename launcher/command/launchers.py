@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from launcher.command.launcher_table import TABLE, Launcher
 from launcher.command.line import find_script, is_python
-from launcher.environ import Malformed, shorten
-from launcher.flags import FLAGS
-from launcher.frozen import frozen
-from launcher.options import Given, Options
+from launcher.core.environ import Malformed, shorten
+from launcher.core.frozen import frozen
+from launcher.options.flags import FLAGS
+from launcher.options.options import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import Problem, UsageError
-from launcher.options import Options
+from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from launcher.options.options import Options
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Programs whose ``-c STRING``, or file, may be nothing but one command (`launcher.command.shell`)."""

@@ -14,7 +14,7 @@ import os
 
 from launcher.command.line import is_python, is_shell, may_be_launcher, read_interpreter
 from launcher.command.shell_lines import Line, read_lines
-from launcher.frozen import frozen, replace
+from launcher.core.frozen import frozen, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ Source: POSIX, Shell Command Language, 2.2 Quoting, 2.7 Redirection, 2.9 Shell C
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

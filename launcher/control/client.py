@@ -12,13 +12,16 @@ import os
 import re
 import socket
 import time
-from collections.abc import Mapping
 
 from launcher.control.coming import STEP_S, WAIT_S, is_coming
 from launcher.control.server import NAME
-from launcher.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.redact import printable
 from launcher.mpi.wire import Garbled, Lines, pack, read_peer
-from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Message = dict[str, object]
 

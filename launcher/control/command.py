@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.arguments import Parser, make_parser
 from launcher.control.client import Launcher, Message, ask_launcher, await_launchers, choose
 from launcher.control.table import (
     View,
@@ -22,7 +21,8 @@ from launcher.control.table import (
     with_cpu,
     words,
 )
-from launcher.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.core.errors import EXIT_NOT_READY, NotReady, UsageError
+from launcher.options.parser import Parser, make_parser
 from launcher.output.progress import duration
 
 WATCH_S = 2.0

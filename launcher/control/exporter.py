@@ -9,7 +9,6 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
 
@@ -19,6 +18,10 @@ from prometheus_client.metrics_core import Metric
 
 from launcher.control.client import ask
 from launcher.control.table import number, rows_of, words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 Message = dict[str, object]
 Request = socket.socket | tuple[bytes, socket.socket]

@@ -12,7 +12,7 @@ import os
 import socket
 
 from launcher.core.signal import signal
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.observers.preflight import NICE
 from launcher.peers.reach import ANYWHERE, is_reachable
 from launcher.process.kernel import die_with_parent, set_name
@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.model import Supervision
+    from launcher.core.model import Supervision
 
 PROCESS_NAME = "launcher-metric"
 """The kernel keeps 15 characters."""

@@ -10,11 +10,11 @@ import os
 import socket
 import time
 
-from launcher import __version__
 from launcher.control.processes import Family, Table, find_workers, read_table
-from launcher.host import Host
+from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.version import __version__
+from launcher.machine.host import Host
 from launcher.output.progress import Gpus, MemoryGauge
-from launcher.redact import printable, redact, redact_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.stacks.look import read_file
 
 TICKS = os.sysconf("SC_CLK_TCK")

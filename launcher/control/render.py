@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
 from launcher.control.stacks import unpack
 from launcher.control.table import Message, View, number, words
-from launcher.redact import printable, redact
-from launcher.stacks.answer import Answer, Thread
+from launcher.core.redact import printable, redact
 from launcher.stacks.report import describe_process, find_speakers, name_ranks, render_report
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.stacks.answer import Answer, Thread
 
 VERSION = 1
 LINES_MAX = 20_000

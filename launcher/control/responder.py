@@ -11,9 +11,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
 
-from launcher.agent.agent import Agent
 from launcher.control.node import identify, list_running, read_node
 from launcher.control.stacks import pack_stacks
 from launcher.mpi.wire import pack, read_peer
@@ -22,7 +20,10 @@ from launcher.stacks.inquiry import Inquiry
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
+    from collections.abc import Callable, Mapping
     from typing import Protocol
+
+    from launcher.agent.agent import Agent
 
     Message = dict[str, object]
     Take = Callable[[Message], None]

@@ -7,15 +7,16 @@ below the ranks, then the outer frames.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
 
 from launcher.control.node import ANSWER_LIMIT_BYTES, identify, name_others
-from launcher.redact import printable
+from launcher.core.redact import printable
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.report import find_speakers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from launcher.agent.agent import Agent
 
     Message = dict[str, object]

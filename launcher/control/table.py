@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable
 from launcher.output.progress import clock, duration, gib
-from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.console import Console, RenderableType
 
 Message = dict[str, object]

@@ -16,8 +16,8 @@ these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.redact import printable, redact
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

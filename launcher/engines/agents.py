@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from launcher.command.line import may_be_launcher
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.engines.choice import (
     MPIRUN,
     NOT_TORCH,
@@ -12,20 +14,18 @@ from launcher.engines.choice import (
     choose,
     name_starter,
 )
-from launcher.errors import Problem, UsageError
-from launcher.flags import NEED_SSH
-from launcher.frozen import frozen
-from launcher.host import Host
 from launcher.machine.pythons import own_python
-from launcher.model import Agent, Allocation, Binding, Machine, Topology
-from launcher.options import Options
+from launcher.options.flags import NEED_SSH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.launchers import Command
+    from launcher.core.model import Agent, Allocation, Binding, Machine, Topology
     from launcher.engines.wrapped import Job
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
 
 OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
 """Engines whose processes are of PyTorch."""

@@ -7,11 +7,14 @@ Source: deepspeed/launcher/runner.py, autotuning/scheduler.py, launcher/multinod
 
 from __future__ import annotations
 
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import replace
 from launcher.engines import wrapped
 from launcher.engines.mpirun import FOLDER, plan_fleet, plan_server
-from launcher.errors import Problem, UsageError
-from launcher.frozen import replace
-from launcher.model import Agent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.model import Agent
 
 HOSTFILE = f"{FOLDER}/hostfile"
 WHO = "the autotuner"

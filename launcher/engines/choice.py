@@ -6,17 +6,18 @@ Of this machine two things are asked: which torch a Python has, and whether we a
 from __future__ import annotations
 
 from launcher.command.line import is_python
-from launcher.errors import Problem, Unavailable, UsageError
-from launcher.flags import TENSORFLOW
-from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.model import Allocation, Scope
-from launcher.options import Given, Options
-from launcher.rendezvous import STATIC
+from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.model import Allocation, Scope
+from launcher.options.flags import TENSORFLOW
+from launcher.planning.rendezvous import STATIC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
+    from launcher.options.options import Given, Options
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
 ONLY_TORCHRUN = (

@@ -6,19 +6,19 @@ that believes to be alone. So both nodes say here the same: what the command say
 
 from __future__ import annotations
 
-from launcher.allocation import decide
+from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem
+from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
 from launcher.engines.agents import refuse_per_process
-from launcher.errors import EnvironmentUntrusted, LauncherError, Problem
-from launcher.ledger import DEFAULTS
-from launcher.model import Evidence, Fact, Machine, Scope, Trust
-from launcher.options import Given, Options
+from launcher.planning.allocation import decide
+from launcher.planning.ledger import DEFAULTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.engines.agents import Request
-    from launcher.ledger import Ledger
+    from launcher.options.options import Given, Options
+    from launcher.planning.ledger import Ledger
 
 COUNTS = ("standalone", "nnodes")
 """Flags that say how many nodes there are."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
+from launcher.core.redact import is_secret
 from launcher.frameworks import starters
-from launcher.redact import is_secret
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

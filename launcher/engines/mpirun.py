@@ -9,24 +9,24 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.frozen import replace
+from launcher.core.model import Agent, Allocation, Fleet, Setting, Topology
 from launcher.engines.dialect_hydra import EVERYWHERE
 from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.engines.mpirun_job import MpirunJob, carries
-from launcher.errors import Problem, Unavailable, UsageError
-from launcher.flags import PREFIX
-from launcher.frozen import replace
-from launcher.host import Host
-from launcher.hosts import no_hosts
-from launcher.model import Agent, Allocation, Fleet, Setting, Topology
-from launcher.options import Options
+from launcher.options.flags import PREFIX
+from launcher.planning.hosts import no_hosts
 from launcher.ssh.client import LIVENESS, plan_shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.machine.host import Host
     from launcher.machine.mpi import Mpi
+    from launcher.options.options import Options
 
 MPIRUN, SERVE = "mpirun", "serve"
 SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")

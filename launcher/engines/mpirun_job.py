@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.errors import Problem, UsageError
-from launcher.frozen import frozen
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.machine.mpi import INTEL, OPEN_MPI, Mpi
 
 TYPE_CHECKING = False

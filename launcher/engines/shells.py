@@ -16,11 +16,11 @@ import shlex
 
 from launcher.command.launchers import Command, find_launcher
 from launcher.command.shell import list_calls, read_shell
+from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.engines.choice import PROCESS
 from launcher.engines.counts import ALONE
 from launcher.engines.wrapped import COUNTS, KINDS, once_per_node
-from launcher.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,18 +13,19 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.flags import FLAGS
+from launcher.core.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
-from launcher.host import Host
 from launcher.machine.pythons import own_python
-from launcher.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
-from launcher.options import PET_PREFIX, Options
-from launcher.rendezvous import C10D, choose_backend
+from launcher.options.flags import FLAGS
+from launcher.options.options import PET_PREFIX, Options
+from launcher.planning.rendezvous import C10D, choose_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from launcher.machine.host import Host
 
 MODULE = "torch.distributed.run"
 WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")

@@ -7,20 +7,21 @@ for the node that a job is started from.
 
 from __future__ import annotations
 
-from launcher.command.launchers import Command
+from launcher.core.environ import MPI_STARTERS, Malformed, parse_int, shorten
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.model import Agent, Allocation, Machine, Setting, Topology
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
-from launcher.environ import MPI_STARTERS, Malformed, parse_int, shorten
-from launcher.errors import Problem, UsageError
 from launcher.frameworks import starters
-from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.master import LOOPBACK
-from launcher.model import Agent, Allocation, Machine, Setting, Topology
-from launcher.options import PET_PREFIX, Options
+from launcher.options.options import PET_PREFIX, Options
+from launcher.planning.master import LOOPBACK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from launcher.command.launchers import Command
+    from launcher.machine.host import Host
 
 TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
 """Launchers with torchrun's agent inside."""

@@ -6,20 +6,21 @@ needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts
 
 from __future__ import annotations
 
-from launcher.errors import HardwareMissing, Problem
+from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.frozen import frozen
+from launcher.core.model import Policy, Setting
 from launcher.fabrics import efa, gcp, infiniband, roce, tcp
-from launcher.fabrics.facts import Facts
 from launcher.fabrics.finding import Found, Wish, name_ports
 from launcher.fabrics.generated import WORD, find_switches, render_topology
 from launcher.fabrics.mpi import plan_mpi
 from launcher.fabrics.sockets import plan_sockets
 from launcher.fabrics.told import find_obstacle
-from launcher.frozen import frozen
-from launcher.model import Policy, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from launcher.fabrics.facts import Facts
 
     Planned = Iterable[tuple[str, str, str]]
     """(name, value, reason) of each setting."""

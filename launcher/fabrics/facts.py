@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.machine.azure_vm import Vm
+from launcher.core.frozen import frozen
 from launcher.machine.infiniband import Port, is_usable
-from launcher.machine.network import Interface
-from launcher.model import Gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Gpu
+    from launcher.machine.azure_vm import Vm
+    from launcher.machine.network import Interface
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
 MPI_RANK = "OMPI_COMM_WORLD_RANK"

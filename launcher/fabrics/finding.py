@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.machine.infiniband import Port
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.infiniband import Port
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
 """What can be done about hardware that is not there."""

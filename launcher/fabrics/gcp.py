@@ -10,12 +10,13 @@ NCCL_GPUDIRECTTCPX_*).
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts
 from launcher.fabrics.finding import ELSEWHERE, Found, Wish
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.fabrics.facts import Facts
 
 FOLDERS = ("/tcpx", "/fastrak")
 """Parts of the paths where its installers put the plugin: /var/lib/tcpxo/lib64, /usr/local/tcpx/lib64."""

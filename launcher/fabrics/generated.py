@@ -13,13 +13,13 @@ topo.cc; NCCL "Environment Variables" (NCCL_TOPO_FILE, NCCL_NET_GDR_LEVEL).
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts
 from launcher.machine.azure_sizes import Switch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from launcher.fabrics.facts import Facts
     from launcher.machine.infiniband import Port
 
 WORD = "{nccl-topology}"

@@ -1,18 +1,19 @@
-"""The fabric of this node, from the host and the options: what `launcher.plan` asks for."""
+"""The fabric of this node, from the host and the options: what `launcher.planning.plan` asks for."""
 
 from __future__ import annotations
 
+from launcher.core.frozen import frozen
+from launcher.core.model import Allocation, Network, Proof, Scope, Setting
 from launcher.fabrics import plan_fabric
 from launcher.fabrics.finding import Wish
 from launcher.fabrics.reading import read_facts
-from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.model import Allocation, Network, Proof, Scope, Setting
-from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
 
 
 @frozen

@@ -8,8 +8,11 @@ Source: NCCL "Environment Variables" (NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts
-from launcher.model import Network, Proof
+from launcher.core.model import Network, Proof
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.fabrics.facts import Facts
 
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))

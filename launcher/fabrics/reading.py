@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from launcher.fabrics.facts import IMEX_CHANNELS, MPI_RANK, Configured, Facts, TopologyFile
-from launcher.host import Host
 from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.infiniband import is_usable
 from launcher.machine.libraries import list_libraries
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from launcher.machine.host import Host
     from launcher.machine.infiniband import Port
 
 OFI_FOLDERS = (

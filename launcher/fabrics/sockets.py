@@ -7,11 +7,11 @@ environment variables: GLOO_SOCKET_IFNAME, names without prefixes or ``^``), Ten
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import Facts
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from launcher.fabrics.facts import Facts
 
 SYNTAX = frozenset(",^=")
 """Characters that the kernel takes in a name, and that mean something else in these variables."""

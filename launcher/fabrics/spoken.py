@@ -11,12 +11,16 @@ public issues (NVIDIA/nccl 226, 302, 352, 676, 952, 1357, 1925, NVIDIA/nccl-test
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
 
+from launcher.core.frozen import frozen, replace
+from launcher.core.redact import printable
 from launcher.fabrics.infiniband import EXPOSE
-from launcher.frozen import frozen, replace
-from launcher.model import Network
-from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from launcher.core.model import Network
 
 LINE = re.compile(r"NCCL (?:INFO|WARN) (.*)")
 NETWORK = re.compile(r"Using network (.+)")

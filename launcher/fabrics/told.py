@@ -6,11 +6,11 @@ Source: NCCL "Environment Variables" (NCCL_NET: compared without regard to case;
 
 from __future__ import annotations
 
-from launcher.machine.infiniband import Port
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from launcher.machine.infiniband import Port
 
     Told = Callable[[str], str | None]
     """From the name of a variable to what the user set it to."""

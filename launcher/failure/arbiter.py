@@ -9,8 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.failure.model import Cause
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.failure.model import Cause
 
 RANK, LOST, STALLED, REFUSED = "rank", "lost", "stalled", "refused"
 UNPROVEN, UNMET, PREEMPTED = "unproven", "unmet", "preempted"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
 
-from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.core.sizes import say_size
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
 from launcher.failure.stderr import LastWords, read_words_of
@@ -13,22 +13,23 @@ from launcher.failure.symptoms import find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
 from launcher.failure.text import presentable
-from launcher.host import Host
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
 from launcher.process.missing import find_program, fix_missing
-from launcher.sizes import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from launcher.failure.model import ProcessExit
+    from launcher.machine.host import Host
 
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
 QUOTE_CHARS = 300
 ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
-"""How an error of ours begins, and its last line (`launcher.__main__.print_problems`)."""
+"""How an error of ours begins, and its last line (`launcher.core.errors.print_problems`)."""
 
 
 STARTER_PER_PROCESS = Cause(

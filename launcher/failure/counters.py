@@ -5,10 +5,13 @@ Stays cheap, since every job pays for it: a few small files and one descriptor, 
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.cgroup import read_memory_events, read_node_oom_kill
 from launcher.machine.kernel_log import open_kernel_log
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 SHM = "/dev/shm"  # noqa: S108 - only its size is read
 

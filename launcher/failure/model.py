@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.core.frozen import frozen
 from launcher.core.messages import message
-from launcher.frozen import frozen
 
 
 @message

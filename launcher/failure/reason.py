@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
+from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
+from launcher.core.frozen import frozen
 from launcher.failure.model import Cause
-from launcher.frozen import frozen
 
 STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
 """It hangs; its NCCL uses another fabric than the one that is required; its processes have not met."""

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
-from launcher import __version__
-from launcher.failure.model import End, Verdict
+from launcher.core.files import follow, replace_file, write_to
+from launcher.core.version import __version__
 from launcher.failure.text import shorten_lines
-from launcher.host import Host
 from launcher.process.signals import name_signal
-from launcher.replace import follow, replace_file, write_to
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.failure.model import End, Verdict
+    from launcher.machine.host import Host
 
 SCHEMA = 1
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from launcher.failure.causes import ERROR, FIX
-from launcher.failure.model import End, Verdict
 from launcher.failure.text import shorten_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from launcher.failure.model import End, Verdict
 
 SCREEN_LINES = 40
 WIDTH = 200

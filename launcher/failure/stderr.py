@@ -10,14 +10,15 @@ import json
 import os
 import re
 import stat
-from collections.abc import Sequence
 
+from launcher.core.frozen import frozen
 from launcher.failure.text import HEADER, RANK, clean_lines
-from launcher.frozen import frozen
 from launcher.hook import WRITER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.failure.model import ProcessExit
 
 OF_AN_EXCEPTION = 1

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from launcher.redact import printable, redact
+from launcher.core.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 RANK = re.compile(r"\[rank\d+\]:(?: |$)")
 """What torch's excepthook puts in front of each line of a traceback. Its log lines have no space there."""

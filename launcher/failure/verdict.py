@@ -8,17 +8,20 @@ here raises: a job that has failed must not fail again while that is said.
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from typing import Any
 
+from launcher.core.frozen import replace
+from launcher.core.redact import printable, redact
 from launcher.failure.causes import ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
 from launcher.failure.stderr import LastWords, read_words_of
 from launcher.failure.text import presentable
-from launcher.frozen import replace
 from launcher.process.signals import name_signal
-from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 STDERR_LINES = 50
 TO_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGKILL)

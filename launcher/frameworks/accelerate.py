@@ -9,7 +9,7 @@ transformers/training_args.py (5.23).
 
 from __future__ import annotations
 
-from launcher.model import Place, Policy, Setting
+from launcher.core.model import Place, Policy, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

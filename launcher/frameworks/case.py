@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from launcher.environ import PORT_LIMIT
+from launcher.core.environ import PORT_LIMIT
+from launcher.core.frozen import frozen
 from launcher.frameworks.horovod_meeting import Meeting
 from launcher.frameworks.script import Script
-from launcher.frozen import frozen
-from launcher.model import Allocation, Machine, Topology
-from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.core.model import Allocation, Machine, Topology
+    from launcher.options.options import Options
 
 WORKER = "TORCHELASTIC_RUN_ID"
 """Each worker of torchrun has it."""

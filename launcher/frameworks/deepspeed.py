@@ -9,7 +9,7 @@ Source: deepspeed/comm/comm.py, launcher/launch.py, ops/csrc/cpu/comm/shm_interf
 
 from __future__ import annotations
 
-from launcher.model import Place, Setting
+from launcher.core.model import Place, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

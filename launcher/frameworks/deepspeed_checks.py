@@ -12,12 +12,15 @@ import json
 import os
 from contextlib import suppress
 
-from launcher.command.launchers import Command
-from launcher.environ import COUNT_LIMIT, Malformed, parse_int
-from launcher.errors import NotReady, Problem, UsageError
-from launcher.frameworks.case import Case
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.environ import COUNT_LIMIT, Malformed, parse_int
+from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.command.launchers import Command
+    from launcher.frameworks.case import Case
+    from launcher.machine.host import Host
 
 DEFAULT_HOSTFILE = "/job/hostfile"
 HOSTFILE = ("hostfile", "H")

@@ -16,10 +16,10 @@ import os
 import sys
 
 from launcher.command.line import is_python
-from launcher.environ import PORT_LIMIT, parse_int
+from launcher.core.environ import PORT_LIMIT, parse_int
+from launcher.core.model import Companion, Place, Policy, Setting, Topology
 from launcher.frameworks.horovod_meeting import ADDRESS, CONTROLLER, GLOO, OPERATIONS, PORT, TRAP
 from launcher.machine.pythons import own_python
-from launcher.model import Companion, Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

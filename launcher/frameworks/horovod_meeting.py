@@ -6,19 +6,19 @@ Source: horovod/common/gloo/gloo_context.cc, utils/env_parser.cc (0.28.1): who i
 from __future__ import annotations
 
 from launcher.command.line import is_python
-from launcher.environ import PORT_LIMIT, Malformed, parse_int, shorten
-from launcher.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
+from launcher.core.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
+from launcher.core.frozen import frozen
+from launcher.core.model import Scope, Topology
 from launcher.frameworks.script import list_pythons
-from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.model import Scope, Topology
-from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.frameworks.script import Script
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
 
 NAME = "horovod"
 CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"

@@ -21,8 +21,8 @@ read the other two.
 
 from __future__ import annotations
 
+from launcher.core.model import Place, Policy, Setting
 from launcher.frameworks import open_mpi
-from launcher.model import Place, Policy, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ lightning/fabric/plugins/environments/ (2.6).
 
 from __future__ import annotations
 
-from launcher.model import Place, Policy, Setting, Topology
+from launcher.core.model import Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

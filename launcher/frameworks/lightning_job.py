@@ -14,8 +14,8 @@ where Lightning was named, or stands in the script, else a note.
 
 from __future__ import annotations
 
-from launcher.environ import MPI_STARTERS, Malformed, parse_int, shorten
-from launcher.errors import Problem, UsageError
+from launcher.core.environ import MPI_STARTERS, Malformed, parse_int, shorten
+from launcher.core.errors import Problem, UsageError
 from launcher.frameworks.lightning import (
     DEVICES,
     FABRIC_DEVICES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import warnings
 
+from launcher.core.frozen import frozen
 from launcher.frameworks.lightning_job import ARGUMENTS, count_devices
-from launcher.frozen import frozen
 
 TRAINER, FABRIC, CLI = "Trainer", "Fabric", "LightningCLI"
 POSITIONS = {FABRIC: ("accelerator", "strategy", "devices", "num_nodes")}

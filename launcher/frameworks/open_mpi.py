@@ -9,7 +9,7 @@ Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
 
 from __future__ import annotations
 
-from launcher.model import Place, Setting
+from launcher.core.model import Place, Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

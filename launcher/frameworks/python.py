@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.model import Setting
+from launcher.core.model import Setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

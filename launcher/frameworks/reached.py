@@ -14,15 +14,15 @@ import os
 import sys
 from itertools import islice
 
+from launcher.core.frozen import frozen
 from launcher.frameworks.imports import list_lines, read_imports
-from launcher.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from launcher.frameworks.script import Script
-    from launcher.host import Host
+    from launcher.machine.host import Host
 
 DEPTH, FILES, BYTES = 3, 50, 1 << 20
 """How far it is followed: modules behind modules, files, and bytes altogether."""

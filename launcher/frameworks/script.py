@@ -12,18 +12,18 @@ from launcher.command.line import (
     read_flags,
     read_interpreter,
 )
-from launcher.errors import Problem
-from launcher.flags import PREFIX
-from launcher.frozen import frozen, replace
-from launcher.host import Host
+from launcher.core.errors import Problem
+from launcher.core.frozen import frozen, replace
 from launcher.machine.pythons import find_module, import_folders, own_python
-from launcher.options import Given, Options
+from launcher.options.flags import PREFIX
+from launcher.options.options import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.command.shell_lines import Line
+    from launcher.machine.host import Host
 
 FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
 """Parts of the names of packages whose imports say something about the job."""

@@ -10,7 +10,7 @@ from forks, and a public name that is there says the truth about the process tha
 
 from __future__ import annotations
 
-from launcher.model import Place, Setting, Topology
+from launcher.core.model import Place, Setting, Topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

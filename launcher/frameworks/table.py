@@ -16,18 +16,19 @@ Source: docs/frameworks.md has the variables, and who reads them.
 from __future__ import annotations
 
 from launcher.command.line import may_be_shell
-from launcher.flags import ROLE_FLAGS
 from launcher.frameworks import accelerate, deepspeed, horovod, jax, lightning, open_mpi
-from launcher.frameworks.case import Case
 from launcher.frameworks.horovod_meeting import NAME as HOROVOD
-from launcher.host import Host
-from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
-from launcher.options import Options
+from launcher.options.flags import ROLE_FLAGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
+
+    from launcher.core.model import Allocation, Companion, Meeting, Place, Setting, Topology
+    from launcher.frameworks.case import Case
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
 
 ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""

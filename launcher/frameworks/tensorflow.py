@@ -14,8 +14,8 @@ import os
 import sys
 
 from launcher.command.line import is_python
-from launcher.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.flags import TENSORFLOW
+from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.model import Allocation, Companion, Meeting, Place, Setting, Topology
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
@@ -37,15 +37,15 @@ from launcher.frameworks.tensorflow_tasks import (
     require_node_rank,
 )
 from launcher.machine.pythons import own_python
-from launcher.model import Allocation, Companion, Meeting, Place, Setting, Topology
-from launcher.options import Options
-from launcher.topology import make_topology
+from launcher.options.flags import TENSORFLOW
+from launcher.planning.topology import make_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.frameworks.case import Case
+    from launcher.options.options import Options
 
 SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
 """The standard server, a program of its own: the job's Python need not have the launcher."""

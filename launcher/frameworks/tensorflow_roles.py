@@ -10,16 +10,17 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_stra
 
 from __future__ import annotations
 
-from launcher.environ import PORT_LIMIT
-from launcher.errors import Problem, UsageError
-from launcher.flag_values import ROLES
-from launcher.flags import ROLE_FLAGS
-from launcher.frozen import frozen
-from launcher.options import Options
+from launcher.core.environ import PORT_LIMIT
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
+from launcher.options.flag_values import ROLES
+from launcher.options.flags import ROLE_FLAGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.options.options import Options
 
 CHIEF, WORKER, PS, EVALUATOR = ROLES
 LISTENING = (CHIEF, WORKER, PS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.flag_values import ROLES
-from launcher.flags import ROLE_FLAGS
+from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.model import Policy, Scope, Setting
 from launcher.frameworks.tensorflow_roles import (
     CHIEF,
     EVALUATOR,
@@ -18,14 +17,15 @@ from launcher.frameworks.tensorflow_roles import (
     plan_ranks,
 )
 from launcher.machine.gpus import share_gpus
-from launcher.model import Policy, Scope, Setting
-from launcher.options import Options
+from launcher.options.flag_values import ROLES
+from launcher.options.flags import ROLE_FLAGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.frameworks.case import Case
+    from launcher.options.options import Options
 
 TF_CONFIG = "TF_CONFIG"
 VISIBLE = "CUDA_VISIBLE_DEVICES"

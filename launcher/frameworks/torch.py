@@ -6,8 +6,8 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
-from launcher.environ import MPI_STARTERS
-from launcher.model import Binding, Machine, Place, Policy, Setting, Topology
+from launcher.core.environ import MPI_STARTERS
+from launcher.core.model import Binding, Machine, Place, Policy, Setting, Topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

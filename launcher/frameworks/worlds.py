@@ -11,17 +11,17 @@ TensorFlow read is in their files.
 from __future__ import annotations
 
 from launcher.command.line import is_python, may_be_shell
-from launcher.errors import Problem, UsageError
-from launcher.flags import PREFIX
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.frameworks.reached import Reached, read_reached
 from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_scripts
-from launcher.frozen import frozen
-from launcher.host import Host
 from launcher.machine.pythons import own_python
+from launcher.options.flags import PREFIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.frameworks.case import Case
+    from launcher.machine.host import Host
 
 LAUNCHER, MPI = "the launcher", "mpirun"
 HOROVOD = "horovod"

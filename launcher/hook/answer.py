@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 
-from launcher.api import choose_one
+from launcher.core.environ import is_loopback
+from launcher.core.errors import LauncherError
+from launcher.core.model import Plan, Scope
 from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
-from launcher.environ import is_loopback
-from launcher.errors import LauncherError
 from launcher.hook.marker import TOKEN, undo
-from launcher.host import Host
-from launcher.model import Plan, Scope
-from launcher.options import Options, read_options
-from launcher.plan import plan_job
+from launcher.machine.host import Host
+from launcher.options.options import Options, read_options
+from launcher.planning.api import choose_one
+from launcher.planning.plan import plan_job
+from launcher.planning.settings import apply_settings, render_environ
 from launcher.process.execute import CPU_LIMIT
-from launcher.settings import apply_settings, render_environ
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _choose_cpus(plan: Plan, scope: str) -> tuple[int, ...]:
 
 def _say(error: LauncherError) -> str:
     """Return the first of what is wrong, as one line that a terminal can show."""
-    from launcher.redact import printable, redact
+    from launcher.core.redact import printable, redact
 
     first = error.problems[0]
     more = f", and {len(error.problems) - 1} more" if len(error.problems) > 1 else ""

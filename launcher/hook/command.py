@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-from collections.abc import Mapping, Sequence
 
-from launcher.arguments import make_parser
-from launcher.errors import Problem, UsageError
+from launcher.core.errors import Problem, UsageError
 from launcher.hook import install as files
 from launcher.hook.line import CUSTOMIZE, PTH, enter_file, render_customize, render_pth
 from launcher.hook.place import Place, find_place, find_target
 from launcher.hook.shell import PROFILE, render_shell
+from launcher.options.parser import make_parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
 
 NOT_AS_IT_SHOULD = 1
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import NotReady, Problem, UsageError
+from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.files import replace_file
 from launcher.hook.line import HEAD, enter_file
-from launcher.replace import replace_file
 
 MODE = 0o644
 """Everybody reads it, whatever the umask of who installs: the job may run as another user."""

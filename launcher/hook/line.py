@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher import __version__
+from launcher.core.version import __version__
 from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.sources import TABLE, node_names, signs
 

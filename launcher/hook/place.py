@@ -7,8 +7,8 @@ import os
 import subprocess
 from typing import Any
 
-from launcher.errors import Problem, UsageError
-from launcher.frozen import frozen
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 
 Facts = dict[str, Any]
 """What `PROBE` prints."""

@@ -12,6 +12,7 @@ import os
 import shlex
 import sys
 
+from launcher.core.redact import printable
 from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.hook.line import MARKERS, render_head
 from launcher.hook.marker import (
@@ -26,7 +27,6 @@ from launcher.hook.marker import (
     render_marker,
     undo,
 )
-from launcher.redact import printable
 from launcher.views.environment import render_environment
 
 TYPE_CHECKING = False

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from launcher.errors import EnvironmentUntrusted, Problem
-from launcher.host import Host
+from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.model import Machine
 from launcher.machine.gpus import count_visible_gpus, find_doubles
-from launcher.model import Machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
 
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"

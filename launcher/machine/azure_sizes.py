@@ -10,7 +10,7 @@ sizes" and the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (wh
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 
 @frozen

@@ -10,14 +10,15 @@ Source: Microsoft Learn, "Azure Instance Metadata Service".
 
 from __future__ import annotations
 
-from launcher.environ import shorten
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.environ import shorten
+from launcher.core.frozen import frozen
 from launcher.machine.azure_sizes import KINDS, VmKind, bare_size, find_kind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
 
 CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"  # {"cluster_name": ..., "vm_size": "Standard_ND96isr_H100_v5", ...}
 FAMILY = "NCCL_TOPO_FAMILY"  # ndv5

@@ -6,8 +6,11 @@ cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes 
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 ROOT = "/sys/fs/cgroup"
 PATH_MAX = 4096

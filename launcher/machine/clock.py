@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import time
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 TIMESYNC = "/run/systemd/timesync"
 MARK = "synchronized"

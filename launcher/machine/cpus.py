@@ -8,12 +8,13 @@ Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 
 from __future__ import annotations
 
-from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from launcher.machine.host import Host
 
 ONLINE = "/sys/devices/system/cpu/online"
 CPU_LIMIT = 1 << 16

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from launcher.host import Host
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 FILE = "/proc/driver/nvidia/version"
 _VERSION = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([0-9]{2,4}(?:\.[0-9]+)+)")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import TypeVar
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.machine.numa import parse_pci_address, render_pci_address
 
 T = TypeVar("T", int, str, bool)

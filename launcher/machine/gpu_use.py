@@ -8,7 +8,7 @@ Source: NVIDIA NVML API reference (nvmlDeviceGetComputeRunningProcesses, nvmlDev
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 
 @frozen

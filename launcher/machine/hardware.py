@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
-from launcher.frozen import frozen, replace
-from launcher.host import Host
-from launcher.machine.gpu_facts import GpuFacts, NvLink
-from launcher.machine.infiniband import Port
-from launcher.machine.network import Interface
+from launcher.core.frozen import frozen, replace
 from launcher.machine.numa import parse_pci_address
 from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.pci import SELF, PciFunction, read_function, relate
-from launcher.model import Layout
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from launcher.core.model import Layout
+    from launcher.machine.gpu_facts import GpuFacts, NvLink
+    from launcher.machine.host import Host
+    from launcher.machine.infiniband import Port
+    from launcher.machine.network import Interface
 
 FUNCTION_LIMIT = 1024
 """More PCI addresses than the GPUs and ports of one machine have above them."""

@@ -14,14 +14,15 @@ drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sy
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.numa import parse_pci_address
 from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from launcher.machine.host import Host
 
 DEVICES = "/sys/class/infiniband"
 VERBS = "/sys/class/infiniband_verbs"

@@ -12,7 +12,9 @@ from __future__ import annotations
 import os
 from errno import EPIPE
 
-from launcher.host import Host
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 KERNEL_LOG = "/dev/kmsg"
 RECORD_BYTES = 8192

@@ -8,11 +8,11 @@ Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (paths in the cache stand who
 
 from __future__ import annotations
 
-from launcher.host import Host
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from launcher.machine.host import Host
 
 NCCL_PLUGINS = ("libnccl-net", "libnccl-tuner", "libsharp_coll", "libmsccl")
 """Beginnings of what NCCL loads, or is replaced by: net plugins, tuners, SHARP, MSCCL and MSCCL++."""

@@ -5,8 +5,11 @@ Source: proc(5), /proc/PID/limits: a name of fixed width, then soft limit, hard 
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 FILE = "/proc/self/limits"
 LOCKED = "Max locked memory"

@@ -8,13 +8,14 @@ Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (paths in the cache stand who
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.libraries import CACHE, DEFAULTS, SEARCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from launcher.machine.host import Host
 
 LINKS_LIMIT = 8
 

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import Problem, Unavailable
-from launcher.frozen import frozen
-from launcher.redact import printable, redact
+from launcher.core.errors import Problem, Unavailable
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

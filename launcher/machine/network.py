@@ -13,13 +13,14 @@ from __future__ import annotations
 
 import ipaddress
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.sysfs import natural_order, read_line, read_number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from launcher.machine.host import Host
 
 NET = "/sys/class/net"
 ROUTES, ROUTES_6 = "/proc/net/route", "/proc/net/ipv6_route"

@@ -10,13 +10,14 @@ Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide
 
 from __future__ import annotations
 
-from launcher.host import Host
+from launcher.core.model import Core, Gpu, Layout
 from launcher.machine.cpus import parse_cpu_list, read_cpuset
-from launcher.model import Core, Gpu, Layout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.machine.host import Host
 
 NODES = "/sys/devices/system/node"
 CPUS = "/sys/devices/system/cpu"

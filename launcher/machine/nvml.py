@@ -9,14 +9,11 @@ Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from ctypes import byref
-from types import ModuleType
 from typing import Any, TypeVar
 from uuid import UUID
 
-from launcher.frozen import replace
-from launcher.host import Host
+from launcher.core.frozen import replace
 from launcher.machine.gpu_facts import AMD, GpuFacts, MigInstance, NvLink
 from launcher.machine.numa import (
     AMD_DEVICES,
@@ -27,6 +24,13 @@ from launcher.machine.numa import (
     render_pci_address,
 )
 from launcher.machine.sysfs import read_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from launcher.machine.host import Host
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.machine.mpi import MPICH, OPEN_MPI
 from launcher.machine.pythons import import_folders
 

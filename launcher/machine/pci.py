@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.infiniband import parse_pci_path
 from launcher.machine.numa import PCI_DEVICES
 from launcher.machine.sysfs import read_line, read_number
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 T = TypeVar("T", float, int)
 

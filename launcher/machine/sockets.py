@@ -8,7 +8,9 @@ Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
 
 from __future__ import annotations
 
-from launcher.host import Host
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 LISTEN, TIME_WAIT = "0A", "06"

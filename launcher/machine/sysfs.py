@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from launcher.host import Host
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
 
 LINE_LIMIT = 256
 """Longer than any line of a class in /sys that states one fact: more is no such fact."""

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.machine.host import Host
 
 WORD = "NVRM: Xid"
 XID = re.compile(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
 
-from launcher.errors import LauncherError, NotReady, Problem
+from launcher.core.errors import LauncherError, NotReady, Problem
 from launcher.mpi import wire
 from launcher.mpi.session_folder import find_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ANSWER_TIMEOUT_S = 30.0
 

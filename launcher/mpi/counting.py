@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 
 from launcher.failure.model import Cause
 from launcher.mpi import wire
 from launcher.mpi.events import Event
-from launcher.mpi.node import Node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from launcher.mpi.head import Head
+    from launcher.mpi.node import Node
 
 MISCOUNTED = 78
 """Status of a job that mpirun has started in another shape than was asked for."""

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
 
-from launcher import __version__
+from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady
+from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
-from launcher.errors import EnvironmentUntrusted, LauncherError, NotReady
+from launcher.core.version import __version__
 from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
-from launcher.process.loop import Loop
-from launcher.process.signals import SignalFile
-from launcher.redact import printable, redact
 from launcher.ssh.client import explain
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.process.loop import Loop
+    from launcher.process.signals import SignalFile
 
 RETRY_S = 1.0
 SAY_EVERY_S = 15.0

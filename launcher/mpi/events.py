@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
+from launcher.core.frozen import frozen
 from launcher.core.signal import signal
-from launcher.failure.model import Cause
-from launcher.frozen import frozen
-from launcher.mpi.node import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.failure.model import Cause
+    from launcher.mpi.node import Node
 
 KILLED = (0, 9, 137, 205, 255)
 """Status of an mpirun that knows no more than that a rank was killed, or a node lost."""

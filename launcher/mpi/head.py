@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Mapping
 
+from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
-from launcher.frozen import frozen
 from launcher.mpi import wire
 from launcher.mpi.counting import Counting
 from launcher.mpi.crew import Crew
@@ -23,13 +22,15 @@ from launcher.mpi.ending import SETTLE_S, RanksTarget
 from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
-from launcher.mpi.node import Line, Node
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from launcher.agent.agent import Agent
+    from launcher.mpi.node import Line, Node
 
 MPI_GRACE_S = 4.0
 """Between SIGTERM and SIGKILL to mpirun itself, which has nothing to save."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
+from launcher.core.redact import printable, redact
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import describe_end, make_verdict
 from launcher.mpi import wire
-from launcher.mpi.events import Event
 from launcher.mpi.verdicts import parse_record
-from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.mpi.events import Event
 
 
 def judge(

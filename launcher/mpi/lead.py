@@ -6,13 +6,13 @@ import shutil
 import time
 
 from launcher.agent.coordination import Coordination
-from launcher.mpi.crew import Crew
 from launcher.mpi.refusals import not_ready
 from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.errors import LauncherError
+    from launcher.core.errors import LauncherError
+    from launcher.mpi.crew import Crew
 
 LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""

@@ -6,9 +6,12 @@ import select
 import signal
 import time
 
-from launcher.mpi.daemons import Daemons
 from launcher.process.signals import send
 from launcher.process.watchdog import find_marked, is_watchdog
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.mpi.daemons import Daemons
 
 LINGER_S = 1.0
 """For what ends by itself when the job does."""

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher.core.signal import signal
 from launcher.process.kernel import die_with_parent
-from launcher.process.loop import Loop
-from launcher.process.signals import SignalFile
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.process.loop import Loop
+    from launcher.process.signals import SignalFile
 
 READ_BYTES = 1 << 16
 STDERR_BYTES = 4096

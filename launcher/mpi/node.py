@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.mpi import wire
-from launcher.mpi.link import Link
 from launcher.process.signals import send
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.mpi.link import Link
 
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20

@@ -19,18 +19,22 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import signal
-from collections.abc import Mapping, Sequence
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
-from launcher.errors import LauncherError, NotReady, Problem, UsageError
-from launcher.failure.model import Verdict
-from launcher.model import Plan
+from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.mpi import wire
 from launcher.mpi.channel import Channel
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.mpi.session_folder import remove_folder
 from launcher.process.signals import hold
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Plan
+    from launcher.failure.model import Verdict
 
 FACTS = {
     "node_rank": "LAUNCHER_NODE_RANK",
@@ -210,10 +214,10 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
     Raises:
         LauncherError: There is no sense in the environment, or this rank cannot stand alone.
     """
-    from launcher.host import Host
-    from launcher.options import read_options
-    from launcher.plan import plan_job
-    from launcher.running import read_run
+    from launcher.cli.run import read_run
+    from launcher.machine.host import Host
+    from launcher.options.options import read_options
+    from launcher.planning.plan import plan_job
 
     typed, command, _ = read_run(words, told)
     options = read_options(typed, told)
@@ -245,7 +249,7 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
     mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way. What a
     node's own launcher was told is not for a rank: the head has passed on what is.
     """
-    from launcher.settings import CONSUMED
+    from launcher.planning.settings import CONSUMED
 
     ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
     variables = welcome.get("variables")
@@ -274,7 +278,7 @@ def _no_folder(path: str, error: OSError) -> Problem:
 
 def main(argv: list[str]) -> int:
     """Be the parent of a rank; what is wrong is said as ``launcher run`` says it."""
-    from launcher.__main__ import print_problems
+    from launcher.core.errors import print_problems
 
     hold()  # from when the session knows us, a signal is to be passed on, not to end us
     try:

@@ -12,8 +12,11 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 FLAGS = "46AaCfGgKkMNnqsTtVvXxYy12B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
 """ssh's, see ssh(1); 1 and 2 were its protocols, and pdsh still says 2."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from launcher import __version__
-from launcher.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem
+from launcher.core.redact import printable
+from launcher.core.version import __version__
 from launcher.mpi.node import Node, describe_nodes
-from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:

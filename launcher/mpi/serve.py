@@ -7,22 +7,26 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
+from launcher.core.errors import NotReady, Problem
+from launcher.core.redact import printable
 from launcher.core.signal import signal
-from launcher.errors import NotReady, Problem
-from launcher.model import Supervision
 from launcher.mpi import wire
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.process.descendants import find_parent
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
-from launcher.redact import printable
-from launcher.ssh.keys import Keys
 from launcher.ssh.server import is_routine, write_server
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.core.model import Supervision
+    from launcher.ssh.keys import Keys
 
 GONE = 75
 """Our status where the head has gone without a word."""

@@ -24,7 +24,7 @@ import socket
 import time
 from errno import EADDRINUSE
 
-from launcher import __version__
+from launcher.core.version import __version__
 from launcher.mpi import wire
 from launcher.mpi.daemons import Daemons
 from launcher.mpi.leftovers import end_leftovers

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-
 from launcher.mpi import wire
 from launcher.mpi.daemons import find_daemon
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
 
 
 class Rank:

@@ -7,9 +7,11 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import Agent, Place
+from launcher.core.errors import NotReady, Problem, UsageError
+from launcher.core.model import Agent as Starter
+from launcher.core.model import Fleet, Plan, Setting, Supervision
 from launcher.engines.mpirun import (
     FOLDER,
     KEY_VARIABLE,
@@ -22,27 +24,29 @@ from launcher.engines.mpirun import (
     plan_ssh,
     typed_path,
 )
-from launcher.errors import NotReady, Problem, UsageError
 from launcher.frameworks.python import UNBUFFERED
 from launcher.frameworks.starters import plan_agent_unset
-from launcher.host import Host
-from launcher.model import Agent as Starter
-from launcher.model import Fleet, Plan, Setting, Supervision
+from launcher.machine.host import Host
 from launcher.mpi import session
 from launcher.mpi.head import Head, Job
 from launcher.mpi.link import plan_link
 from launcher.mpi.node import Line
 from launcher.mpi.serve import serve
 from launcher.mpi.session_folder import FOLDERS
-from launcher.options import Options
-from launcher.plan import plan_job
+from launcher.planning.plan import plan_job
+from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.limits import raise_limit
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
-from launcher.settings import apply_settings
 from launcher.ssh.client import write_client
 from launcher.ssh.keys import Keys, read_keys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from launcher.options.options import Options
 
 FILES_PER_NODE = 8
 """Ours and mpirun's: three for each session, four for each daemon. Ranks have what their nodes give."""

@@ -12,26 +12,30 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 
 from launcher.agent.agent import Agent, Place
+from launcher.core.errors import NotReady, Problem, Unavailable
+from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
-from launcher.errors import NotReady, Problem, Unavailable
-from launcher.frozen import frozen
-from launcher.model import Agent as Starter
-from launcher.model import Fleet, Plan
 from launcher.mpi import reach, wire
 from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
-from launcher.mpi.node import Line, Node
+from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child
 from launcher.process.watchdog import MARK, mark_of
-from launcher.settings import apply_settings
 from launcher.ssh.account import read_account
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Agent as Starter
+    from launcher.core.model import Fleet, Plan
+    from launcher.mpi.node import Line, Node
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
 """Where programs may lie, in this order: containers often have a /dev/shm that nothing may be run from."""

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from types import NoneType
 from typing import Any
 
+from launcher.core.redact import printable, redact
 from launcher.failure.model import Cause, End, Verdict
 from launcher.mpi.wire import NUMBER_BITS
-from launcher.redact import printable, redact
 
 Kinds = Mapping[str, tuple[type, ...]]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from launcher.model import Contact as Planned
+    from launcher.core.model import Contact as Planned
     from launcher.observers.connections import Ends, Table
     from launcher.observers.watched import Watched
     from launcher.process.spawn import Process

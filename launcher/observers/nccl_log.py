@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.model import Proof
+    from launcher.core.model import Proof
     from launcher.process.loop import Loop
 
 READ_BYTES = 1 << 16

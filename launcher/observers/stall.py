@@ -6,10 +6,10 @@ it is one, and then each once; a second report comes only after something has ha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from launcher.output.progress import GpuGauge, GpuUse
     from launcher.stacks.inquiry import Inquiry
 
@@ -130,8 +130,8 @@ class StallDetector:
             self._inquiry = None
 
     def _report(self, inquiry: Inquiry, now: float) -> None:
+        from launcher.core.redact import redact
         from launcher.output.progress import duration
-        from launcher.redact import redact
         from launcher.stacks.report import render_report
 
         headline = f"stalled: no output for {duration(now - self._moved)}{describe_gpus(self._uses)}"

@@ -258,9 +258,9 @@ class Screen:
 
         Args:
             text: One or more lines; each gets ``launcher: `` in front, and is made safe for a terminal.
-                Secrets are the caller's to take out (`launcher.redact.redact`).
+                Secrets are the caller's to take out (`launcher.core.redact.redact`).
         """
-        from launcher.redact import printable
+        from launcher.core.redact import printable
 
         lines = [f"launcher: {printable(line)}\n".encode() for line in text.split("\n")]
         self.put(None, b"", b"".join(lines))
@@ -310,7 +310,7 @@ class Screen:
         """Return the status line as it can stand there now; empty where it cannot."""
         if not (self._status and self._escapes) or self._line != _FRESH or self.console.backlog_bytes:
             return b""
-        from launcher.redact import printable
+        from launcher.core.redact import printable
 
         text = printable(self._status.decode(errors="replace"))
         return text[: self.console.columns() - 1].encode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

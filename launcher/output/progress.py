@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
 
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.frozen import frozen
 from launcher.machine.cgroup import UNLIMITED, cgroup_folders
+from launcher.machine.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from typing import Protocol
 
     class GpuGauge(Protocol):

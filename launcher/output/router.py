@@ -11,16 +11,17 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.model import STDERR, STDOUT, Supervision
+from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder, cannot_write
 from launcher.output.streams import Stream, make_prefix
-from launcher.process.loop import Loop
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.process.loop import Loop
 
 DRAIN_S = 5.0
 """How long a reader of our output may take, at the end, for what it has not read yet."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable
 from errno import EINPROGRESS
 
 from launcher.peers.obstacle import MUTE, SILENT
 from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.process.loop import Loop
 
 CONNECT_S = 3.0
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Callable, Mapping
 
 from launcher.peers.wire import Garbled, Sealed
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.process.loop import Loop
 
 READ_BYTES = 1 << 14
 UNSENT_LIMIT_BYTES = 1 << 18

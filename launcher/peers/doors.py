@@ -9,13 +9,17 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable
 from errno import ECONNABORTED, EMFILE, ENFILE
 
 from launcher.peers.connection import Connection
 from launcher.peers.strangers import Strangers
 from launcher.peers.wire import Answering, Intruder
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.process.loop import Loop
 
 Message = dict[str, object]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from launcher.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.core.redact import printable
 from launcher.failure.arbiter import (
     LOST,
     PREEMPTED,
@@ -18,12 +20,10 @@ from launcher.failure.arbiter import (
 )
 from launcher.failure.model import Cause
 from launcher.failure.reason import NEVER_MET_FIX
-from launcher.frozen import replace
 from launcher.peers import verdict as on_its_way
 from launcher.peers.roll import FAREWELL_S
 from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import FIX
-from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,15 +8,19 @@ import re
 import shlex
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
 
-from launcher import __version__
-from launcher.environ import is_loopback
-from launcher.host import Host
+from launcher.core.environ import is_loopback
+from launcher.core.redact import printable, redact, redact_argv
+from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import NCCLS
-from launcher.model import Plan, Setting, Topology
-from launcher.redact import printable, redact, redact_argv
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Plan, Setting, Topology
+    from launcher.machine.host import Host
 
 GPU_FOLDER = "/proc/driver/nvidia/gpus"
 MPI_LIBRARIES = {"libmpi.so.40": "Open MPI", "libmpi.so.12": "MPICH or its kin"}

@@ -6,11 +6,8 @@ Whether the job starts is decided by `launcher.peers.roll`, how it ends by `laun
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, Mapping
 
-from launcher.peers.connection import Connection
 from launcher.peers.doors import Doors
 from launcher.peers.ending import Ending, read_failure
 from launcher.peers.hello import compare_clocks, read_hello, read_identity
@@ -18,7 +15,14 @@ from launcher.peers.roll import RollCall, Seen
 from launcher.peers.roster import Member, Roster
 from launcher.peers.settings import HUB_BEAT_S, Shape
 from launcher.peers.wire import Garbled, number, text, words
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from launcher.peers.connection import Connection
+    from launcher.process.loop import Loop
 
 Message = dict[str, object]
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import hmac
 import os
 
-from launcher.errors import Problem, UsageError
+from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.model import Allocation
+    from launcher.core.model import Allocation
 
 TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - its name
 PURPOSE = b"launcher peers 1 "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import random
-import socket
 import time
-from collections.abc import Callable, Mapping
 from errno import ECONNREFUSED
 from os import strerror
 
+from launcher.core.redact import printable
 from launcher.peers.attempt import Attempt, Outcome
 from launcher.peers.connection import Connection
 from launcher.peers.obstacle import NOT_YET, Obstacle
@@ -16,8 +15,13 @@ from launcher.peers.offset import Offset, better, measure
 from launcher.peers.reach import resolve
 from launcher.peers.settings import BEAT_S, SAY_EVERY_S, Shape
 from launcher.peers.wire import Calling, number, text
-from launcher.process.loop import Loop
-from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping
+
+    from launcher.process.loop import Loop
 
 Message = dict[str, object]
 

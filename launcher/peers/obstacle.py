@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from launcher.peers.reach import knock
-from launcher.peers.settings import Shape
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.peers.settings import Shape
 
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
 SILENT = "no answer"

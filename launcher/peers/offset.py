@@ -7,7 +7,7 @@ Source: RFC 5905, section 8 (offset and delay of an exchange; the one with the l
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 
 @frozen

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from launcher.model import Agent, Allocation, Peers
-from launcher.options import Options
+from launcher.core.model import Agent, Allocation, Peers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.options.options import Options
 
 CONTROL_PORT = 6106
 ROLL_CALL_TIMEOUT_S = 900.0

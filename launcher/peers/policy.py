@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from launcher.frozen import frozen
-from launcher.redact import printable, redact
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable, redact
 
 PROBLEM, WARNING = "problem", "warning"
 UNKNOWN = "unknown"

@@ -6,7 +6,7 @@ time travels as a failure of its own kind, which stops the job as others do.
 
 from __future__ import annotations
 
-from launcher.errors import EXIT_NOT_READY
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.failure.arbiter import PREEMPTED
 from launcher.peers.hub import Hub
 from launcher.peers.wire import Garbled, number, text, words

@@ -8,15 +8,16 @@ there are, and however much each says, neither node 0's memory nor the channel i
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable
 from launcher.peers.hub import Hub
 from launcher.peers.link import Link
-from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from launcher.cluster.node import ClusterNode
 
     Message = dict[str, object]

@@ -5,11 +5,14 @@ from __future__ import annotations
 import select
 import socket
 import time
-from collections.abc import Mapping
 from errno import ECONNREFUSED, EINPROGRESS
 from os import strerror
 
-from launcher.environ import is_loopback
+from launcher.core.environ import is_loopback
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""

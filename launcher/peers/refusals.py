@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 
-from launcher.errors import Problem
-from launcher.peers.policy import Disagreement
+from launcher.core.errors import Problem
 from launcher.peers.wire import OTHER_KEY
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.peers.policy import Disagreement
 
 ROLL_CALL = "roll call of the nodes"
 OR_ELSE = (

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import time
 
-from launcher.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
+from launcher.core.redact import printable, redact
 from launcher.peers import refusals
 from launcher.peers.policy import compare, name_nodes, render_table
 from launcher.peers.settings import SAY_EVERY_S
-from launcher.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.errors import Problem
+    from launcher.core.errors import Problem
     from launcher.peers.policy import Disagreement
     from launcher.peers.roster import Member, Roster
     from launcher.peers.settings import Shape

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import Agent, Place, widen_cpus
 from launcher.cluster.node import ClusterNode
-from launcher.environ import REHEARSED, is_loopback
-from launcher.errors import NotReady, Problem
-from launcher.host import Host
-from launcher.model import Peers, Plan
+from launcher.core.environ import REHEARSED, is_loopback
+from launcher.core.errors import NotReady, Problem
+from launcher.core.redact import printable
+from launcher.machine.host import Host
 from launcher.peers.doors import DOORS_MAX, listen
 from launcher.peers.facts import read_facts
 from launcher.peers.hub import Hub
@@ -21,12 +19,15 @@ from launcher.peers.reach import ANYWHERE, find_reasons, is_reachable
 from launcher.peers.settings import Shape
 from launcher.process.limits import raise_limit
 from launcher.process.ports import is_taken, port_taken
-from launcher.process.spawn import Child
-from launcher.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Mapping, Sequence
+
     from launcher.agent.agent import Checks, Serve
+    from launcher.core.model import Peers, Plan
+    from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int], Plan]

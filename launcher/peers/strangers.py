@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
-from launcher.redact import printable
+from launcher.core.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 NAMED_MAX = 20
 """Pairs of address and reason that are remembered; more of them are only counted."""

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import time
 
+from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
-from launcher.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.failure.arbiter import LOST, Event
 from launcher.failure.model import Cause, Verdict
 from launcher.peers import verdict as on_its_way
 from launcher.peers.ending import LOST_FIX
-from launcher.peers.settings import Shape
 from launcher.peers.wire import text
-from launcher.process.spawn import Process
-from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.peers.settings import Shape
+    from launcher.process.spawn import Process
 
 Message = dict[str, object]
 

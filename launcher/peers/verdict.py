@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from launcher.core.redact import printable, redact
 from launcher.failure.arbiter import LOST, PREEMPTED, REFUSED, STALLED, UNMET, UNPROVEN, Event
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import make_verdict
 from launcher.mpi.verdicts import parse_cause, parse_ends, parse_record, render_record
 from launcher.mpi.wire import NUMBER_BITS
 from launcher.preemption.events import STATUS_WORDS
-from launcher.redact import printable, redact
 
 ROOM_BYTES = 48 << 10
 """Of a frame of 64 KiB; the rest is for what stands around a verdict."""

@@ -17,10 +17,13 @@ import hmac
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping
 
+from launcher.core.redact import printable, redact
 from launcher.mpi.wire import Garbled, number, parse, text
-from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "CALL_BYTES",

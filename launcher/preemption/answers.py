@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 LIMIT_BYTES = 1 << 16
 """Head and body. Azure's answer for a scale set of 100 machines is a tenth of it."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
 from errno import EINPROGRESS
 from os import strerror
 
 from launcher.preemption.answers import Answer, Unclear, parse_answer
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.process.loop import Loop
 
 ADDRESS, PORT = "169.254.169.254", 80
 """The same at Azure, AWS and GCP; no name to resolve, no proxy, and no router passes it on (RFC 3927)."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from launcher.environ import shorten
-from launcher.errors import Problem, UsageError
+from launcher.core.environ import shorten
+from launcher.core.errors import Problem, UsageError
+from launcher.core.model import Preemption
 from launcher.machine.azure_vm import CONTEXT
-from launcher.model import Preemption
-from launcher.options import Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from launcher.options.options import Options
 
 AUTO, OFF = "auto", "off"
 AZURE, AWS, GCP = "azure", "aws", "gcp"

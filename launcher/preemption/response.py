@@ -7,14 +7,14 @@ import os
 import time
 from datetime import datetime, timezone
 
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.files import replace_file
 from launcher.core.signal import signal
-from launcher.errors import EXIT_NOT_READY
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import make_verdict
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.preemption.events import ANNOUNCED, FIX, MARGIN_S, STATUS_WORDS, WITHDRAWN
 from launcher.process.signals import name_signal
-from launcher.replace import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

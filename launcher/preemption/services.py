@@ -8,13 +8,16 @@ Cloud, "Create and use preemptible VMs" (detecting preemption from inside).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from datetime import datetime, timezone
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable, redact
 from launcher.preemption.answers import Answer, Unclear
 from launcher.preemption.plan import AWS, AZURE, GCP
-from launcher.redact import printable, redact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 OK, UNAUTHORIZED, NOT_FOUND = 200, 401, 404
 WORDS_LENGTH = 200

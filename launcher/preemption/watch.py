@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from launcher.model import Preemption
 from launcher.preemption.answers import Answer, Unclear
 from launcher.preemption.events import ANNOUNCED, DUE, MARGIN_S, WITHDRAWN
 from launcher.preemption.exchange import Exchange
 from launcher.preemption.services import Notice, make_service
-from launcher.process.loop import Loop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.core.model import Preemption
+    from launcher.process.loop import Loop
 
 NOTICE_S = 30.0
 """What is left where nobody says how much: Azure gives a spot machine so much at least, Google so much."""

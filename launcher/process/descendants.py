@@ -87,7 +87,7 @@ def is_alive(pid: int) -> bool:
 
 def describe(pid: int) -> str:
     """Return what there is to say about a process that does not end."""
-    from launcher.redact import printable, redact_argv
+    from launcher.core.redact import printable, redact_argv
 
     words = (_read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")[:-1]
     name = (_read(f"/proc/{pid}/comm") or b"?").decode("utf-8", "replace").strip()

@@ -6,8 +6,8 @@ import os
 import sys
 from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
 
+from launcher.core.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
 from launcher.core.signal import signal
-from launcher.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.errors import EXIT_BUG, LauncherError
+from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.process.descendants import describe, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.kernel import become_subreaper

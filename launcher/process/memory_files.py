@@ -8,7 +8,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.model import Plan
+    from launcher.core.model import Plan
 
 
 def write_file(text: str, *, inherited: bool) -> int:

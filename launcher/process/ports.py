@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import socket
 
-from launcher.errors import NotReady, Problem
-from launcher.host import Host
+from launcher.core.errors import NotReady, Problem
 from launcher.machine.sockets import describe_holder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from launcher.machine.host import Host
 
 
 def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:

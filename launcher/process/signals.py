@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.signal import signal
-from launcher.flag_values import NOT_PASSED_ON
+from launcher.options.flag_values import NOT_PASSED_ON
 from launcher.process.kernel import open_signal_file, pack_signals, set_mask
 
 NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)

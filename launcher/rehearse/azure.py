@@ -8,9 +8,12 @@ and nothing stands in for a secret: no token, no signed URL.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 
-from launcher.rehearse.nodes import Node
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.rehearse.nodes import Node
 
 BATCH_PORT = 6000
 """Reserved for the Batch service itself: a job that takes it from AZ_BATCH_MASTER_NODE fails."""

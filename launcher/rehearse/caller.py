@@ -5,12 +5,14 @@ Everything else goes along to every node: what a job is to do is the caller's (O
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.engines import forward
 from launcher.frameworks import starters
 from launcher.sources import TABLE
 from launcher.sources.launched import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 NAMES = frozenset(
     (

@@ -22,14 +22,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
-from types import TracebackType
 
-from launcher.errors import Problem, UsageError
+from launcher.core.errors import Problem, UsageError
 from launcher.rehearse import namespaces
 from launcher.rehearse.loopback import Loopback
 from launcher.rehearse.namespaces import Namespaces
 from launcher.rehearse.nodes import Backend, Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
 
 __all__ = ["Cluster", "Node"]
 

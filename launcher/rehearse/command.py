@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
 
-from launcher.arguments import Parser, make_parser, strip_dashes
 from launcher.command.line import plan_argv
-from launcher.environ import Malformed, parse_int
-from launcher.errors import CommandNotFound, Problem, UsageError
+from launcher.core.environ import Malformed, parse_int
+from launcher.core.errors import CommandNotFound, Problem, UsageError
 from launcher.frameworks.script import describe_missing, find_missing
-from launcher.options import Options
+from launcher.options.options import Options
+from launcher.options.parser import Parser, make_parser, strip_dashes
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.platforms import PLATFORMS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:

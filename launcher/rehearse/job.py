@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
 
 from launcher.rehearse.caller import describe_taken, keep_own
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.mpirun import find_mpirun
 from launcher.rehearse.platforms import Job, Start, find_platform
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from types import FrameType
 
 GRACE_S = 10.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

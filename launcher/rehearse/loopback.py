@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import tempfile
-from collections.abc import Sequence
 
-from launcher.environ import REHEARSED
-from launcher.errors import Problem, UsageError
+from launcher.core.environ import REHEARSED
+from launcher.core.errors import Problem, UsageError
 from launcher.rehearse.node_agent import WITH_VALUE
 from launcher.rehearse.node_init import ENVIRON
 from launcher.rehearse.nodes import Node, on_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ADDRESS = REHEARSED + "{}"
 FIRST = 10

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 
-from launcher.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem
 from launcher.machine.mpi import MPICH, OPEN_MPI, Mpi, find_mpi
 from launcher.rehearse.node_init import ENVIRON
-from launcher.rehearse.nodes import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.rehearse.nodes import Node
 
 NOT_FORWARDED = frozenset({"HOME", "PWD", "SHLVL", "_"})
 """Each node's own, as after a login."""

@@ -20,11 +20,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 
-from launcher.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem
 from launcher.rehearse import node_agent, node_init
 from launcher.rehearse.nodes import Node, on_node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ADDRESS = "10.77.0.{}"
 FIRST = 10

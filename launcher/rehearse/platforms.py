@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from launcher.errors import NotReady, Problem, UsageError
-from launcher.machine.mpi import Mpi
+from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.rehearse import azure, slurm
 from launcher.rehearse.mpirun import command_line
-from launcher.rehearse.nodes import Node
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.machine.mpi import Mpi
+    from launcher.rehearse.nodes import Node
 
 MASTER_PORT = str(azure.MASTER_PORT)
 

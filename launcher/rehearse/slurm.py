@@ -6,9 +6,11 @@ seconds, and a task sees nothing of them but these variables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-from launcher.rehearse.nodes import Node
+    from launcher.rehearse.nodes import Node
 
 JOB_ID = "7"
 CONTROL_PORT = "34011"

@@ -27,7 +27,7 @@ SHOWN_LENGTH = 60
 
 def main(words: Sequence[str]) -> int:
     """Wait, then become the command; return an exit status if that cannot be."""
-    from launcher.errors import LauncherError
+    from launcher.core.errors import LauncherError
     from launcher.process.execute import execute
 
     where, slots, *argv = words
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
         wait(where, slots, read_timeout_s(os.environ))
         execute(argv, os.environ)
     except LauncherError as error:
-        from launcher.__main__ import print_problems
+        from launcher.core.errors import print_problems
 
         print_problems(error)
         return error.exit_status
@@ -56,7 +56,7 @@ def wait(where: str, slots: str, timeout_s: float) -> None:
     Raises:
         NotReady: It has not, in that time; the message says what was found instead.
     """
-    from launcher.errors import NotReady, Problem
+    from launcher.core.errors import NotReady, Problem
 
     began = time.monotonic()
     said = False
@@ -82,7 +82,7 @@ def _find_obstacle(where: str, slots: str, within_s: float) -> str:
         return f"it cannot be reached ({error.strerror or error})"
     if found == slots:
         return ""
-    from launcher.redact import printable, redact
+    from launcher.core.redact import printable, redact
 
     return f"another program or job answers there: '{printable(redact(found[:SHOWN_LENGTH]))}'"
 

@@ -1,7 +1,7 @@
 """Who started us? One file per environment; this table says when each is asked.
 
 Rows stand from the inside out: the first row is nearest to the process. Within one level of trust
-the upper row wins (see `launcher.model.Trust`). A row's markers are the variables without which the
+the upper row wins (see `launcher.core.model.Trust`). A row's markers are the variables without which the
 source cannot know anything, so that only modules that can match are imported.
 
 To add an environment: one file with ``read(reader)``, one row here, one golden case.
@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import sys
 
-from launcher.environ import Reader
-from launcher.errors import EnvironmentUntrusted, Problem, UsageError
-from launcher.frozen import frozen
-from launcher.host import Host
-from launcher.model import Evidence
+from launcher.core.environ import Reader
+from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.sources import signs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    from launcher.core.model import Evidence
+    from launcher.machine.host import Host
 
     Read = Callable[[Reader], None]
 

@@ -10,9 +10,12 @@ variables"; tencentcloud.com TI-ONE, distributed training (document 1141/69605).
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.torch_env import ALIBABA_PAI, RANK, TENCENT, WORLD_SIZE, counts_nodes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 
 def read(reader: Reader) -> None:

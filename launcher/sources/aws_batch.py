@@ -9,8 +9,8 @@ Source: docs.aws.amazon.com AWS Batch "Environment variables of multi-node paral
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Reader, is_loopback
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Reader, is_loopback
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
 
 NODE_COUNT = "AWS_BATCH_JOB_NUM_NODES"

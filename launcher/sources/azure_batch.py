@@ -10,8 +10,8 @@ Source: learn.microsoft.com "Azure Batch runtime environment variables".
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Malformed, Reader, parse_hosts
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Malformed, Reader, parse_hosts
+from launcher.core.model import Fact, Scope, Trust
 
 HOST_LIST = "AZ_BATCH_HOST_LIST"  # 10.0.0.4,10.0.0.5
 NODE_LIST = "AZ_BATCH_NODE_LIST"  # 10.0.0.4;10.0.0.5

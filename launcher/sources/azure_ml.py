@@ -10,8 +10,8 @@ Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_hosts
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.model import Fact, Scope, Trust
 
 NODE_RANK = "AZUREML_CR_NODE_RANK"
 DISTRIBUTED_CONFIG = "AZUREML_CR_DISTRIBUTED_CONFIG"

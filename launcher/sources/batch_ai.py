@@ -8,8 +8,8 @@ Source: Azure/BatchAI "using-batchai-environment-variables.md"; azureml-core his
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, is_loopback, parse_host_port
-from launcher.model import Fact, Trust
+from launcher.core.environ import Malformed, Reader, is_loopback, parse_host_port
+from launcher.core.model import Fact, Trust
 
 MASTERS = ("AZ_BATCHAI_MPI_MASTER_NODE", "AZ_BATCHAI_JOB_MASTER_NODE_IP")
 WORKERS = "AZ_BATCHAI_WORKER_HOSTS"

@@ -8,8 +8,11 @@ Source: flux-core, "Environment" of flux-run(1) and src/shell/task.c.
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Trust
+from launcher.core.model import Fact, Trust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 RANK = "FLUX_TASK_RANK"
 TASKS = "FLUX_JOB_SIZE"

@@ -9,8 +9,11 @@ Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Scope, Trust
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 RANK = "HOROVOD_RANK"
 SIZE = "HOROVOD_SIZE"

@@ -9,8 +9,8 @@ Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_host_port, parse_int
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int
+from launcher.core.model import Fact, Scope, Trust
 
 RANK = "PMI_RANK"
 RANK_OVER_PORT = "PMI_ID"  # mpiexec -pmi-port sets this and PMI_PORT instead, and no size at all

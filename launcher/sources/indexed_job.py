@@ -10,8 +10,8 @@ pkg/util/placement.
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Malformed, Reader, parse_host
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Malformed, Reader, parse_host
+from launcher.core.model import Fact, Scope, Trust
 
 INDEX = "JOB_COMPLETION_INDEX"
 OTHERS = (

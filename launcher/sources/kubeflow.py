@@ -15,8 +15,8 @@ pkg/runtime/framework/plugins/jax; docs.run.ai "Environment variables".
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, is_loopback, parse_int
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import KUBEFLOW, MASTER_ADDR, RANK, WORLD_SIZE, counts_nodes
 from launcher.sources.torch_env import PODS as IN_PODS

@@ -7,8 +7,11 @@ the contract that its ranks inherited is the outer process's, not theirs.
 
 from __future__ import annotations
 
-from launcher.environ import Reader
 from launcher.sources import torch_elastic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 MARKER = "LAUNCHER_LAUNCHED"
 

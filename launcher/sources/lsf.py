@@ -10,8 +10,8 @@ ess/lsf; NERSC export_DDP_vars_summit.sh.
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Malformed, Reader, is_host, parse_host
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Malformed, Reader, is_host, parse_host
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import LSF_HOSTS
 
 RANK = "JSM_NAMESPACE_RANK"

@@ -7,8 +7,11 @@ Source: MVAPICH2 user guide, "Environment variables" (MV2_COMM_WORLD_*).
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact
+from launcher.core.model import Fact
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 RANK = "MV2_COMM_WORLD_RANK"
 SIZE = "MV2_COMM_WORLD_SIZE"

@@ -11,9 +11,9 @@ configuration reference".
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Reader
-from launcher.frozen import frozen
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Reader
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact, Scope, Trust
 
 OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTERS)
 """Where one of these is set, names that people use, too, may have been handed on from elsewhere."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from launcher.environ import Malformed, Reader, is_loopback, parse_host
-from launcher.frozen import frozen
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, is_loopback, parse_host
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact, Scope, Trust
 
 RANK = "OMPI_COMM_WORLD_RANK"
 SIZE = "OMPI_COMM_WORLD_SIZE"

@@ -7,8 +7,11 @@ Source: HPE pals.h (2023); slurm src/plugins/mpi/cray_shasta; openpmix/prrte src
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope
+from launcher.core.model import Fact, Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 RANK = "PALS_RANKID"
 NODE_RANK = "PALS_NODEID"

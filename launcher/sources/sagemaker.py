@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import re
 
-from launcher.environ import MPI_STARTERS, Malformed, Reader, parse_hosts
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import MPI_STARTERS, Malformed, Reader, parse_hosts
+from launcher.core.model import Fact, Scope, Trust
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"

@@ -1,6 +1,6 @@
 """Signs of several nodes or processes: variables that show them and do not say which one this is.
 
-One table. A sign counts where no source knows this node or process (see `launcher.allocation`): then the
+One table. A sign counts where no source knows this node or process (`launcher.planning.allocation`): then the
 launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are no nodes, and the
 elements of a job array are jobs of their own: neither is a sign.
 
@@ -9,9 +9,9 @@ Source: each platform's documentation of its variables; see docs/extending.md fo
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, is_loopback, parse_int
-from launcher.frozen import frozen
-from launcher.model import Fact, Trust
+from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact, Trust
 
 FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
 TASK = "hand the platform's other variables into the container as well, or "

@@ -5,8 +5,8 @@ Source: docs.skypilot.co "Environment variables" (SKYPILOT_NODE_IPS has one addr
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_hosts
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.model import Fact, Scope, Trust
 
 NODE_IPS = "SKYPILOT_NODE_IPS"
 GPUS = "SKYPILOT_NUM_GPUS_PER_NODE"

@@ -8,8 +8,8 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 
 from __future__ import annotations
 
-from launcher.environ import MPI_STARTERS, Reader, parse_hosts
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import MPI_STARTERS, Reader, parse_hosts
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
 FLUX = "FLUX_TASK_RANK"  # Flux runs inside of a step, and its tasks see its broker's SLURM_*

@@ -8,11 +8,11 @@ Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfco
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, parse_host_port, parse_int, shorten
-from launcher.errors import Problem
-from launcher.flag_values import ROLES
-from launcher.frozen import frozen
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int, shorten
+from launcher.core.errors import Problem
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact, Scope, Trust
+from launcher.options.flag_values import ROLES
 
 TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"

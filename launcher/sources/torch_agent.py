@@ -2,15 +2,15 @@
 
 Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Those that
 state no fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags, by
-`launcher.options.read_options`.
+`launcher.options.options.read_options`.
 
 Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framework/plugins/torch.
 """
 
 from __future__ import annotations
 
-from launcher.environ import MEETS_AT_MASTER, Malformed, Reader, parse_host_port, parse_nodes
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import MEETS_AT_MASTER, Malformed, Reader, parse_host_port, parse_nodes
+from launcher.core.model import Fact, Scope, Trust
 
 NNODES = "PET_NNODES"
 NPROC_PER_NODE = "PET_NPROC_PER_NODE"

@@ -6,8 +6,11 @@ is no NODE_RANK among the variables; GROUP_RANK is it (one worker group per node
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope
+from launcher.core.model import Fact, Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 MPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 FACTS = (

@@ -10,9 +10,12 @@ deepspeed `launcher/launch.py`.
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact
+from launcher.core.model import Fact
 from launcher.sources import launched
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 RANK = "RANK"
 WORLD_SIZE = "WORLD_SIZE"

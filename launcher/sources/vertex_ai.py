@@ -9,8 +9,8 @@ Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time
 
 from __future__ import annotations
 
-from launcher.environ import Malformed, Reader, is_loopback, parse_host_port, parse_int
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import Malformed, Reader, is_loopback, parse_host_port, parse_int
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import MASTER_ADDR, RANK, VERTEX_AI, WORLD_SIZE, counts_nodes
 

@@ -11,8 +11,8 @@ Cloud "Preset environment variables of a training container".
 
 from __future__ import annotations
 
-from launcher.environ import STARTERS, Reader, is_loopback
-from launcher.model import Fact, Scope, Trust
+from launcher.core.environ import STARTERS, Reader, is_loopback
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 

@@ -7,9 +7,12 @@ Source: volcengine.com documentation 6459/75329, "Environment variables of a cus
 
 from __future__ import annotations
 
-from launcher.environ import Reader
-from launcher.model import Fact, Scope, Trust
+from launcher.core.model import Fact, Scope, Trust
 from launcher.sources.signs import FLAGS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.core.environ import Reader
 
 ROLE = "MLP_ROLE"
 INDEX = "MLP_ROLE_INDEX"  # within the role

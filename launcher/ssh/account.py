@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pwd
 
-from launcher.errors import NotReady, Problem
-from launcher.frozen import frozen
+from launcher.core.errors import NotReady, Problem
+from launcher.core.frozen import frozen
 from launcher.ssh.files import name_user
 
 NO_SHELLS = ("nologin", "false")

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
-from launcher.environ import Malformed, parse_host, shorten
-from launcher.errors import Problem, UsageError
-from launcher.redact import printable, redact
+from launcher.core.environ import Malformed, parse_host, shorten
+from launcher.core.errors import Problem, UsageError
+from launcher.core.redact import printable, redact
 from launcher.ssh.files import quote_path, write_private
 from launcher.ssh.keys import Keys, public_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 ALIAS = "launcher-job"
 """Under this name known_hosts has the job's host key, whatever a node is called: all must show this one."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
 
-from launcher.arguments import make_parser
-from launcher.errors import NotReady, Problem
+from launcher.core.errors import NotReady, Problem
+from launcher.options.parser import make_parser
 from launcher.ssh.files import cannot_write, exists, name_user, write_private
 from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 NAMELESS = "No user exists for uid"
 """What ssh-keygen and ssh say of a user id without an entry in /etc/passwd."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
 
 from launcher.ssh import enter
-from launcher.ssh.account import Account
 from launcher.ssh.files import quote_path
 from launcher.ssh.keys import ALGORITHMS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.ssh.account import Account
 
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60")

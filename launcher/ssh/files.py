@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.errors import NotReady, Problem, UsageError
+from launcher.core.errors import NotReady, Problem, UsageError
 
 
 def write_private(path: str, content: str | bytes, *, new: bool = False) -> None:

@@ -12,11 +12,15 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
 
-from launcher.errors import LauncherError, NotReady, Problem, UsageError
-from launcher.frozen import frozen
-from launcher.host import Host
+from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.machine.host import Host
 
 ALGORITHMS = {
     "ssh-ed25519": "ssh-ed25519",

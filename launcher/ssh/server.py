@@ -9,14 +9,17 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
 
-from launcher.errors import NotReady, Problem
-from launcher.redact import printable, redact
+from launcher.core.errors import NotReady, Problem
+from launcher.core.redact import printable, redact
 from launcher.ssh.account import cannot_serve, read_served
 from launcher.ssh.config import NEWER, encode_environ, render_config, session_environ
 from launcher.ssh.files import write_private
 from launcher.ssh.keys import Keys, public_key
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FOLDERS = ("/usr/sbin", "/usr/local/sbin")
 """Where sshd is when PATH, as that of many users, lacks it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 
 @frozen

@@ -7,14 +7,18 @@ what /proc tells about any process.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from launcher.process.descendants import find_descendants
-from launcher.stacks.answer import Answer
 from launcher.stacks.lane import Lane, find_stacks_file
 from launcher.stacks.look import look_at
 from launcher.stacks.report import render_stacks
 from launcher.stacks.spy import SPY_S, Spy, find_py_spy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.stacks.answer import Answer
 
 SPIES = 4
 """How many run at a time."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.redact import printable, redact_argv
+from launcher.core.redact import printable, redact_argv
 from launcher.stacks.answer import Answer
 from launcher.stacks.spot import RUNNING
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from launcher.frozen import frozen
-from launcher.redact import printable
-from launcher.stacks.answer import Answer
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable
 from launcher.stacks.spot import RUNNING, Spot, find_spot, is_starter, is_tracker
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.stacks.answer import Answer
 
 LINES_FOR_CHILDREN = 4
 PIDS_PER_LINE = 8

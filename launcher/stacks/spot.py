@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 
-from launcher.frozen import frozen
-from launcher.stacks.answer import Answer, Frame
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.stacks.answer import Answer, Frame
 
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")

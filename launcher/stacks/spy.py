@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 
-from launcher.redact import redact
+from launcher.core.redact import redact
 from launcher.stacks.answer import Answer, parse_py_spy
 from launcher.stacks.look import read_all
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
-from launcher.assignment import Assigned
 from launcher.machine.cpus import render_cpu_list
-from launcher.machine.gpu_facts import GpuFacts
-from launcher.machine.hardware import Part
-from launcher.machine.infiniband import Port
 from launcher.views.drawing import Drawing, measure
 from launcher.views.placement import GAP, PAD, TILE, Block, Group
 from launcher.views.topology import View, show_memory, show_rate, show_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from launcher.machine.gpu_facts import GpuFacts
+    from launcher.machine.hardware import Part
+    from launcher.machine.infiniband import Port
+    from launcher.planning.assignment import Assigned
 
 GPU_HEIGHT, PORT_HEIGHT, BUS_HEIGHT, WIRE = 76.0, 80.0, 22.0, 22.0
 EMPTY_HEIGHT = 44.0

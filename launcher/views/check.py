@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from launcher import __version__
-from launcher.checks import Result
-from launcher.checks.case import Case
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, render_count
-from launcher.redact import printable, redact
+from launcher.core.redact import printable, redact
+from launcher.core.version import __version__
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.checks import Result
+    from launcher.checks.case import Case
 
 VERSION = 1
 COLOURS = {OK: "\033[32m", WARNING: "\033[33m", PROBLEM: "\033[1;31m"}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape, quoteattr
 
-from launcher.redact import printable
+from launcher.core.redact import printable
 
 FONT = "'Segoe UI', Roboto, 'Helvetica Neue', Arial, 'DejaVu Sans', sans-serif"
 NARROW, WIDE = frozenset("ijl.,:;|'!()[]-/ "), frozenset("mwMW@%&")

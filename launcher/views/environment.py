@@ -20,13 +20,13 @@ dotenv  ``NAME=value`` lines, without quotes wherever that means the same to ``d
 
 from __future__ import annotations
 
-from launcher.redact import printable
+from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from launcher.model import Plan
+    from launcher.core.model import Plan
 
 # Assigning to these is an error, or has no effect, in bash or dash; an error inside eval would
 # end the user's script.

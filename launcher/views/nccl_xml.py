@@ -10,12 +10,16 @@ Source: NVIDIA NCCL, src/graph/xml.cc (format, version 1; limits of its parser) 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
 
 from launcher.machine.gpu_facts import NVIDIA, GpuFacts
-from launcher.machine.hardware import Hardware, Part
-from launcher.machine.infiniband import Port
 from launcher.machine.numa import parse_pci_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.machine.hardware import Hardware, Part
+    from launcher.machine.infiniband import Port
 
 VERSION = "1"
 BRIDGE, GPU, NIC = "0x060400", "0x030200", "0x020000"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.machine.hardware import Hardware, NumaNode, Part
 from launcher.machine.pci import NODE, PHB, PIX, PXB, UNKNOWN
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 TILE, GAP, PAD = 136.0, 10.0, 12.0
 BLOCK_LEAST = 300.0

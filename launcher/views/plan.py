@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import io
 import shlex
-from collections.abc import Mapping, Sequence
 
+from launcher.core.model import Fleet, Mode, Plan, Process, Setting
+from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
-from launcher.flags import PREFIX
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Fleet, Mode, Plan, Process, Setting
+from launcher.options.flags import PREFIX
 from launcher.process.signals import name_signal
-from launcher.redact import printable, redact, redact_argv
 from launcher.views.plan_json import describe_setting
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rich.table import Table
 
 

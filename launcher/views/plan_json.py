@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 
-from launcher import __version__
-from launcher.machine.cpus import render_cpu_list
-from launcher.model import (
+from launcher.core.model import (
     Agent,
     Companion,
     Finding,
@@ -20,7 +17,13 @@ from launcher.model import (
     Process,
     Setting,
 )
-from launcher.redact import redact, redact_argv
+from launcher.core.redact import redact, redact_argv
+from launcher.core.version import __version__
+from launcher.machine.cpus import render_cpu_list
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 VERSION = 1
 

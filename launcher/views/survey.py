@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from launcher.assignment import assign, find_visible
-from launcher.errors import LauncherError, UsageError
-from launcher.host import Host
+from launcher.core.errors import LauncherError, UsageError
+from launcher.core.redact import redact
 from launcher.machine.hardware import read_hardware
-from launcher.options import Options
-from launcher.plan import plan_job
-from launcher.redact import redact
+from launcher.planning.assignment import assign, find_visible
+from launcher.planning.plan import plan_job
 from launcher.views.nccl_xml import render_nccl_xml
 from launcher.views.topology import View, render_text
 from launcher.views.topology_json import render_json
 from launcher.views.topology_svg import render_svg
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
 
 
 def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from launcher.assignment import Assigned
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
+from launcher.core.redact import printable
 from launcher.machine.cpus import render_cpu_list
-from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import Hardware, count_switched, distance
 from launcher.machine.infiniband import Port, is_usable
-from launcher.machine.network import Interface
 from launcher.machine.pci import MEANINGS, SELF
-from launcher.redact import printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.machine.gpu_facts import GpuFacts
+    from launcher.machine.network import Interface
+    from launcher.planning.assignment import Assigned
 
 GIB = 1 << 30
 LISTED = 4

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from launcher.machine.gpu_facts import GpuFacts
 from launcher.machine.hardware import count_switched, is_link_between
 from launcher.machine.network import Interface, leads_out
 from launcher.views.block_svg import (
@@ -29,6 +27,12 @@ from launcher.views.placement import (
     place_lanes,
 )
 from launcher.views.topology import View, headline
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from launcher.machine.gpu_facts import GpuFacts
 
 MARGIN = 24.0
 BETWEEN, BETWEEN_WIDTH = 28.0, 5

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
 from tests.process.starting import clean_environ, launch

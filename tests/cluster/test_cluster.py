@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UsageError
+from launcher.core.errors import UsageError
 from launcher.rehearse.cluster import Cluster
 
 from .conftest import Run, need_namespaces

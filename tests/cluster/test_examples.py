@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.rehearse.platforms import PLATFORMS
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.frameworks import EXAMPLES, printed, rehearse

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import NotReady, Unavailable, UsageError
+from launcher.core.errors import NotReady, Unavailable, UsageError
 from launcher.machine.mpi import Mpi
 from launcher.rehearse.job import base_environ, run_rehearsal
 from launcher.rehearse.mpirun import command_line, find_mpirun

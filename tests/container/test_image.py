@@ -76,7 +76,7 @@ def _top(path: str) -> str:
 
 
 def test_the_package_is_the_checkouts(added: list[str]) -> None:
-    """Every module with its bytecode, one bundle, and no other file."""
+    """Every module with its bytecode, and no other file."""
     found = {path_of(line).removeprefix(OURS) for line in added if line.startswith(OURS)}
     found = {name for name in found if name and not name.endswith("/")}
     root = Path(ROOT, "launcher")
@@ -85,10 +85,7 @@ def test_the_package_is_the_checkouts(added: list[str]) -> None:
     compiled = {re.sub(r"\.[^/]*\.pyc$", ".py", name) for name in compiled}
     assert {name for name in found if name.endswith(".py")} == sources == compiled
     rest = {name for name in found if not name.endswith((".py", ".pyc"))}
-    assert {re.sub(r"cpython-\d+", "VERSION", name) for name in rest} == {
-        "py.typed",
-        "__pycache__/launcher.VERSION.bundle",
-    }
+    assert rest == {"py.typed"}
 
 
 def test_nothing_is_inside_that_should_not_be(added: list[str], podman: Podman) -> None:
@@ -130,19 +127,9 @@ def test_the_image_says_what_it_is(podman: Podman) -> None:
 
 
 def _version() -> str:
-    text = Path(ROOT, "launcher", "__init__.py").read_text()
+    text = Path(ROOT, "launcher", "core", "version.py").read_text()
     (version,) = re.findall(r'__version__ = "(.*)"', text)
     return str(version)
-
-
-def test_modules_come_from_the_bundle(podman: Podman) -> None:
-    """The bundle believes a source only at its time, and layers hold whole seconds: so did the build."""
-    main = "import sys; sys.path.insert(0, '/opt/launcher/lib'); from launcher import bundle; "
-    main += "print(bundle.use()); import launcher.cli; print(launcher.cli.__spec__.cached)"
-    used, cached = podman.must(
-        *("run", "--rm", "--entrypoint", "/usr/bin/python3", podman.image, "-IS", "-c", main)
-    ).split()
-    assert used == "True" and cached.endswith(".bundle")
 
 
 def test_files_do_not_tell_when_and_where_they_were_made(podman: Podman, added: list[str]) -> None:

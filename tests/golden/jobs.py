@@ -15,7 +15,7 @@
 
 ``recording`` is a file in ``recordings/`` and the way to an environment inside of it; at the top of
 a case it names a list of them, one process each. Fields of a node are those of a snapshot
-(`launcher.snapshot`), and so is everything in a process but ``node`` and ``recording``.
+(`launcher.planning.snapshot`), and so is everything in a process but ``node`` and ``recording``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__
+from launcher.core.errors import LauncherError
+from launcher.core.model import Plan
 from launcher.engines.torchrun import WORKER
-from launcher.errors import LauncherError
-from launcher.model import Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
 

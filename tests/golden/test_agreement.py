@@ -6,9 +6,9 @@ from itertools import chain
 
 import pytest
 
-from launcher.errors import LauncherError
-from launcher.model import Plan
-from launcher.settings import render_environ
+from launcher.core.errors import LauncherError
+from launcher.core.model import Plan
+from launcher.planning.settings import render_environ
 from tests.golden.jobs import Json, case_names, plan_case, read_case, snapshots
 from tests.golden.truth import AT_START, TRUTH, Job, Refused
 

@@ -11,20 +11,20 @@ from typing import Any
 
 import pytest
 
-from launcher.api import choose_one
 from launcher.command.line import plan_argv
+from launcher.core.errors import LauncherError
+from launcher.core.model import Plan, Scope
 from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
-from launcher.errors import LauncherError
 from launcher.hook import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
-from launcher.host import Host
-from launcher.model import Plan, Scope
-from launcher.options import PET_PREFIX, Options, read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import apply_settings, render_environ
+from launcher.machine.host import Host
+from launcher.options.options import PET_PREFIX, Options, read_options
+from launcher.planning.api import choose_one
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import apply_settings, render_environ
 from tests.golden.jobs import COMMAND, Json, case_names, read_case, snapshots
 
 TORCHRUN_LINE = ("torchrun", "train.py")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from launcher.errors import LauncherError
-from launcher.model import Place, Plan
-from launcher.settings import render_environ
+from launcher.core.errors import LauncherError
+from launcher.core.model import Place, Plan
+from launcher.planning.settings import render_environ
 from tests.golden.jobs import COMMAND, case_names, plan_snapshot, read_case, snapshots
 
 SOURCES = {

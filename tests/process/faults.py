@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 from launcher.process.descendants import find_children
 from launcher.process.watchdog import NAME as GUARDIAN
 from tests.process.looking import wait_for

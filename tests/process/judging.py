@@ -19,7 +19,7 @@ from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.failure.stderr import STDERR_BYTES
 from launcher.failure.verdict import make_verdict
-from launcher.host import Host
+from launcher.machine.host import Host
 
 
 def main() -> None:

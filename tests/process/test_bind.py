@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from tests.mpis import find_mpi
 from tests.process.starting import clean_environ, launch
 from tests.process.test_run import MPI
@@ -161,5 +161,5 @@ def test_modules_of_binding_are_loaded_only_where_something_is_bound() -> None:
             timeout=60,
             check=False,
         )
-        assert ("launcher.binding" in done.stdout) is expected, done.stderr
+        assert ("launcher.planning.binding" in done.stdout) is expected, done.stderr
         assert ("launcher.machine.numa" in done.stdout) is expected

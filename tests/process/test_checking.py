@@ -32,7 +32,7 @@ RANK_OF_MPIRUN = {
 }
 PROGRAM = """
 import os, sys, time
-from launcher.model import Route, Supervision
+from launcher.core.model import Route, Supervision
 from launcher.observers import preflight
 from launcher.process.spawn import Child
 from launcher.agent.agent import Place, run_processes
@@ -200,7 +200,10 @@ def test_a_signal_goes_to_the_job_at_once(tmp_path: Path) -> None:
 
 def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
     """The job goes on, and the process that looked is collected."""
-    with Job(tmp_path, HANG, "exec sleep 1000", before="preflight.LIMIT_S = 0.3").running() as (launcher, pid):
+    with Job(tmp_path, HANG, "exec sleep 1000", before="preflight.LIMIT_S = 0.3").running() as (
+        launcher,
+        pid,
+    ):
         wait_for(lambda: not os.path.exists(f"/proc/{pid}"), "the check is ended, and waited for")
         assert launcher.poll() is None
 

@@ -15,7 +15,7 @@ from tests.process.starting import DEADLINE_S, clean_environ
 
 SUPERVISE = """
     import json, os, sys
-    from launcher.model import Route, Supervision
+    from launcher.core.model import Route, Supervision
     from launcher.process.spawn import Child
     from launcher.agent.agent import Place, run_processes
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
+from launcher.machine.host import Host
 from launcher.process.descendants import read_state
 from tests.process.faults import ANYTHING, Job, Outcome, read_rows
 from tests.process.looking import is_gone, wait_for

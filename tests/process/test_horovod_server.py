@@ -12,7 +12,7 @@ from socket import create_connection
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.servers import horovod_server
 from launcher.servers.horovod_wait import ask
 from tests.process.looking import wait_for

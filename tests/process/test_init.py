@@ -391,7 +391,7 @@ def test_a_signal_for_process_1_is_not_lost_while_it_starts() -> None:
     """The kernel drops what process 1 has no handler for; from our first lines on nothing is dropped."""
     need_pid_namespaces()
     source = (
-        "import time\nfrom launcher.model import Fact\n"
+        "import time\nfrom launcher.core.model import Fact\n"
         "def read(reader):\n    open(reader.text('READY'), 'w').close()\n    time.sleep(1)\n"
         "    reader.claim_int(Fact.NODE_COUNT, 'SLOW_NODES', 1)\n"
     )

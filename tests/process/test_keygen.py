@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UsageError
-from launcher.host import Host
+from launcher.core.errors import UsageError
+from launcher.machine.host import Host
 from launcher.ssh.keys import Keys, public_key, read_keys
 
 from .starting import launch

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.process.descendants import find_children
 from tests.process.asking import Asked, read_all
 from tests.process.looking import is_gone, wait_for

@@ -16,8 +16,8 @@ import pytest
 from launcher.failure.causes import find_causes
 from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit
-from launcher.host import Host
 from launcher.machine.cgroup import cgroup_folders
+from launcher.machine.host import Host
 from tests.process.starting import clean_environ
 
 DEADLINE_S = 120.0

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import LauncherError
+from launcher.core.errors import LauncherError
+from launcher.core.model import Scope
 from launcher.hook.line import MARKERS
 from launcher.hook.marker import AGENT
-from launcher.host import Host
-from launcher.model import Scope
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
 from tests.golden.jobs import read_recorded, recorded_environments, recording_names
 from tests.process.hooking import NOT_THE_HOOKS
 from tests.process.starting import ROOT, clean_environ

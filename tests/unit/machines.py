@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launcher.host import Host
 from launcher.machine.cpus import parse_cpu_list
+from launcher.machine.host import Host
 
 NVIDIA = "proc/driver/nvidia/gpus"
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
-from launcher.model import Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.core.model import Plan
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
 
 USE_CPU = "ACCELERATE_USE_CPU"
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from launcher.cli import dispatch
+from launcher.cli.main import dispatch
 from launcher.command.arguments import count_callers, expand
 from launcher.command.line import find_script, plan_argv
-from launcher.errors import CommandNotFound, UsageError
-from launcher.host import Host
-from launcher.model import Plan
-from launcher.options import Options, read_options
-from launcher.plan import plan_job
+from launcher.core.errors import CommandNotFound, UsageError
+from launcher.core.model import Plan
+from launcher.machine.host import Host
+from launcher.options.options import Options, read_options
+from launcher.planning.plan import plan_job
 from launcher.views.plan import render_text
 from launcher.views.plan_json import describe
 from tests.process.starting import launch

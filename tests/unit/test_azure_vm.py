@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
 from launcher.machine import azure_vm
 from launcher.machine.azure_sizes import KINDS, find_kind
 from launcher.machine.azure_vm import ASSET_TAG, SIZE_LIMIT, Vm, ask_size, ask_vm, is_azure, read_vm
-from launcher.recorded import RecordedHost
-from launcher.snapshot import take_snapshot
+from launcher.machine.host import Host
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import take_snapshot
 
 
 @pytest.fixture(autouse=True)

@@ -49,11 +49,11 @@ from launcher.bandwidth.views import (
     render_sweep,
     sweep_json,
 )
-from launcher.errors import HardwareMissing, UsageError
-from launcher.host import Host
+from launcher.core.errors import HardwareMissing, UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
+from launcher.machine.host import Host
 from launcher.machine.network import Interface
-from launcher.recorded import RecordedHost
+from launcher.planning.recorded import RecordedHost
 from tests.golden.fabrics import fabric_names, read_fabric, write_fabric
 from tests.golden.topologies import read_topology
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.binding import Request, divide, plan_binding
-from launcher.host import Host
+from launcher.core.model import Binding, Core, Gpu, Layout, Plan
 from launcher.machine.cpus import render_cpu_list
-from launcher.model import Binding, Core, Gpu, Layout, Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import render_environ
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.binding import Request, divide, plan_binding
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
 

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.sizes import say_size
 from launcher.failure.causes import ended_by, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit
 from launcher.failure.symptoms import SYMPTOMS
-from launcher.host import Host
-from launcher.sizes import say_size
+from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 

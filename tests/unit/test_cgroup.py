@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
 from launcher.machine.cgroup import (
     MemoryEvents,
     cgroup_folders,
@@ -17,6 +16,7 @@ from launcher.machine.cgroup import (
     read_memory_limit,
     read_node_oom_kill,
 )
+from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 

@@ -11,8 +11,8 @@ import pytest
 
 from launcher import __version__
 from launcher.__main__ import main
-from launcher.cli import COMMANDS, DESCRIPTION
-from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.cli.main import COMMANDS, DESCRIPTION
+from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from tests.process.starting import launch
 
 OPEN_MPI = {

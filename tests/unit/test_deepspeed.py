@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LauncherError, NotReady
+from launcher.core.errors import LauncherError, NotReady
+from launcher.core.model import Plan
 from launcher.frameworks.deepspeed_checks import BATCH
-from launcher.host import Host
-from launcher.model import Plan
+from launcher.machine.host import Host
 from launcher.mpi import reach
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import render_environ
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.golden.truth import TRUTH, Job
 from tests.process.starting import clean_environ

@@ -16,13 +16,13 @@ import pytest
 
 from launcher import __version__
 from launcher.__main__ import main
-from launcher.cli import COMMANDS
-from launcher.errors import EnvironmentUntrusted
-from launcher.flags import FLAGS
-from launcher.model import Claim
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.cli.main import COMMANDS
+from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.model import Claim
+from launcher.options.flags import FLAGS
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from launcher.rehearse.platforms import PLATFORMS
 from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots

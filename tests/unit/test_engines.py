@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from launcher.command.launcher_table import TABLE
 from launcher.command.launchers import find_launcher
 from launcher.command.line import STARTERS, may_be_launcher
+from launcher.core.errors import LauncherError, UsageError
+from launcher.core.model import Mode, Plan, Scope
 from launcher.engines.torchrun import WORKER
-from launcher.errors import LauncherError, UsageError
-from launcher.flags import FLAGS, Flag
-from launcher.model import Mode, Plan, Scope
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import apply_settings
+from launcher.options.flags import FLAGS, Flag
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import apply_settings
 from launcher.views.plan_json import describe
 from tests.unit.test_options import SAMPLE
 

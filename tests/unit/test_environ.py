@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.environ import (
+from launcher.core.environ import (
     COUNT_LIMIT,
     Malformed,
     Reader,
@@ -17,8 +17,8 @@ from launcher.environ import (
     parse_int,
     shorten,
 )
-from launcher.host import Host
-from launcher.model import Fact, Trust
+from launcher.core.model import Fact, Trust
+from launcher.machine.host import Host
 
 
 def reader(**environ: str) -> Reader:

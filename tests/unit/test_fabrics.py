@@ -10,22 +10,22 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import HardwareMissing
+from launcher.core.errors import HardwareMissing
+from launcher.core.model import Policy
 from launcher.fabrics import FABRICS, Fabric, plan_fabric
 from launcher.fabrics.facts import Facts
 from launcher.fabrics.finding import Wish
 from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import choose_interface, parse_bus_ids, parse_conf, read_facts
-from launcher.host import Host
 from launcher.machine.azure_vm import ASSET_TAG, CONTEXT, FAMILY
+from launcher.machine.host import Host
 from launcher.machine.infiniband import Port
 from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface
-from launcher.model import Policy
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric, write_fabric
 from tests.unit.machines import write, write_gpus
 

@@ -21,7 +21,7 @@ from launcher.failure.record import (
     shorten_json,
     write_verdict,
 )
-from launcher.host import Host
+from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 from tests.unit.test_machine import machine
 from tests.unit.test_verdict import OOM, dead, judge

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from launcher.core.model import Policy
 from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import TOPOLOGYD
-from launcher.model import Policy
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.process.memory_files import name_files
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import read_fabric
 from tests.unit.machines import write, write_gpus
 from tests.unit.test_fabrics import Machine, choose, devices, machine, values, vm

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LauncherError, NotReady, UsageError
+from launcher.core.errors import LauncherError, NotReady, UsageError
+from launcher.core.model import Mode, Plan
 from launcher.frameworks.horovod import SERVER, WAITER
 from launcher.frameworks.script import list_pythons
-from launcher.host import Host
-from launcher.model import Mode, Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 from launcher.servers import horovod_wait
 from launcher.servers.horovod_wait import wait
-from launcher.settings import render_environ
 from tests.process.starting import clean_environ
 
 IMPORTS = (

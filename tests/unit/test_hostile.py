@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import launcher
 from launcher.__main__ import main
-from launcher.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
-from launcher.flags import FLAGS
+from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.options.flags import FLAGS
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 
 PACKAGE = Path(launcher.__file__).parent

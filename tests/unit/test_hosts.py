@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import EnvironmentUntrusted, UsageError
-from launcher.host import Host
-from launcher.hosts import read_hostfile
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.core.errors import EnvironmentUntrusted, UsageError
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.hosts import read_hostfile
+from launcher.planning.plan import plan_job
 
 
 class Node(Host):

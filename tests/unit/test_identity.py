@@ -6,12 +6,12 @@ import shlex
 
 import pytest
 
-from launcher.errors import EnvironmentUntrusted
-from launcher.model import Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import render_environ
+from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.model import Plan
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 
 HYDRA = "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=0 MPI_LOCALNRANKS=1"
 FLUX = "FLUX_JOB_ID=f FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2 FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0"

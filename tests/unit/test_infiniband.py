@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.infiniband import (
     Port,
     is_usable,
@@ -23,8 +23,8 @@ from launcher.machine.infiniband import (
     parse_state,
     read_ports,
 )
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.golden.fabrics import describe, fabric_names, read_fabric, write_fabric
 from tests.unit.platforms_model import deterministic
 
@@ -190,7 +190,7 @@ def test_files_that_disappear_or_are_folders_or_links_in_a_circle(tmp_path: Path
 
 REFUSED = """
 import os, sys
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.infiniband import read_ports
 os.setgroups([])
 os.setuid(65534)
@@ -312,7 +312,7 @@ def test_a_long_table_of_empty_keys_is_not_read_to_its_end(tmp_path: Path) -> No
 OVERLAY = """\
 set -e
 mount -t overlay overlay -o "lowerdir=$1/machine/sys:/sys" /sys
-exec "$2" -c 'from launcher.host import Host
+exec "$2" -c 'from launcher.machine.host import Host
 for port in Host().hca_ports(): print(port.device, port.state, port.link_layer, port.pci_path[-1])'
 """
 

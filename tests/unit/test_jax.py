@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from launcher.frameworks.jax import MPIRUN_4
-from launcher.host import Host
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import render_environ
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 
 MPIRUN = {
     "OMPI_COMM_WORLD_SIZE": "4",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.kernel_log import open_kernel_log, read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, UNKNOWN, XIDS, Xid, find_xids
 from tests.unit.platforms_model import deterministic

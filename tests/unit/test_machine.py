@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
 from launcher.machine import read_machine
 from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
 from launcher.machine.gpus import count_visible_gpus, share_gpus
+from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 
 ROOT = "sys/fs/cgroup"

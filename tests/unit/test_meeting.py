@@ -16,9 +16,9 @@ import pytest
 
 from launcher.cluster.address_exchange import meet
 from launcher.cluster.exchange_server import GUESTS
-from launcher.errors import LauncherError
-from launcher.host import Host
-from launcher.model import Meeting
+from launcher.core.errors import LauncherError
+from launcher.core.model import Meeting
+from launcher.machine.host import Host
 
 WAIT_S = 3.0
 FIRST, SECOND = "127.0.0.2", "127.0.0.1"

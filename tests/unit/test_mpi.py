@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Unavailable
-from launcher.host import Host
+from launcher.core.errors import Unavailable
+from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi, find_mpi, parse_version
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 
 HYDRA = "HYDRA build details:\n    Version:                                 {}\n    Release Date: Fri\n"
 MVAPICH_OPTIONS = "    Configure options: '--prefix=/opt/mvapich2-2.3.7' '--with-device=ch3:mrail'\n"

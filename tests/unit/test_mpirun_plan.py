@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 
 from launcher.__main__ import main
+from launcher.cli.run import read_run
+from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
+from launcher.core.model import Agent, Fleet, Plan
 from launcher.engines.mpirun import FOLDER, JOB, SHIM
-from launcher.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.frameworks.python import UNBUFFERED
-from launcher.model import Agent, Fleet, Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.running import read_run
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from launcher.views.plan import render_text
 from launcher.views.plan_json import render_json
 from tests.golden.jobs import read_case, snapshots

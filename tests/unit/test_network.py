@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.network import (
     Interface,
     cluster_interface,
@@ -22,10 +22,10 @@ from launcher.machine.network import (
     read_interfaces,
     read_routes,
 )
-from launcher.recorded import RecordedHost
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster
-from launcher.snapshot import render_snapshot, take_snapshot
 from tests.unit.machines import write
 from tests.unit.platforms_model import deterministic
 
@@ -310,7 +310,7 @@ def test_fields_of_another_type_are_unknown() -> None:
 
 TELL = """
 import json, sys
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.network import cluster_interface
 host = Host()
 interfaces = host.interfaces()
@@ -318,7 +318,7 @@ ways = [(sys.argv[1], []), (None, [sys.argv[2]]), (None, [sys.argv[3]]), ("local
 found = [cluster_interface(host, interfaces, own, peers) for own, peers in ways]
 print(json.dumps([[vars(interface) for interface in interfaces], [one and one.name for one in found]]))
 """
-TELL_ROUTES = "import json; from launcher.host import Host; print(json.dumps(Host().routes()))"
+TELL_ROUTES = "import json; from launcher.machine.host import Host; print(json.dumps(Host().routes()))"
 
 
 @pytest.mark.root

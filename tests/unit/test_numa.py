@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.host import Host
+from launcher.core.model import Core, Gpu
 from launcher.machine.cpus import parse_cpu_list
+from launcher.machine.host import Host
 from launcher.machine.numa import parse_pci_address, read_cores, read_gpus, render_pci_address
-from launcher.model import Core, Gpu
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from tests.unit.machines import DGX, ND_V4, ND_V5, Machine, write_gpus, write_nodes
 from tests.unit.platforms_model import deterministic
 

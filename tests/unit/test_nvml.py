@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.assignment import find_visible
-from launcher.host import Host
 from launcher.machine.gpu_facts import (
     GpuFacts,
     MigInstance,
@@ -27,7 +25,9 @@ from launcher.machine.gpu_facts import (
     parse_gpu,
 )
 from launcher.machine.hardware import Hardware, count_links
+from launcher.machine.host import Host
 from launcher.machine.nvml import read_amd_gpus, read_gpu_facts
+from launcher.planning.assignment import find_visible
 from tests.unit.machines import write, write_gpus
 from tests.unit.platforms_model import deterministic
 

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import EnvironmentUntrusted, UsageError
+from launcher.core.errors import EnvironmentUntrusted, UsageError
+from launcher.core.files import replace_file
+from launcher.core.model import Machine, Topology
 from launcher.fabrics.facts import Facts
 from launcher.fabrics.sockets import plan_sockets
 from launcher.fabrics.spoken import Spoken, hear
 from launcher.frameworks.torch import plan_threads
-from launcher.host import Host
 from launcher.machine import read_machine
 from launcher.machine.cgroup import cgroup_folders
+from launcher.machine.host import Host
 from launcher.machine.pythons import find_version
 from launcher.machine.sysfs import natural_order
-from launcher.model import Machine, Topology
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost, read_snapshot
-from launcher.replace import replace_file
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost, read_snapshot
 from launcher.views.drawing import fit
 from tests.unit.test_machine import machine
 

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from launcher.__main__ import main
-from launcher.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
-from launcher.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
-from launcher.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
-from launcher.model import Fact, Trust
-from launcher.notes import name_unknown
-from launcher.options import Options, read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
+from launcher.core.model import Fact, Trust
+from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
+from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
+from launcher.options.options import Options, read_options
+from launcher.planning.notes import name_unknown
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from tests.process.starting import ROOT, clean_environ
 
 VALUED = [flag for flag in FLAGS if flag.parse is not None]

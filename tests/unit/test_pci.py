@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.pci import PciFunction, parse_speed, read_function, relate
 
 SWITCH = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.errors import NotReady, UsageError
+from launcher.core.errors import NotReady, UsageError
+from launcher.core.model import Allocation, Scope
 from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
-from launcher.flags import FRAMEWORKS
-from launcher.host import Host
-from launcher.model import Allocation, Scope
-from launcher.options import read_options
+from launcher.machine.host import Host
+from launcher.options.flags import FRAMEWORKS
+from launcher.options.options import read_options
 from launcher.peers import verdict as on_its_way
 from launcher.peers.facts import read_facts
 from launcher.peers.hello import TEXTS_KEPT, read_hello
@@ -42,10 +42,10 @@ from launcher.peers.wire import (
     Intruder,
     Sealed,
 )
-from launcher.plan import plan_job
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from launcher.process.descendants import find_children
 from launcher.process.stop import Stopper
-from launcher.recorded import RecordedHost
 from tests.unit.test_verdict import OOM, dead, judge
 
 OOM_WORDS = "RuntimeError: CUDA out of memory\n"

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import parts
+from launcher.core.model import Preemption, Supervision
 from launcher.machine.azure_vm import CONTEXT
-from launcher.model import Preemption, Supervision
-from launcher.options import read_options
+from launcher.options.options import read_options
 from launcher.peers.preemption import hear_note
 from launcher.peers.settings import Shape
+from launcher.planning import parts
 from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
 from launcher.preemption.plan import BATCH_DEDICATED, plan_preemption

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.output.progress import (
     GIB,
     Gpus,

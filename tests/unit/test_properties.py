@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, note
 from hypothesis import strategies as st
 
-from launcher.errors import EnvironmentUntrusted
-from launcher.host import Host
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.settings import render_environ
+from launcher.core.errors import EnvironmentUntrusted
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 from tests.unit.platforms_model import (
     ALWAYS,
     NODE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.pythons import UNNAMED, find_version, own_python
 from tests.process.starting import ROOT
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.arguments import add_flags, make_parser, strip_dashes
-from launcher.errors import UsageError
-from launcher.flags import FLAGS
-from launcher.quick import read_quickly, spellings
+from launcher.core.errors import UsageError
+from launcher.options.flags import FLAGS
+from launcher.options.parser import add_flags, make_parser, strip_dashes
+from launcher.options.quick import read_quickly, spellings
 
 NAMES = sorted(spellings())
 WORDS = st.one_of(

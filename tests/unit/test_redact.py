@@ -11,7 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from launcher.redact import MARKER, is_public_name, printable, redact, redact_argv
+from launcher.core.redact import MARKER, is_public_name, printable, redact, redact_argv
 
 # Made-up secrets, put together here so that scanners of this repository stay quiet.
 HEX40 = "0123456789abcdef" * 2 + "01234567"
@@ -375,6 +375,6 @@ def test_printable_text_is_one_harmless_line(text: str) -> None:
 
 def test_import_is_light() -> None:
     """Importing the module compiles no pattern and loads none of the slow modules."""
-    code = "import sys, launcher.redact; print(*sys.modules)"
+    code = "import sys, launcher.core.redact; print(*sys.modules)"
     run = subprocess.run([sys.executable, "-Sc", code], capture_output=True, text=True, check=True)
     assert not {"re", "typing", "dataclasses", "pathlib", "logging"} & set(run.stdout.split())

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import LauncherError
-from launcher.model import Scope
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.core.errors import LauncherError
+from launcher.core.model import Scope
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 
 ALONE = "alone"
 STOP = "no-identity"

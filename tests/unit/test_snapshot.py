@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 
 from launcher import __version__
 from launcher.__main__ import main
-from launcher.errors import EnvironmentUntrusted, NotReady, UsageError
-from launcher.host import Host
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost, read_snapshot
-from launcher.redact import is_public_name
-from launcher.settings import render_environ
-from launcher.showing import write_file
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.cli.show import write_file
+from launcher.core.errors import EnvironmentUntrusted, NotReady, UsageError
+from launcher.core.redact import is_public_name
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost, read_snapshot
+from launcher.planning.settings import render_environ
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs

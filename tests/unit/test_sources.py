@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from launcher.errors import EnvironmentUntrusted
-from launcher.host import Host
-from launcher.model import Evidence, Fact, Plan, Scope, Value
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
+from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.model import Evidence, Fact, Plan, Scope, Value
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
 from launcher.sources import gather
 
 

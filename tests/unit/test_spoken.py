@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.model import Network
 from launcher.fabrics.spoken import NAME_CHARS, Spoken, compare, hear
-from launcher.model import Network
 from tests.unit.platforms_model import deterministic
 
 IB8 = tuple(f"mlx5_ib{number}:1" for number in range(8))

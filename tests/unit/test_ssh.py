@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import NotReady, UsageError
-from launcher.host import Host
+from launcher.core.errors import NotReady, UsageError
+from launcher.machine.host import Host
 from launcher.ssh.account import Account, find_problems
 from launcher.ssh.client import explain, write_client
 from launcher.ssh.config import encode_environ, render_config, session_environ

@@ -16,11 +16,11 @@ from launcher.control.processes import Seen, Table, parse_stat
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import make_view, render_json, render_text, with_cpu
-from launcher.options import read_options
+from launcher.options.options import read_options
 from launcher.peers.hub import Hub
 from launcher.peers.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.peers.wire import FRAME_LIMIT_BYTES
-from launcher.recorded import RecordedHost
+from launcher.planning.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
 
 Message = dict[str, Any]
@@ -306,9 +306,9 @@ def test_a_hub_has_what_is_asked_of_it() -> None:
 
 def test_metrics_without_prometheus_client_are_an_error_of_planning(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is started, with its name and the fix."""
-    from launcher.errors import Unavailable
-    from launcher.host import Host
-    from launcher.plan import plan_job
+    from launcher.core.errors import Unavailable
+    from launcher.machine.host import Host
+    from launcher.planning.plan import plan_job
 
     monkeypatch.setattr(Host, "has_module", lambda self, name: False)
     environ: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LAUNCHER_METRICS_PORT": "9400"}

@@ -17,19 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cli import dispatch
+from launcher.cli.main import dispatch
 from launcher.cluster.address_exchange import meet
-from launcher.errors import LauncherError, NotReady
+from launcher.core.errors import LauncherError, NotReady
+from launcher.core.model import Companion, Meeting, Mode, Plan, Process
 from launcher.frameworks.tensorflow_roles import Cast, plan_cast
-from launcher.host import Host
-from launcher.model import Companion, Meeting, Mode, Plan, Process
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.settings import render_environ
 from launcher.process.ports import check_ports
-from launcher.recorded import RecordedHost
 from launcher.servers import tf_server
 from launcher.servers.tf_server import OPEN, REFUSED, SILENT, Watch, split
-from launcher.settings import render_environ
 
 HOSTS = tuple(f"10.0.0.{index + 4}" for index in range(8))
 

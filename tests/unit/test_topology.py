@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.model import Allocation, Machine, Place, Plan, Process, Scope, Topology
-from launcher.model import Mode as RunMode
-from launcher.topology import plan_topology
+from launcher.core.model import Allocation, Machine, Place, Plan, Process, Scope, Topology
+from launcher.core.model import Mode as RunMode
+from launcher.planning.topology import plan_topology
 from tests.unit.platforms_model import deterministic
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.__main__ import main
-from launcher.host import Host
 from launcher.machine.hardware import read_hardware
-from launcher.recorded import RecordedHost
-from launcher.snapshot import render_snapshot, take_snapshot
+from launcher.machine.host import Host
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.views.drawing import ELLIPSIS, fit, measure
 from launcher.views.nccl_xml import render_mask
 from launcher.views.survey import render

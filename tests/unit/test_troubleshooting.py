@@ -7,8 +7,8 @@ import re
 import pytest
 
 from launcher import checks
+from launcher.core.model import Fact
 from launcher.failure.causes import find_causes
-from launcher.model import Fact
 from tests.unit.test_causes import NOBODY, UNKNOWN, codes, death
 from tests.unit.test_docs import read
 

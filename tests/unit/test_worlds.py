@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import UsageError
+from launcher.core.errors import UsageError
+from launcher.core.model import Plan
 from launcher.frameworks.imports import read_first, read_imports
 from launcher.frameworks.script import Script, read_script
-from launcher.host import Host
+from launcher.machine.host import Host
 from launcher.machine.pythons import find_module
-from launcher.model import Plan
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.settings import render_environ
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.settings import render_environ
 
 OPTIONAL = "try:\n    from mpi4py import MPI\nexcept ImportError:\n    MPI = None\n"
 MPI_RANK = {

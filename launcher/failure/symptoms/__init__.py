@@ -8,11 +8,14 @@ torch 2.13 and gloo were made to fail for the tests, NCCL's and CUDA's are from 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
-
-from launcher.failure.stderr import LastWords
 from launcher.failure.symptoms import hardware, lost_peers, meeting, program
-from launcher.failure.symptoms.symptom import Symptom
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterator, Sequence
+
+    from launcher.failure.stderr import LastWords
+    from launcher.failure.symptoms.symptom import Symptom
 
 SYMPTOMS = (*hardware.SYMPTOMS, *meeting.SYMPTOMS, *program.SYMPTOMS, *lost_peers.SYMPTOMS)
 

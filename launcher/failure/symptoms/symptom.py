@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.frozen import frozen
+from launcher.core.frozen import frozen
 
 
 @frozen

@@ -1,8 +1,8 @@
 """Machines as snapshots, and what ``launcher topology`` shows of each.
 
-``<name>.snapshot.json`` is a snapshot (`launcher.snapshot`) with notes on where it comes from; beside it
-stand ``<name>.txt``, ``<name>.json`` and ``<name>.xml``, which somebody has read. They are written by
-``python -m tests.golden.rewrite`` alone, and so is the picture of one of them in docs/.
+``<name>.snapshot.json`` is a snapshot (`launcher.planning.snapshot`) with notes on where it comes from;
+beside it stand ``<name>.txt``, ``<name>.json`` and ``<name>.xml``, which a person has read. They are written
+by ``python -m tests.golden.rewrite`` alone, and so is the picture of one of them in docs/.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__
-from launcher.options import read_options
-from launcher.recorded import RecordedHost
+from launcher.options.options import read_options
+from launcher.planning.recorded import RecordedHost
 from launcher.views.survey import render, take_view
 from launcher.views.topology import View
 

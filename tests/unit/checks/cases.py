@@ -7,9 +7,9 @@ from pathlib import Path
 
 from launcher.checks.case import Case, read_case
 from launcher.checks.finding import Finding
-from launcher.host import Host
 from launcher.machine.clock import Clock
 from launcher.machine.gpu_use import GpuUse
+from launcher.machine.host import Host
 from launcher.machine.mpi import Mpi
 from launcher.machine.packages import Package
 from tests.unit.machines import write

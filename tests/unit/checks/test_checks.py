@@ -17,13 +17,13 @@ from launcher.checks import TABLE, Result, run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import RUNTIMES, find_runtime, option
-from launcher.errors import EXIT_HARDWARE, EXIT_USAGE
-from launcher.host import Host
+from launcher.core.errors import EXIT_HARDWARE, EXIT_USAGE
+from launcher.machine.host import Host
 from launcher.machine.packages import Package
-from launcher.options import read_options
-from launcher.plan import plan_job
-from launcher.recorded import RecordedHost
-from launcher.snapshot import CHECKED_LINES, render_snapshot, take_snapshot
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import CHECKED_LINES, render_snapshot, take_snapshot
 from launcher.views.check import render_text
 from tests.process.starting import ROOT, launch
 from tests.unit.checks.cases import DOCKER, Machine, case, limits

@@ -9,8 +9,8 @@ import pytest
 
 from launcher.checks.clock import look
 from launcher.checks.finding import OK, PROBLEM, WARNING
-from launcher.host import Host
 from launcher.machine.clock import Clock, read_clock
+from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, only
 
 NOW = 1.8e9

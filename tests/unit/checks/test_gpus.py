@@ -11,7 +11,7 @@ from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.gpus import look
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import ASSET_TAG, ASSET_TAG_FILE, CONTEXT, Vm
-from launcher.recorded import RecordedHost
+from launcher.planning.recorded import RecordedHost
 from tests.unit.checks.cases import DOCKER, Machine, case, levels, only
 from tests.unit.machines import write, write_gpus
 

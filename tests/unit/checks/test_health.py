@@ -9,7 +9,7 @@ import pytest
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING, Finding
 from launcher.checks.health import look
-from launcher.recorded import RecordedHost
+from launcher.planning.recorded import RecordedHost
 from tests.golden.topologies import read_topology
 
 LINKS = [{"to": "switch", "pci_bus_id": None, "count": 18}]

@@ -10,7 +10,7 @@ import pytest
 
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.port import look
-from launcher.host import Host
+from launcher.machine.host import Host
 from tests.unit.checks.cases import Machine, case, only
 
 HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"

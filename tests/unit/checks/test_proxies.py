@@ -10,8 +10,8 @@ import pytest
 from launcher.checks.case import read_case
 from launcher.checks.finding import OK, PROBLEM, WARNING
 from launcher.checks.proxies import look, read_exceptions
-from launcher.options import read_options
-from launcher.plan import plan_job
+from launcher.options.options import read_options
+from launcher.planning.plan import plan_job
 from tests.unit.checks.cases import Machine, case, only
 
 JOB: dict[str, object] = {

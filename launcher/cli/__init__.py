@@ -1,0 +1,1 @@
+"""The commands: words of a user to what the launcher does. Only here is dispatched."""

@@ -1,0 +1,203 @@
+"""The command line: words to options, one function per command.
+
+Parsers are built for the one command that was asked for, and what a command needs is imported in it:
+``launcher run`` must be on its way in milliseconds.
+"""
+
+from __future__ import annotations
+
+from launcher.cli import run as running
+from launcher.core.errors import Problem, UsageError
+from launcher.core.version import __version__
+from launcher.options.options import read_options
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+DESCRIPTION = {
+    "run": running.ABOUT,
+    "env": "print the variables that a process would get",
+    "plan": "print every fact, where it came from, what lost and why, and the exact commands",
+    "check": "say what would make a job fail, hang or crawl on this machine, and the fix",
+    "topology": "show GPUs, network ports and NUMA nodes, how near they are, and which rank has what",
+    "status": "show what the nodes and ranks of a running job do",
+    "stacks": "show where every rank of a running job is: its Python stack",
+    "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
+    "serve": "be a node of a job whose head starts the processes by mpirun",
+    "keygen": "make the ssh keys by which the nodes of a job know each other",
+    "bandwidth": "measure how fast the processes of a job talk to each other, and whether that is right",
+    "tf-server": "be a task of TensorFlow: its standard server, until the job is over",
+    "hook": "give a Python environment what makes plain python and torchrun work in a job",
+    "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
+}
+HOOKED = "LAUNCHER_HOOKED"
+"""The environment hook has acted around us: what it set is no word of the platform."""
+
+
+def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Find the command and run it; return the exit status."""
+    name = argv[0] if argv else ""
+    if environ.get(HOOKED):
+        from launcher.hook.marker import leave_out
+
+        environ = leave_out(environ)
+    if name in COMMANDS:
+        return COMMANDS[name](argv[1:], environ)
+    if name in ("-h", "--help"):
+        from launcher.cli.stdout import write
+
+        write(_overview() + "\n")
+        return 0
+    if name == "--version":
+        print(f"launcher {__version__}")
+        return 0
+    from launcher.options.unknown import mend_command
+
+    what = f"{name!r} is no command" if name else "no command given"
+    expected = f"expected one of {', '.join(COMMANDS)}"
+    raise UsageError(
+        Problem("usage", f"{what}: {expected}", "command line", mend_command(name, tuple(COMMANDS)))
+    )
+
+
+def _overview() -> str:
+    lines = [f"  {name:<10} {text}" for name, text in DESCRIPTION.items()]
+    return "\n".join(
+        [
+            "usage: launcher COMMAND [options] [--] ...",
+            "",
+            "Starts distributed training right, whatever platform started the container.",
+            "",
+            *lines,
+            "",
+            "launcher COMMAND --help lists the options. Documentation: docs/ and README.md",
+        ]
+    )
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher run``: exec the command, or start one process per GPU and wait."""
+    return running.run(argv, environ, COMMANDS)
+
+
+def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher env``: the variables of one process, for people, shells and tools."""
+    from launcher.cli import show as showing
+
+    return showing.env(argv, environ, DESCRIPTION["env"])
+
+
+def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher plan``: everything the launcher knows and would do."""
+    from launcher.cli import show as showing
+
+    return showing.plan(argv, environ, DESCRIPTION["plan"])
+
+
+def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher snapshot``: one file that replays this node anywhere."""
+    from launcher.cli import show as showing
+
+    return showing.snapshot(argv, environ, DESCRIPTION["snapshot"])
+
+
+def topology(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
+    from launcher.cli import show as showing
+
+    return showing.topology(argv, environ, DESCRIPTION["topology"])
+
+
+def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher check``: what is wrong with this machine, before a job finds out."""
+    from launcher.checks import command
+    from launcher.cli.stdout import write
+
+    status, text = command.check(argv, environ, DESCRIPTION["check"])
+    write(text)
+    return status
+
+
+def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher serve``: what ``launcher run --engine mpirun`` does on a node that is not the first."""
+    from launcher.mpi.start import SERVE_FLAGS, serve_here
+    from launcher.options.parser import add_flags, make_parser
+
+    parser = make_parser("serve", "[options]", DESCRIPTION["serve"])
+    add_flags(parser, SERVE_FLAGS)
+    words = parser.parse_args(argv)
+    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ), environ)
+
+
+def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher keygen``: the keys of a job of several nodes."""
+    from launcher.ssh import command
+
+    return command.keygen(argv, environ, DESCRIPTION["keygen"])
+
+
+def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher bandwidth``: ``launcher run -- python -m launcher.bandwidth``, with our Python."""
+    from launcher.bandwidth import program
+    from launcher.bandwidth.options import parse_options
+    from launcher.machine.pythons import own_python
+
+    parse_options(argv)  # what is wrong is said once, and not by every process
+    # As a file: the Python that has torch need not have this package.
+    return run(("--", own_python(environ), program.__file__, *argv), environ)
+
+
+def tf_server(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher tf-server``: TensorFlow's standard server, until its job is over."""
+    from launcher.servers import tf_server as server
+
+    return server.main(argv)
+
+
+def hook(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher hook``: install the environment hook, remove it, say where it is."""
+    from launcher.hook import command
+
+    return command.hook(argv, environ, DESCRIPTION["hook"])
+
+
+def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher status``: what a job does that runs now."""
+    from launcher.cli.stdout import write
+    from launcher.control import command
+
+    return command.status(argv, environ, DESCRIPTION["status"], write)
+
+
+def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher stacks``: where its ranks are."""
+    from launcher.cli.stdout import write
+    from launcher.control import command
+
+    return command.stacks(argv, environ, DESCRIPTION["stacks"], write)
+
+
+def rehearse(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """``launcher rehearse``: a job of simulated nodes."""
+    from launcher.rehearse import command
+
+    return command.rehearse(argv, environ, DESCRIPTION["rehearse"])
+
+
+COMMANDS: dict[str, Callable[[Sequence[str], Mapping[str, str]], int]] = {
+    "run": run,
+    "env": env,
+    "plan": plan,
+    "check": check,
+    "topology": topology,
+    "status": status,
+    "stacks": stacks,
+    "snapshot": snapshot,
+    "serve": serve,
+    "keygen": keygen,
+    "bandwidth": bandwidth,
+    "tf-server": tf_server,
+    "hook": hook,
+    "rehearse": rehearse,
+}

@@ -1,0 +1,240 @@
+"""``launcher run``: words to a plan, and the plan carried out.
+
+What a job does not need is imported where it is needed: a command must be on its way in milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from launcher.core.errors import CommandNotFound
+from launcher.core.model import Mode, Plan, Process, Scope
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.options.quick import read_quickly
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from launcher.agent.agent import Agent
+    from launcher.control.server import StatusServer
+    from launcher.core.model import Peers
+    from launcher.process.spawn import Child
+
+    Checks = Callable[[], Sequence[str]]
+
+ABOUT = "start COMMAND with everything a distributed process must see"
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[str]) -> int:
+    """Exec the command, or start one process per GPU and wait.
+
+    Args:
+        argv: The words after ``launcher run``.
+        environ: The environment that the launcher was started with.
+        commands: The names of the launcher's own commands.
+    """
+    if os.getpid() == 1:
+        from launcher.process.signals import hold
+
+        hold()
+    quick = read_quickly(argv, environ)
+    if quick is None:
+        typed, command, dry_run = read_run(argv, environ)
+    else:
+        (typed, command), dry_run = quick, False
+    if dry_run or not command:
+        from launcher.cli.show import show_and_refuse, show_plan
+
+        return show_plan(typed, environ, command) if dry_run else show_and_refuse(typed, environ)
+    if not typed and _is_our_command(command, commands):
+        from launcher.process.execute import execute
+
+        execute(command, environ)
+    plan, met = _plan_start(typed, environ, command)
+    checks = _plan_checks(plan, typed, environ, command)
+    if plan.peers is not None:
+        return _run_together(plan, plan.peers, typed, environ, command, met, checks)
+    hold_ports(plan)
+    return _carry_out(plan, environ, checks)
+
+
+def read_run(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return typed flags, command, and whether this is a dry run, as argparse has them."""
+    from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
+
+    parser = make_parser("run", "[options] [--] COMMAND ...", ABOUT)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
+        help="print the plan and stop [LAUNCHER_DRY_RUN]",
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    add_command(parser)
+    words = parser.parse_args(argv)
+    if words.replay and not words.dry_run:
+        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
+    return vars(words), strip_dashes(words.command), words.dry_run
+
+
+def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
+    """Whether an image's entry point was given a whole command line of ours: that one alone counts."""
+    return command[0].rpartition("/")[2] == "launcher" and len(command) > 1 and command[1] in commands
+
+
+def _plan_start(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+) -> tuple[Plan, tuple[str, ...]]:
+    """Plan, and say what is worth a warning; the nodes of a job that must know all addresses have met then.
+
+    Returns:
+        The plan, and those addresses.
+
+    Raises:
+        LauncherError: There is no such plan, or its script is not here.
+    """
+    from launcher.planning.notes import name_unknown
+    from launcher.planning.plan import plan_job
+
+    options = read_options(typed, environ)
+    met: tuple[str, ...] = ()
+    plan = plan_job(environ, Host(), options, command)
+    if plan.missing:
+        from launcher.frameworks.script import describe_missing
+
+        raise CommandNotFound(describe_missing(plan.missing))
+    if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
+        _warn((*plan.warnings, *name_unknown(environ)))
+    if plan.meeting is not None:
+        from launcher.cluster.address_exchange import meet
+
+        met = meet(plan.meeting)
+        plan = plan_job(environ, Host(), options, command, met=met)
+    return plan, met
+
+
+def _warn(sentences: Sequence[str]) -> None:
+    if sentences:
+        from launcher.core.redact import printable
+
+        for sentence in sentences:
+            sys.stderr.write(f"launcher: warning: {printable(sentence)}\n")
+
+
+def _plan_checks(
+    plan: Plan, typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+) -> Checks | None:
+    """Make the quick checks now, where the user asks for that; return what makes them after the start.
+
+    By default they are made beside a job that has something to lose by a wrong machine, if we stay
+    anyhow. They would cost as much as the whole start.
+    """
+    given = None
+    if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
+        given = read_options(typed, environ).get("check")
+    if given is None:
+        has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
+        if plan.mode is not Mode.SUPERVISE or not has_stakes:
+            return None
+        return lambda: _find_problems(plan, environ, command)
+    if given.value:
+        from launcher.checks.command import say_problems
+
+        say_problems(plan, environ, command)
+    return None
+
+
+def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> Sequence[str]:
+    from launcher.checks.command import find_problems
+
+    return find_problems(plan, environ, command, started=True)
+
+
+def _run_together(
+    plan: Plan,
+    peers: Peers,
+    typed: Mapping[str, str | bool],
+    environ: Mapping[str, str],
+    command: Sequence[str],
+    met: tuple[str, ...],
+    checks: Checks | None,
+) -> int:
+    """Carry out a plan whose launchers talk: nothing starts before all nodes are there."""
+    from launcher.agent.children import make_children
+    from launcher.peers.start import run_together
+    from launcher.planning.plan import plan_job
+
+    def replan(port: int) -> Plan:
+        options = read_options(_name_port(typed, environ, port), environ)
+        return plan_job(environ, Host(), options, command, met=met)
+
+    def make(planned: Plan) -> Sequence[Child]:
+        hold_ports(planned)  # not before the roll call: the other nodes are to hear of it
+        return make_children(planned, environ)
+
+    return run_together(plan, peers, command, make, replan, environ, checks, serve)
+
+
+def _name_port(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], port: int
+) -> dict[str, str | bool]:
+    """Return the typed flags with another port of the rendezvous, however it was named."""
+    changed: dict[str, str | bool] = {**typed, "master_port": str(port)}
+    endpoint = read_options(typed, environ).text("rdzv_endpoint")
+    if endpoint:
+        head, colon, tail = endpoint.rpartition(":")
+        changed["rdzv_endpoint"] = f"{head if colon and tail.isdecimal() else endpoint}:{port}"
+    return changed
+
+
+def hold_ports(plan: Plan) -> None:
+    """Hold that the ports of this node's processes are free.
+
+    Raises:
+        NotReady: Some are not.
+    """
+    if plan.ports:
+        from launcher.process.ports import check_ports
+
+        check_ports(plan.ports, Host())
+
+
+def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) -> int:
+    """Become what the plan says, or start it and wait."""
+    if plan.agent is not None and plan.agent.fleet is not None:
+        from launcher.mpi.start import run_fleet
+
+        return run_fleet(plan, plan.agent, plan.agent.fleet, environ, checks)
+    if plan.agent is not None:
+        from launcher.agent.starter import run_agent
+
+        return run_agent(plan, plan.agent, environ, checks, serve)
+    if plan.mode is Mode.EXEC:
+        from launcher.planning.settings import render_environ
+        from launcher.process.execute import execute
+        from launcher.process.memory_files import name_files
+
+        (one,) = plan.companions or plan.processes
+        cpus = one.cpus if isinstance(one, Process) else None
+        (environment,) = name_files(plan, [render_environ(plan, one, environ)], becomes=True)
+        execute(one.argv, environment, cpus)
+    from launcher.agent.agent import Place, run_processes
+    from launcher.agent.children import make_children
+
+    children = make_children(plan, environ)
+    place = Place(plan.topology.node_rank, plan.topology.world_size)
+    widen, watch = plan.widen_cpus, plan.supervision
+    return run_processes(children, watch, place, environ, widen=widen, checks=checks, serve=serve)
+
+
+def serve(agent: Agent) -> StatusServer:
+    """Return what answers questions about a job."""
+    from launcher.control.server import StatusServer
+
+    return StatusServer(agent)

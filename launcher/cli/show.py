@@ -1,0 +1,215 @@
+"""Commands that only show: what a process would get, the plan, the parts of this node, a snapshot of it."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.cli.stdout import write
+from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
+from launcher.core.files import replace_file
+from launcher.core.model import Companion, Plan, Process, Scope
+from launcher.machine.host import Host
+from launcher.options.options import read_options
+from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
+from launcher.planning.plan import plan_job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import NoReturn
+
+    from launcher.options.parser import Parser
+
+STYLES = ("table", "sh", "json", "dotenv")
+VIEWS = ("text", "json", "svg", "nccl-xml")
+
+
+def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """``launcher env``: the variables of one process, for people, shells and tools."""
+    parser = make_parser("env", "[options]", description)
+    parser.add_argument("--format", choices=STYLES, default="table", help="how to print (table)")
+    parser.add_argument(
+        "--local-rank", type=int, metavar="N", default=0, help="which process of this node (0)"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="the whole environment of the process, not only what the launcher sets",
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    words = parser.parse_args(argv)
+    plan, inherited = plan_here(vars(words), environ, ())
+    if plan.meeting is not None:
+        raise UsageError(_addresses_at_start())
+    from launcher.planning.settings import apply_settings, list_changes
+    from launcher.views.environment import render_environment, without_files
+
+    unset, settings = list_changes(plan, _choose(parser, plan, words.local_rank))
+    result = apply_settings(inherited, unset, settings)
+    if not words.all:
+        chosen = {setting.name for setting in settings}
+        result = {name: value for name, value in result.items() if name in chosen}
+    result, missing = without_files(plan, result)
+    text, notes = render_environment(result, unset, words.format)
+    write(text)
+    for note in (*missing, *notes):
+        sys.stderr.write(f"launcher: note: {note}\n")
+    return 0
+
+
+def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
+    """Return the process with a local rank; at PROCESS scope there is only this one."""
+    if not plan.processes and plan.companions:
+        return plan.companions[0]
+    if not plan.processes:
+        raise UsageError(_ranks_at_start())
+    if plan.allocation.scope is Scope.PROCESS:
+        return plan.processes[0]
+    if not 0 <= local_rank < len(plan.processes):
+        parser.error(f"--local-rank {local_rank}: this node runs {len(plan.processes)} processes")
+    return plan.processes[local_rank]
+
+
+def _ranks_at_start() -> Problem:
+    return Problem(
+        "ranks-at-start",
+        "this job's ranks are given out when its processes start: no variables can be shown before",
+        "command line and environment",
+        "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
+    )
+
+
+def _addresses_at_start() -> Problem:
+    return Problem(
+        "addresses-at-start",
+        "TF_CONFIG has the address of every node, which the nodes tell each other when the job starts",
+        "command line and environment",
+        "launcher run, or --hosts HOST,... with all nodes",
+    )
+
+
+def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """``launcher plan``: everything the launcher knows and would do."""
+    parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
+    parser.add_argument(
+        "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    add_command(parser)
+    words = parser.parse_args(argv)
+    job, inherited = plan_here(vars(words), environ, strip_dashes(words.command))
+    return _print_plan(job, inherited, words.format)
+
+
+def snapshot(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """``launcher snapshot``: one file that replays this node anywhere."""
+    parser = make_parser("snapshot", "[-o FILE]", description)
+    _add_output(parser)
+    words = parser.parse_args(argv)
+    from launcher.planning.snapshot import render_snapshot, take_snapshot
+
+    _write_to(words.output, render_snapshot(take_snapshot(Host(), environ)))
+    return 0
+
+
+def _add_output(parser: Parser) -> None:
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", default="-", help="where to write (standard output)"
+    )
+
+
+def _write_to(output: str, text: str) -> None:
+    if output == "-":
+        write(text)
+    else:
+        write_file(text, output)
+
+
+def write_file(text: str, path: str) -> None:
+    """Write a file in one step: a reader sees the old one or the whole new one.
+
+    Raises:
+        NotReady: The folder or the disk refuses.
+    """
+    try:
+        replace_file(text, path)
+    except OSError as error:
+        raise NotReady(
+            Problem(
+                "cannot-write",
+                f"{path!r}: {error.strerror}",
+                "command line",
+                "name a writable place with -o FILE",
+            )
+        ) from error
+
+
+def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
+    """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
+    parser = make_parser("topology", "[options]", description)
+    parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
+    _add_output(parser)
+    add_replay(parser, environ)
+    add_flags(parser)
+    words = parser.parse_args(argv)
+    from launcher.views.survey import render, take_view
+
+    host, environ = _find_host(vars(words), environ)
+    _write_to(
+        words.output, render(take_view(host, environ, read_options(vars(words), environ)), words.format)
+    )
+    return 0
+
+
+def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> NoReturn:
+    """Say what we see here, and that there is nothing to run: an image started alone explains itself.
+
+    Raises:
+        UsageError: Always: there is no command.
+    """
+    from launcher.command.line import no_command
+    from launcher.core.errors import print_problems
+    from launcher.views.plan import render_text
+
+    try:
+        sys.stderr.write(render_text(*plan_here(typed, environ, ())))
+    except LauncherError as error:
+        print_problems(error)
+    except ImportError:
+        pass  # without rich there is no plan as text, and what is wrong is said below
+    raise UsageError(no_command())
+
+
+def show_plan(typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]) -> int:
+    """Print the plan that ``launcher run`` would carry out."""
+    job, inherited = plan_here(typed, environ, command)
+    return _print_plan(job, inherited, "text")
+
+
+def plan_here(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+) -> tuple[Plan, Mapping[str, str]]:
+    """Return the plan, and the environment that it starts from: ours, or the recorded one."""
+    host, environ = _find_host(typed, environ)
+    return plan_job(environ, host, read_options(typed, environ), command), environ
+
+
+def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> tuple[Host, Mapping[str, str]]:
+    """Return the machine and its environment: ours, or the recorded ones."""
+    replay = typed.get("replay")
+    if not isinstance(replay, str) or not replay:
+        return Host(), environ
+    from launcher.planning.recorded import read_snapshot
+
+    recorded = read_snapshot(replay)
+    return recorded, recorded.environ
+
+
+def _print_plan(job: Plan, environ: Mapping[str, str], style: str) -> int:
+    from launcher.views.plan import render_text
+    from launcher.views.plan_json import render_json
+
+    write(render_json(job, environ) if style == "json" else render_text(job, environ))
+    return 0

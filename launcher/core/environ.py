@@ -1,0 +1,332 @@
+"""Reading variables: one `Reader` per source, which remembers what it read, claimed and refused.
+
+A source says what a variable *means*; parsing, checking and remembering happen here, once.
+An empty variable counts as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and
+no fact of a job is an empty text.
+"""
+
+from __future__ import annotations
+
+from launcher.core.errors import Problem
+from launcher.core.model import Claim, Evidence, Fact, Scope, Trust, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.machine.host import Host
+
+COUNT_LIMIT = 1 << 24
+"""More nodes or processes than this is a malformed number, not a job."""
+PORT_LIMIT = 65536
+MPI_STARTERS = (
+    *("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"),
+    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),  # beside these, unless half of them was left out
+)
+"""One of these is set in every process that an mpirun or mpiexec started."""
+STARTERS = (
+    *MPI_STARTERS,
+    *("PMI_RANK", "PMI_ID", "FLUX_TASK_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK"),
+    *("HOROVOD_RANK", "SLURM_STEP_ID"),
+)
+"""One of these is set in every process whose starter hands on the variables of the process that called it."""
+OWN_PLACE = "own name "
+"""How the origin of a node's place in the user's list of hosts begins."""
+MEETS_AT_MASTER = ("static", "c10d")
+"""Rendezvous of torchrun whose endpoint is a node of the job, and not a server of its own (etcd)."""
+_DIGITS_LIMIT = 10
+# Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
+# IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
+_WORD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_INNER = _WORD | frozenset(".:%-")
+_ANYWHERE = frozenset("0123456789ABCDEFabcdef:.")
+"""What may follow the ``::`` that an IPv6 address may begin with."""
+_HOST_LIMIT = 253
+
+
+class Malformed(ValueError):
+    """A text that is not what it should be; the message says what was expected."""
+
+
+def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
+    """Return a decimal integer in ``minimum..limit-1``; surrounding blanks are allowed.
+
+    Raises:
+        Malformed: Anything else: signs, underscores, other digits, too large.
+    """
+    digits = text.strip(" \t\r\n")
+    plain = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_LIMIT
+    if not plain or not minimum <= int(digits) < limit:
+        raise Malformed(f"an integer in {minimum}..{limit - 1}")
+    return int(digits)
+
+
+def is_host(text: str) -> bool:
+    """Whether a text can be the name or the address of a host."""
+    if text.startswith("::"):
+        return _ANYWHERE.issuperset(text)
+    ends = text[:1] + text[-1:]
+    return bool(text) and len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
+
+
+def parse_host(text: str) -> str:
+    """Return a host name or address; brackets around an IPv6 address are taken off.
+
+    Raises:
+        Malformed: Blank, longer than 253, or a character that no name or address has.
+    """
+    host = text.strip(" \t\r\n")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    if not is_host(host) or host.count(":") == 1:
+        raise Malformed("a host name or an IP address, without a port")
+    return host
+
+
+def parse_host_port(text: str, least: int = 1) -> tuple[str, int | None]:
+    """Split ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
+
+    Args:
+        text: What to split.
+        least: The lowest port; 0 where that may stand for a free one.
+
+    Raises:
+        Malformed: The host or the port is not one.
+    """
+    head, colon, tail = text.strip().rpartition(":")
+    if not colon or (head.count(":") and not head.endswith("]")):
+        return parse_host(text), None
+    return parse_host(head), parse_int(tail, least, PORT_LIMIT)
+
+
+def parse_nodes(text: str) -> int | str:
+    """Return a number of nodes, or the range of an elastic job as ``MIN:MAX``; ``2:2`` is 2.
+
+    Raises:
+        Malformed: Anything else.
+    """
+    low, colon, high = text.partition(":")
+    try:
+        least, most = parse_int(low, 1), parse_int(high if colon else low, 1)
+        if least > most:
+            raise Malformed
+    except Malformed:
+        raise Malformed("a number of nodes, N or MIN:MAX") from None
+    return least if least == most else f"{least}:{most}"
+
+
+def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
+    """Return the hosts of a list, in order, ports dropped.
+
+    Raises:
+        Malformed: Empty list, an item that is not a host, or one that occurs twice.
+    """
+    hosts = tuple(parse_host_port(item)[0] for item in text.split(separator))
+    if len(set(hosts)) != len(hosts):
+        twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) < 64 else []
+        raise Malformed("hosts that occur once each" + "".join(f", not {h!r} twice" for h in twice))
+    return hosts
+
+
+OWN_NAMES = ("localhost", "ip6-localhost", "ip6-loopback", "localhost4", "localhost6")
+REHEARSED = "127.0.77."
+"""Where `launcher rehearse` puts the nodes of one machine; all else in 127/8 means this node."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host means "this node" wherever it is read, in any of its spellings."""
+    name = host.lower().rstrip(".")
+    if name.partition(".")[0] in OWN_NAMES or name in ("0", "0.0.0.0", "127"):  # noqa: S104
+        return True
+    if ":" not in name:
+        return (
+            name.startswith("127.") and not name.startswith(REHEARSED) and name.replace(".", "").isdecimal()
+        )
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or address.is_unspecified or bool(mapped and mapped.is_loopback)
+
+
+class Reader:
+    """What one source reads, claims and complains about.
+
+    ``starts_job``: we start the processes of all nodes, so that nodes count on which nothing was started.
+    ``node_count``: how many nodes the user has asked for, None for no number.
+    ``read_before``: names that sources nearer to the process have read.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        environ: Mapping[str, str],
+        host: Host,
+        *,
+        starts_job: bool = False,
+        node_count: int | None = None,
+    ) -> None:
+        self.source = source
+        self.host = host
+        self.starts_job = starts_job
+        self.node_count = node_count
+        self.names: set[str] = set()
+        self.read_before: set[str] = set()
+        self._environ = environ
+        self._claims: list[Claim] = []
+        self._problems: list[Problem] = []
+        self._notes: list[str] = []
+        self._signs: list[tuple[str, str]] = []
+        self.starts: Scope | None = None
+        self.seals = False
+        self.in_order = True
+        self.even = False
+        self.most_nodes: int | None = None
+        self.lone = False
+        self.task = ""
+
+    def text(self, name: str) -> str | None:
+        """Return a variable, or None if it is unset or empty."""
+        value = self._environ.get(name)
+        if not value:
+            return None
+        self.names.add(name)
+        return value
+
+    def has(self, name: str) -> bool:
+        """Whether a variable is set and not empty."""
+        return self.text(name) is not None
+
+    def matching(self, prefix: str, suffix: str) -> list[str]:
+        """Return the names of variables that are set, begin and end so and have something between, sorted."""
+        least = len(prefix) + len(suffix)
+        names = [n for n in self._environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
+        return sorted(name for name in names if self.has(name))
+
+    def unread(self, ends: tuple[str, ...]) -> list[str]:
+        """Return the names of variables that are set, end so, and say nothing to any source, sorted."""
+        return sorted(n for n in self._environ if n.endswith(ends) and n not in self.read_before)
+
+    def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
+        """Return a variable as an integer; None if unset, None and a problem if malformed."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return parse_int(text, minimum, limit)
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return None
+
+    def claim(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.STATED) -> None:
+        """State a fact; ``origin`` is a variable's name (its value is added) or a sentence."""
+        self._claims.append(Claim(fact, value, self.origin(origin), self.source, trust))
+
+    def claim_int(self, fact: Fact, name: str, minimum: int = 0, trust: Trust = Trust.STATED) -> int | None:
+        """State a fact that a variable holds as a number, and return it."""
+        limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
+        value = self.integer(name, minimum, limit)
+        if value is not None:
+            self.claim(fact, value, name, trust)
+        return value
+
+    def confirm(self, name: str, value: int | None, said: str) -> None:
+        """Report a variable that says another number than one which must be the same."""
+        if value is None or self.text(name) is None:
+            return
+        found = self.integer(name)
+        if found is not None and found != value:
+            self.problem(
+                "contradiction",
+                f"{self.origin(name)} but {self.origin(said)}: the same number expected",
+                f"correct or unset {name} or {said}",
+            )
+
+    def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
+        """State a fact that a variable holds as a host (a port after it is dropped)."""
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            host = parse_host_port(text)[0]
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return None
+        self.claim(fact, host, name, trust)
+        return host
+
+    def hosts(self, name: str, separator: str = ",") -> tuple[str, ...]:
+        """Return a variable as a list of hosts; empty if unset, or malformed (with a problem)."""
+        text = self.text(name)
+        if text is None:
+            return ()
+        try:
+            return parse_hosts(text, separator)
+        except Malformed as error:
+            self.malformed(name, str(error))
+            return ()
+
+    def claim_hosts(self, hosts: tuple[str, ...], origin: str, trust: Trust = Trust.STATED) -> None:
+        """State a host list in node order, and the number of nodes that follows from it."""
+        if hosts:
+            self.claim(Fact.HOSTS, hosts, origin, trust)
+            self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
+
+    def sign(self, name: str, fix: str) -> None:
+        """Name a variable that hints at several nodes without saying which one this is.
+
+        It counts for nothing where the user has asked for one node.
+        """
+        if self.node_count == 1:
+            return
+        self._signs.append((self.origin(name), fix))
+
+    def note(self, sentence: str) -> None:
+        """Say something to whoever reads ``launcher plan``."""
+        self._notes.append(sentence)
+
+    def malformed(self, name: str, expected: str) -> None:
+        """Report a variable whose value is not what it should be."""
+        self.problem(
+            "malformed-variable",
+            f"{self.origin(name)}: expected {expected}",
+            f"correct or unset {name}",
+        )
+
+    def missing(self, names: str, why: str, fix: str) -> None:
+        """Report variables that should be there."""
+        self.problem("missing-variable", f"{names} not set: {why}", fix)
+
+    def problem(self, code: str, what: str, fix: str) -> None:
+        """Report anything else."""
+        self._problems.append(Problem(code, what, f"environment, source {self.source}", fix))
+
+    def origin(self, name: str) -> str:
+        """Return ``NAME='value'`` for a variable that is set, else the text as it is."""
+        value = self._environ.get(name)
+        return name if value is None else f"{name}={shorten(value)!r}"
+
+    def evidence(self) -> Evidence:
+        """Return what has been gathered."""
+        return Evidence(
+            self.source,
+            tuple(self._claims),
+            self.starts,
+            self.seals,
+            tuple(self._signs),
+            tuple(self._problems),
+            tuple(self._notes),
+            self.task,
+            self.in_order,
+            self.even,
+            self.most_nodes,
+            self.lone,
+        )
+
+
+def shorten(value: str, limit: int = 120) -> str:
+    """Return a value fit for a message: a list of 1,000 hosts must not fill the screen."""
+    return value if len(value) <= limit else f"{value[:limit]}... ({len(value)} characters)"

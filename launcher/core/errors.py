@@ -1,0 +1,114 @@
+"""What can go wrong, by name: each problem says what, where, what was expected, and the fix.
+
+A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
+instead of one per attempt. `LauncherError` carries them to the one place that prints and exits
+(`launcher.__main__`). Exit statuses are those of docs/errors.md (sysexits.h where it has one).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+BROKEN_PIPE = 141
+"""128 + SIGPIPE, as a shell says it."""
+EXIT_USAGE = 64
+EXIT_HARDWARE = 69
+EXIT_BUG = 70
+EXIT_NOT_READY = 75
+EXIT_UNTRUSTED = 78
+EXIT_NOT_EXECUTABLE = 126
+EXIT_NOT_FOUND = 127
+
+
+@frozen
+class Problem:
+    """One thing that is wrong.
+
+    Attributes:
+        code: Short stable reason, e.g. ``"malformed-variable"``; tools may match on it.
+        what: Variables and values with what was expected, e.g. ``"RANK='x': expected ..."``.
+        where: Where the values came from, e.g. ``"environment, source open_mpi"``.
+        fix: What the user should type or set.
+    """
+
+    code: str
+    what: str
+    where: str
+    fix: str
+
+
+class LauncherError(Exception):
+    """A stop with reasons. Subclasses fix the exit status; instances carry the problems.
+
+    ``notes`` say what was seen on the way: often the cause stands there and the problem is its effect.
+    """
+
+    exit_status = EXIT_BUG
+
+    def __init__(self, *problems: Problem, notes: Sequence[str] = ()) -> None:
+        lines = [f"[{p.code}] {p.what}\n  from: {p.where}\n  fix:  {p.fix}" for p in problems]
+        super().__init__("\n".join(lines + [f"note: {note}" for note in dict.fromkeys(notes)]))
+        self.notes = tuple(dict.fromkeys(notes))
+        self.problems = tuple(sorted(set(problems), key=lambda p: (p.code, p.what, p.where, p.fix)))
+
+
+class UsageError(LauncherError):
+    """The command line (or a LAUNCHER_* variable) is wrong: status 64."""
+
+    exit_status = EXIT_USAGE
+
+
+class EnvironmentUntrusted(LauncherError):
+    """The environment is contradictory, incomplete or malformed: status 78."""
+
+    exit_status = EXIT_UNTRUSTED
+
+
+class HardwareMissing(LauncherError):
+    """Hardware that was asked for is not here: status 69."""
+
+    exit_status = EXIT_HARDWARE
+
+
+class Unavailable(LauncherError):
+    """A program that was asked for is not here: status 69, as for hardware."""
+
+    exit_status = EXIT_HARDWARE
+
+
+class NotReady(LauncherError):
+    """Something is not there yet, a retry can help: status 75."""
+
+    exit_status = EXIT_NOT_READY
+
+
+class CommandNotFound(LauncherError):
+    """The command to start does not exist: status 127, as in a shell."""
+
+    exit_status = EXIT_NOT_FOUND
+
+
+class CommandNotExecutable(LauncherError):
+    """The command to start exists but cannot be executed: status 126, as in a shell."""
+
+    exit_status = EXIT_NOT_EXECUTABLE
+
+
+def print_problems(error: LauncherError) -> None:
+    """Say on standard error what is wrong, where, and what to do."""
+    from launcher.core.redact import printable, redact
+
+    for problem in error.problems:
+        sys.stderr.write(
+            f"launcher: error: [{problem.code}] {printable(redact(problem.what))}\n"
+            f"launcher:   from: {printable(redact(problem.where))}\n"
+            f"launcher:   fix:  {printable(redact(problem.fix))}\n"
+        )
+    for note in error.notes:
+        sys.stderr.write(f"launcher: note: {printable(redact(note))}\n")

@@ -1,0 +1,382 @@
+"""The only reader of this machine: /proc, /sys, /dev, the hostname, addresses.
+
+`Host` takes a root, so that a folder can stand in for a machine; `launcher.planning.recorded.RecordedHost`
+answers the same questions from a snapshot file. What cannot be read is None or empty, and the caller
+decides what that means; only `Host.find_mpi` raises. It is one class, because a machine is replaced as a
+whole; how something is read stands in `launcher.machine`, which is loaded with the first question.
+"""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.core.model import Gpu, Layout
+    from launcher.machine.azure_vm import Vm
+    from launcher.machine.clock import Clock
+    from launcher.machine.gpu_facts import GpuFacts
+    from launcher.machine.gpu_use import GpuUse
+    from launcher.machine.infiniband import Port
+    from launcher.machine.loader import Library
+    from launcher.machine.mpi import Mpi
+    from launcher.machine.network import Interface
+    from launcher.machine.packages import Package
+
+READ_LIMIT_BYTES = 1 << 20
+_READ_STEP_BYTES = 1 << 14
+FREE_PORT_TRIES = 20
+
+
+class Host:
+    """A machine whose files lie under ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def path(self, path: str) -> str:
+        """Return where an absolute path of the machine lies for us."""
+        return os.path.join(self.root, path.lstrip("/"))
+
+    def read_text(self, path: str) -> str | None:
+        """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
+
+        A pipe that nobody has written to counts as unreadable: nobody is waited for.
+        """
+        try:
+            return _read(self.path(path)).decode("utf-8", "surrogateescape")
+        except (OSError, ValueError):
+            return None
+
+    def read_whole(self, path: str, limit_bytes: int) -> bytes:
+        """Return a file that the user has named, which may be a pipe that is waited for.
+
+        Returns:
+            At most one byte more than the limit, by which a longer file is known.
+
+        Raises:
+            OSError: It cannot be read.
+        """
+        with open(self.path(path), "rb") as file:
+            return file.read(limit_bytes + 1)
+
+    def read_link(self, path: str) -> str | None:
+        """Return where a symbolic link points, None if it is none."""
+        try:
+            return os.readlink(self.path(path))
+        except (OSError, ValueError):
+            return None
+
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        """Return the names in a folder, sorted; empty if there is none."""
+        try:
+            return tuple(sorted(os.listdir(self.path(path))))
+        except (OSError, ValueError):
+            return ()
+
+    def is_recorded(self) -> bool:
+        """Whether this is only a file about a machine, which cannot be asked anything new."""
+        return False
+
+    def is_init(self) -> bool:
+        """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
+        return os.getpid() == 1
+
+    def age_s(self, path: str) -> float | None:
+        """Return how many seconds ago a file was last written, None without one."""
+        import time
+
+        try:
+            return time.time() - os.stat(self.path(path)).st_mtime
+        except (OSError, ValueError):
+            return None
+
+    def space(self, path: str) -> tuple[int, int] | None:
+        """Return (size, free) in bytes of the file system that a path is on, None if unreadable."""
+        try:
+            found = os.statvfs(self.path(path))
+        except (OSError, ValueError):
+            return None
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+
+    def hostname(self) -> str:
+        """Return the node's own name."""
+        return os.uname().nodename
+
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Return the IP addresses of every interface, zone suffixes dropped."""
+        return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
+
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        """Return the IP addresses of every interface, zone suffixes dropped, each with its netmask."""
+        from launcher.machine.addresses import read_netmasks
+
+        return read_netmasks()
+
+    def own_addresses(self) -> frozenset[str]:
+        """Return all addresses of this node, and its name."""
+        addresses = {address for items in self.addresses().values() for address in items}
+        return frozenset({*addresses, self.hostname()})
+
+    def is_own(self, name: str) -> bool:
+        """Whether a name or an address is this node's, by what it is called or by what it resolves to."""
+        return bool(self.own_places((name,)))
+
+    def is_called(self, *names: str) -> bool:
+        """Whether one of these names and addresses is literally this node's; nothing is resolved."""
+        own, hostname = self.own_addresses(), self.hostname()
+        return any(_is_called(name, own, hostname) for name in names)
+
+    def own_places(self, names: Sequence[str]) -> list[int]:
+        """Return the places in a list of names and addresses at which this node stands.
+
+        Nothing is resolved where a name or an address is literally ours: a resolver that is down takes
+        seconds for each name.
+        """
+        own, hostname = self.own_addresses(), self.hostname()
+        places = [place for place, name in enumerate(names) if _is_called(name, own, hostname)]
+        return places or [place for place, name in enumerate(names) if not own.isdisjoint(self.resolve(name))]
+
+    def resolve(self, name: str) -> frozenset[str]:
+        """Return the addresses of a name; none if it cannot be resolved."""
+        import socket
+
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            return frozenset()
+        return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+
+    def address_of(self, name: str) -> str:
+        """Return the address of ours that a name of ours means; the name itself where none is known."""
+        own = self.own_addresses()
+        found = sorted(address for address in self.resolve(name) if address in own and address != name)
+        return name if name in own - {self.hostname()} or not found else found[0]
+
+    def is_root(self) -> bool:
+        """Whether programs that ask are told that we are root."""
+        return os.geteuid() == 0
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Return the network interfaces. Costs a millisecond or two: some files of each."""
+        from launcher.machine.network import read_interfaces
+
+        return read_interfaces(self)
+
+    def routes(self) -> dict[str, tuple[str, ...]]:
+        """Return the networks that each interface leads to; ``default`` for all others."""
+        from launcher.machine.network import read_routes
+
+        return read_routes(self)
+
+    def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
+        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for their tables."""
+        from launcher.machine.infiniband import read_ports
+
+        return read_ports(self, tables=tables)
+
+    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of the plugins that NCCL could load, the loader's first choice of each name."""
+        from launcher.machine.libraries import NCCL_PLUGINS, find_libraries
+
+        return find_libraries(self, environ, NCCL_PLUGINS)
+
+    def ask_vm(self) -> Vm | None:
+        """Ask Azure's metadata service which VM this is; None if it does not answer within a second."""
+        from launcher.machine.azure_vm import ask_vm
+
+        return ask_vm()
+
+    def home(self) -> str:
+        """Return the user's home folder as the system's accounts have it; empty without an account."""
+        import pwd
+
+        try:
+            return pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:
+            return ""
+
+    def verbs_devices(self) -> frozenset[str] | None:
+        """Return the names uverbsN of the RDMA device files exposed to us, None if that is not known."""
+        names = self.list_folder("/dev/infiniband")
+        return frozenset(name for name in names if name.startswith("uverbs"))
+
+    def address_towards(self, target: str) -> str | None:
+        """Return the address of ours that a host would see us by, None if there is no way to it."""
+        import socket
+
+        try:
+            family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
+            with socket.socket(family, kind, protocol) as probe:
+                probe.connect(where)  # which sends nothing: the kernel looks up the route
+                ours = str(probe.getsockname()[0]).partition("%")[0]
+        except (OSError, ValueError):
+            return None
+        loops = ours == "::1" or ours.startswith("127.")
+        return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
+
+    def free_port(self) -> int:
+        """Return a port that nobody has at this moment, nor the next one, where Horovod would meet."""
+        from _socket import socket  # a third of what socket costs, and all that is needed
+
+        port = 0
+        for _ in range(FREE_PORT_TRIES):
+            probe, following = socket(), socket()
+            try:
+                probe.bind(("", 0))
+                port = int(probe.getsockname()[1])
+                following.bind(("", port + 1))
+                return port
+            except (OSError, OverflowError):
+                continue  # the next one is taken, or there is none
+            finally:
+                probe.close()
+                following.close()
+        return port
+
+    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
+        """Return the version of torch that a Python has; empty without one, None if that cannot be known.
+
+        ``python`` is the first word of a command line; None means ours, see `own_python`.
+        """
+        from launcher.machine.pythons import own_python
+
+        return self.find_version(python or own_python(environ), environ, "torch")
+
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the version of a package that a Python has; empty without one, None if unknown."""
+        from launcher.machine.pythons import find_version
+
+        return find_version(python, environ, name)
+
+    def has_module(self, name: str) -> bool:
+        """Whether the launcher's own Python would import a module; it is not imported."""
+        from importlib.util import find_spec
+
+        return find_spec(name) is not None
+
+    def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
+        """Return the packages of a Python that matter to a job, None if that cannot be known.
+
+        ``python`` is the first word of a command line; None means ours, see `own_python`.
+        """
+        from launcher.machine.packages import find_packages
+        from launcher.machine.pythons import own_python
+
+        return find_packages(python or own_python(environ), environ)
+
+    def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
+        """Return the copies of a shared library, the one that is loaded first."""
+        from launcher.machine.loader import find_library
+
+        return find_library(self, environ, name)
+
+    def clock(self) -> Clock:
+        """Return what the clock says, and whether it is kept right."""
+        from launcher.machine.clock import read_clock
+
+        return read_clock(self)
+
+    def gpu_use(self) -> tuple[GpuUse, ...]:
+        """Return who uses the GPUs. Slow: NVML."""
+        from launcher.machine.gpu_use import read_gpu_use
+
+        return read_gpu_use()
+
+    def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the paths of all mpiruns on a PATH, the first that is found first."""
+        from launcher.machine.mpi import list_starters
+
+        return list_starters(environ)
+
+    def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
+        """Return the mpirun or mpiexec that a PATH has, None without one.
+
+        Raises:
+            Unavailable: The first that it has is of no family that we know.
+        """
+        from launcher.machine.mpi import find_mpi
+
+        return find_mpi(environ)
+
+    def gpu_count(self) -> int | None:
+        """Return how many NVIDIA GPUs are exposed to us, by their device files.
+
+        The device files are what the container runtime grants; /proc/driver/nvidia lists the whole
+        machine, and NVML costs tens of milliseconds to answer the same question.
+        """
+        return len(self.gpu_minors())
+
+    def gpu_minors(self) -> frozenset[str]:
+        """Return the numbers N of the device files /dev/nvidiaN."""
+        names = self.list_folder("/dev")
+        return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        """Return everything that is known of the exposed NVIDIA GPUs. Slow: NVML."""
+        from launcher.machine.nvml import read_gpu_facts
+
+        return read_gpu_facts(self)
+
+    def affinity(self) -> frozenset[int] | None:
+        """Return the CPUs this process may run on."""
+        return frozenset(os.sched_getaffinity(0))
+
+    def granted_cpus(self) -> int | None:
+        """Return how many CPUs the cgroup grants; None if that cannot be read."""
+        from launcher.machine.cpus import read_granted_cpus
+
+        return read_granted_cpus(self)
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return where the exposed NVIDIA GPUs are: PCI addresses and NUMA nodes, in CUDA's order."""
+        from launcher.machine.numa import read_gpus
+
+        return read_gpus(self, name_gpus=False)
+
+    def layout(self, *, name_gpus: bool = True) -> Layout:
+        """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.
+
+        Args:
+            name_gpus: Whether UUIDs are wanted. The driver may let a reader wait while another process
+                initializes a GPU, so they are read only where CUDA_VISIBLE_DEVICES holds some.
+        """
+        from launcher.machine.numa import read_layout
+
+        return read_layout(self, name_gpus)
+
+    def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
+        """Return the command lines of our parent, grandparent and so on, nearest first."""
+        lines: list[tuple[str, ...]] = []
+        parent = os.getppid()
+        while parent > 0 and len(lines) < limit:
+            cmdline = self.read_text(f"/proc/{parent}/cmdline")
+            stat = self.read_text(f"/proc/{parent}/stat")
+            if cmdline is None or stat is None:
+                break
+            lines.append(tuple(cmdline.split("\0")[:-1]))
+            # The second field is the name in parentheses and may itself hold any character.
+            words = stat.rpartition(")")[2].split()[:2]
+            parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
+        return tuple(lines)
+
+
+def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
+    is_address = name.replace(".", "").isdecimal()
+    called = hostname.partition(".")[0]
+    return name in own or (not is_address and name.partition(".")[0] == called != "")
+
+
+def _read(path: str) -> bytes:
+    """Return a file's bytes; a third of the time that `open` takes, which counts with 100 small files."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        data = part = os.read(fd, _READ_STEP_BYTES)
+        while part and len(data) < READ_LIMIT_BYTES:
+            part = os.read(fd, _READ_STEP_BYTES)
+            data += part
+        return data
+    finally:
+        os.close(fd)

@@ -1,0 +1,612 @@
+"""The flags of ``launcher run``, as one table: name, meaning, and the LAUNCHER_* variable of each.
+
+Names are torchrun's wherever torchrun has one, and all of torchrun's are here. The command line parser,
+the variables and the reference in docs/ come from this table; `launcher.options.flag_values` says what a text
+means, `launcher.options.options` reads what was given. It is one table, and so one file, however long.
+"""
+
+from __future__ import annotations
+
+from launcher.core.environ import parse_host, parse_hosts, parse_int, parse_nodes
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact
+from launcher.options.flag_values import (
+    one_of,
+    parse_endpoint,
+    parse_gpus_per_process,
+    parse_key_values,
+    parse_local_ranks,
+    parse_lost_after,
+    parse_patterns,
+    parse_port,
+    parse_processes,
+    parse_restarts,
+    parse_roles,
+    parse_seconds,
+    parse_signal_map,
+    parse_streams,
+    parse_tasks,
+    parse_word,
+    parse_words,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PREFIX = "LAUNCHER_"
+FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
+OTHER_VARIABLES = (
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # of commands
+    "LAUNCHER_TOKEN",  # between the launchers of a job
+    *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
+    "LAUNCHER_DEADLINE",  # the same, where a machine may be taken back
+    *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # of the environment hook
+    "LAUNCHER_SERVE_SOCKET",  # between a node that serves and its sessions
+    "LAUNCHER_CACHE",  # of tools/setup.sh
+    "LAUNCHER_PORT",  # Kubernetes, for a Service named launcher
+)
+"""LAUNCHER_* variables that are no flags of the table, and no typing errors."""
+OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_", "LAUNCHER_PORT_", "LAUNCHER_SERVICE_")
+"""Beginnings of more: those of the tests and benchmarks, and of Kubernetes for such a Service."""
+ROLE_FLAGS = ("roles", "worker_count", "parameter_server_count", "chief", "evaluator")
+"""Flags that say how many tasks of TensorFlow there are, or where."""
+TENSORFLOW = (*ROLE_FLAGS, "tf1", "tf_server", "tf_port")
+"""Flags that have a meaning for TensorFlow only, and so make a job one of it."""
+
+
+@frozen
+class Flag:
+    """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
+
+    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. A ``negatable``
+    switch can also be turned off, by ``--no-dest``: what it decides has a default of its own. ``pet``:
+    ``PET_DEST`` gives the same where nothing else does, as it does to torchrun. (Facts have no such
+    mark: `launcher.sources.torch_agent` reads their PET_*, as a platform's word and not the user's.)
+    ``secret``: its variable may hold what no message may quote.
+    """
+
+    dest: str
+    metavar: str
+    help: str
+    parse: Callable[[str], object] | None
+    fact: Fact | None = None
+    short: str | None = None
+    negatable: bool = False
+    pet: bool = False
+    group: str = "job"
+    secret: bool = False
+
+    @property
+    def name(self) -> str:
+        """The flag as typed, e.g. ``--node-rank``."""
+        return "--" + self.dest.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        """The variable that gives the same, e.g. ``LAUNCHER_NODE_RANK``."""
+        return PREFIX + self.dest.upper()
+
+
+NEEDS = {
+    "on_stall": ("stall_timeout", ""),
+    "mpi_args": ("engine", "mpirun"),
+    "forward": ("engine", "mpirun"),
+}
+"""Flags that do nothing unless another is given, or has this value."""
+NEED_SSH = ("ssh_key", "ssh_port")
+"""Flags that do nothing where no command reaches the other nodes by ssh."""
+EXCLUDES = (
+    ("module", "no_python"),
+    ("run_path", "module"),
+    ("run_path", "no_python"),
+    ("standalone", "hosts"),
+    ("standalone", "hostfile"),
+    ("restarts", "max_restarts"),
+)
+"""Pairs of flags of which one would be ignored."""
+GROUPS = {
+    "job": "the job",
+    "command": "the command",
+    "watch": "stopping, restarts, failures",
+    "peers": "the launchers of several nodes: roll call and one verdict",
+    "output": "output",
+    "framework": "frameworks",
+    "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
+    "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
+}
+"""What the flags are about, in the order of the documentation."""
+
+FLAGS = (
+    Flag(
+        "nnodes",
+        "N|MIN:MAX",
+        "number of nodes in the job; a range for an elastic one",
+        parse_nodes,
+        Fact.NODE_COUNT,
+    ),
+    Flag("node_rank", "R", "index of this node, 0 is the master", parse_int, Fact.NODE_RANK),
+    Flag(
+        "nproc_per_node",
+        "N|auto|gpu|cpu",
+        "processes per node; without it one per GPU, or one",
+        parse_processes,
+        Fact.PROCESSES_PER_NODE,
+    ),
+    Flag("master_addr", "HOST", "host of node 0", parse_host, Fact.MASTER_ADDR),
+    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", parse_port, Fact.MASTER_PORT),
+    Flag(
+        "standalone",
+        "",
+        "one node, on a port that is free: several such jobs fit on one machine",
+        None,
+        pet=True,
+    ),
+    Flag(
+        "engine",
+        "auto|process|torchrun|mpirun",
+        "who starts the processes: the launcher, torchrun's agent, or the mpirun on PATH",
+        one_of("auto", "process", "torchrun", "mpirun"),
+    ),
+    Flag(
+        "scope",
+        "auto|node|process",
+        "whether the launcher was started once per node or per process",
+        one_of("auto", "node", "process"),
+    ),
+    Flag(
+        "source",
+        "NAME",
+        "the only environment to believe: a source's name, or module:function",
+        str,
+    ),
+    Flag("role", "NAME", "name of the role, for ROLE_NAME (default)", str, pet=True),
+    Flag(
+        "gpus_per_process",
+        "N",
+        "give each process N GPUs of its own through CUDA_VISIBLE_DEVICES",
+        parse_gpus_per_process,
+    ),
+    Flag(
+        "bind",
+        "none|numa|core",
+        "keep each process to CPUs of its own: near its GPU, or an even share (numa if there are GPUs)",
+        one_of("none", "numa", "core"),
+    ),
+    Flag(
+        "fabric",
+        "auto|ib|roce|efa|tcp",
+        "the network that nodes talk over: the best that is here, or this one and no other",
+        one_of("auto", "ib", "roce", "efa", "tcp"),
+    ),
+    Flag(
+        "require_fabric",
+        "ib|roce|efa",
+        "stop with status 69 and the reason unless this one is here to be used",
+        one_of("ib", "roce", "efa"),
+    ),
+    Flag(
+        "verify_fabric",
+        "",
+        "after the start, hear from rank 0's NCCL which network it uses, and compare; with --require-fabric "
+        "the job ends with status 69 if it is another one",
+        None,
+    ),
+    Flag(
+        "check",
+        "",
+        "print problems of this machine before the start (by default while the job runs, with GPUs or "
+        "several nodes)",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
+        "grace", "S", "seconds between SIGTERM and SIGKILL when stopping (30)", parse_seconds, group="watch"
+    ),
+    Flag(
+        "signal_to",
+        "leader|group",
+        "whether a signal goes to the process only, or to its children too (leader)",
+        one_of("leader", "group"),
+        group="watch",
+    ),
+    Flag(
+        "signal_map",
+        "A=B,...",
+        "send signal B where A arrives, such as TERM=USR1",
+        parse_signal_map,
+        group="watch",
+    ),
+    Flag(
+        "init",
+        "",
+        "stay as init of the process, as process 1 of a container does",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
+        "restarts",
+        "N",
+        "on one node: start all processes again after a failure, N times (0)",
+        parse_restarts,
+        group="watch",
+    ),
+    Flag(
+        "failure_file",
+        "FILE",
+        "where to write the failure record (where the platform looks)",
+        str,
+        group="watch",
+    ),
+    Flag(
+        "stall_timeout",
+        "S",
+        "act after so long without any output and GPU work (never)",
+        parse_seconds,
+        group="watch",
+    ),
+    Flag(
+        "metrics_port",
+        "PORT",
+        "serve metrics of this node there (OpenMetrics), at its address among the nodes (never)",
+        parse_port,
+        group="watch",
+    ),
+    Flag("on_stall", "report|stop", "what to do then (report)", one_of("report", "stop"), group="watch"),
+    Flag(
+        "meeting",
+        "",
+        "look whether the processes of the job get connected to each other, and warn if they do not",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
+        "meeting_timeout",
+        "S",
+        "how long they may run without before that is said (300)",
+        parse_seconds,
+        group="watch",
+    ),
+    Flag(
+        "require_meeting",
+        "",
+        "end the job with status 78 then, and where all end without having met",
+        None,
+        group="watch",
+    ),
+    Flag(
+        "preemption",
+        "auto|azure|aws|gcp|off",
+        "who is asked whether this machine is taken back (auto: if the platform says it can be)",
+        one_of("auto", "azure", "aws", "gcp", "off"),
+        group="watch",
+    ),
+    Flag(
+        "peers",
+        "",
+        "start only when the launchers of all nodes have met, and end together (on several nodes)",
+        None,
+        negatable=True,
+        group="peers",
+    ),
+    Flag(
+        "control_port",
+        "PORT",
+        "where node 0 listens for the launchers of the others (6106, or one of the 7 above it)",
+        parse_port,
+        group="peers",
+    ),
+    Flag(
+        "token_file",
+        "FILE",
+        "the job's token, the same on every node, without which nobody gets in (LAUNCHER_TOKEN)",
+        str,
+        group="peers",
+    ),
+    Flag(
+        "roll_call_timeout",
+        "S",
+        "how long the nodes may take to answer (900)",
+        parse_seconds,
+        group="peers",
+    ),
+    Flag(
+        "lost_after",
+        "S",
+        "silence after which a node, or node 0, counts as lost (10)",
+        parse_lost_after,
+        group="peers",
+    ),
+    Flag(
+        "keep_going",
+        "",
+        "when a node fails or is lost, say so, and stop nobody else",
+        None,
+        group="peers",
+    ),
+    Flag(
+        "log_dir", "DIR", "folder for the log files of --redirects and --tee", str, pet=True, group="output"
+    ),
+    Flag(
+        "redirects",
+        "N",
+        "write to files only: 1 stdout, 2 stderr, 3 both, 0:3,1:2",
+        parse_streams,
+        short="-r",
+        pet=True,
+        group="output",
+    ),
+    Flag(
+        "tee",
+        "N",
+        "write to files as well (as --redirects)",
+        parse_streams,
+        short="-t",
+        pet=True,
+        group="output",
+    ),
+    Flag(
+        "local_ranks_filter",
+        "R,...",
+        "show only the output of these local ranks",
+        parse_local_ranks,
+        pet=True,
+        group="output",
+    ),
+    Flag(
+        "prefix",
+        "",
+        "begin each line with its rank (if there are several processes)",
+        None,
+        negatable=True,
+        group="output",
+    ),
+    Flag(
+        "progress",
+        "",
+        "a status line (on a terminal, or where all is silent)",
+        None,
+        negatable=True,
+        group="output",
+    ),
+    Flag(
+        "module",
+        "",
+        "the command is a Python module, as in python -m",
+        None,
+        short="-m",
+        pet=True,
+        group="command",
+    ),
+    Flag(
+        "no_python",
+        "",
+        "never put Python in front of the command, even if it ends in .py",
+        None,
+        pet=True,
+        group="command",
+    ),
+    Flag(
+        "expand_args",
+        "",
+        "in the arguments, put in what $NAME and ${NAME} stand for, of variables that the launcher sets",
+        None,
+        group="command",
+    ),
+    Flag(
+        "local_rank_arg",
+        "",
+        "give the script --local_rank=N in front of its own arguments",
+        None,
+        group="command",
+    ),
+    Flag(
+        "framework",
+        "auto|" + "|".join(FRAMEWORKS),
+        "whose own variables, checks and servers the job needs (what its command and script show)",
+        one_of("auto", *FRAMEWORKS),
+        group="framework",
+    ),
+    Flag(
+        "worker_count",
+        "N",
+        "tasks of TensorFlow that compute (one per node)",
+        parse_tasks,
+        group="framework",
+    ),
+    Flag(
+        "parameter_server_count",
+        "N",
+        "tasks of TensorFlow that keep the variables (0)",
+        parse_tasks,
+        group="framework",
+    ),
+    Flag(
+        "chief",
+        "",
+        "TensorFlow has a chief: the coordinator of parameter servers, else the first that computes",
+        None,
+        negatable=True,
+        group="framework",
+    ),
+    Flag("evaluator", "", "a task of TensorFlow that evaluates checkpoints", None, group="framework"),
+    Flag(
+        "roles",
+        "ROLE=NODES ...",
+        "the tasks of TensorFlow by node, such as 'chief=0 ps=1-2 worker=3-6'",
+        parse_roles,
+        group="framework",
+    ),
+    Flag(
+        "tf1",
+        "",
+        "parameter servers as in TensorFlow 1: every task runs the command, and no chief is added",
+        None,
+        group="framework",
+    ),
+    Flag(
+        "tf_server",
+        "auto|standard|script",
+        "what workers and parameter servers of a coordinator run: TensorFlow's server, or the command (auto)",
+        one_of("auto", "standard", "script"),
+        group="framework",
+    ),
+    Flag(
+        "tf_port",
+        "PORT",
+        "port of a node's first task of TensorFlow; the others have the next ones (2222)",
+        parse_port,
+        group="framework",
+    ),
+    Flag(
+        "hosts",
+        "HOST,...",
+        "the nodes of the job, node 0 first; which one this is follows from its addresses",
+        parse_hosts,
+        group="mpirun",
+    ),
+    Flag("hostfile", "FILE", "the same from a file, in the dialect of any mpirun", str, group="mpirun"),
+    Flag(
+        "ssh_key",
+        "FILE",
+        "the job's keys, a file or folder (launcher keygen); the nodes then serve by themselves",
+        str,
+        group="mpirun",
+        secret=True,
+    ),
+    Flag(
+        "ssh_port",
+        "PORT",
+        "where sshd listens on the nodes (2222, with a key of the job)",
+        parse_port,
+        group="mpirun",
+    ),
+    Flag(
+        "mpi_args",
+        "WORDS",
+        "more options for mpirun, quoted as in a shell; they go last and win",
+        parse_words,
+        group="mpirun",
+    ),
+    Flag(
+        "forward",
+        "NAME,PREFIX*,...",
+        "variables that the ranks get of this node's, besides those chosen",
+        parse_patterns,
+        group="mpirun",
+    ),
+    Flag(
+        "max_restarts",
+        "N",
+        "start all processes of all nodes again after a failure, N times (0)",
+        parse_int,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "rdzv_backend",
+        "NAME",
+        "how the nodes meet: static, c10d, etcd-v2, ...",
+        parse_word,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag("rdzv_endpoint", "HOST[:PORT]", "where the nodes meet", parse_endpoint, pet=True, group="torchrun"),
+    Flag("rdzv_id", "ID", "name of the job at the rendezvous (none)", str, pet=True, group="torchrun"),
+    Flag(
+        "rdzv_conf",
+        "K=V,...",
+        "settings of the rendezvous, such as timeout=600",
+        parse_key_values,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "local_addr", "HOST", "address of this node, for the others", parse_host, pet=True, group="torchrun"
+    ),
+    Flag(
+        "monitor_interval",
+        "S",
+        "how often the agent looks at its workers (0.1)",
+        parse_seconds,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "shutdown_timeout",
+        "S",
+        "the same as --grace, which goes before it",
+        parse_int,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "signals_to_handle",
+        "A,...",
+        "signals that end the job (SIGTERM,SIGINT,SIGHUP,SIGQUIT)",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "start_method",
+        "spawn|fork|forkserver",
+        "how --run-path makes its workers (spawn)",
+        one_of("spawn", "fork", "forkserver"),
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "run_path",
+        "",
+        "run the script inside of the worker, by runpy.run_path",
+        None,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "virtual_local_rank",
+        "",
+        "LOCAL_RANK 0 for all, each with one visible GPU",
+        None,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "numa_binding",
+        "node|socket|exclusive|core-complex",
+        "how the agent binds its workers to CPUs",
+        parse_word,
+        group="torchrun",
+    ),
+    Flag("logs_specs", "NAME", "entry point of a package that arranges the logs", str, group="torchrun"),
+    Flag("event_log_handler", "NAME", "where the agent's events go (null)", str, pet=True, group="torchrun"),
+    Flag(
+        "duplicate_stdout_filters",
+        "A,...",
+        "copy lines of stdout that hold A to one more file",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+    Flag(
+        "duplicate_stderr_filters",
+        "A,...",
+        "copy lines of stderr that hold A to one more file",
+        str,
+        pet=True,
+        group="torchrun",
+    ),
+)
+
+
+def find_unknown(names: Iterable[str]) -> list[str]:
+    """Return the LAUNCHER_* variables that mean nothing to anybody, sorted: typing errors."""
+    ours = [name for name in names if name.startswith(PREFIX)]
+    if not ours:
+        return []
+    known = {*OTHER_VARIABLES, *(flag.variable for flag in FLAGS)}
+    return sorted(name for name in ours if name not in known and not name.startswith(OTHER_PREFIXES))

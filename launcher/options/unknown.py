@@ -1,0 +1,111 @@
+"""Variables and flags that look like ours and are none: loaded only where there is one."""
+
+from __future__ import annotations
+
+import difflib
+
+from launcher.options.flags import FLAGS, PREFIX
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.options.parser import Parser
+
+NEAR = 0.75
+"""How much of a name has to be the same, beside its beginning, for another to be meant."""
+OTHERS = {
+    "-np": "--nproc-per-node",
+    "-n": "--nproc-per-node",
+    "--num-nodes": "--nnodes",
+    "--num-machines": "--nnodes",
+    "--machine-rank": "--node-rank",
+    "--num-processes": "--nproc-per-node",
+    "--num-gpus": "--nproc-per-node",
+    "--gpus": "--nproc-per-node",
+    "--gpus-per-node": "--nproc-per-node",
+    "--nproc": "--nproc-per-node",
+    "--nprocs": "--nproc-per-node",
+    "--ntasks-per-node": "--nproc-per-node",
+    "--nodes": "--nnodes",
+    "--devices": "--nproc-per-node",
+    "--main-process-ip": "--master-addr",
+    "--main-process-port": "--master-port",
+}
+"""What other launchers call some of our flags."""
+OTHER_COMMANDS = {"help": "--help", "version": "--version", "launch": "run", "start": "run", "exec": "run"}
+"""What other programs call some of our commands."""
+NEAR_COMMAND = 0.6
+"""The same as `NEAR`, for commands, which are short."""
+REHEARSED = {"--nproc-per-node": "--processes", "--nnodes": "--nodes"}
+"""What they are called where a job is rehearsed."""
+
+
+def describe_unknown(names: Sequence[str]) -> tuple[str, ...]:
+    """Return a sentence for each variable, with the nearest name that there is; never its value."""
+    known = [flag.variable for flag in FLAGS]
+    return tuple(_describe(name, _find_near(name, known, len(PREFIX))) for name in names)
+
+
+def mend_command(name: str, known: Sequence[str]) -> str:
+    """Return what to type in place of a word that is no command of ours.
+
+    Args:
+        name: The word; empty if there is none.
+        known: Our commands.
+    """
+    if name[:1] in ("", "-"):
+        return "launcher --help"
+    near = [OTHER_COMMANDS[name]] if name in OTHER_COMMANDS else []
+    near = near or difflib.get_close_matches(name, known, 1, NEAR_COMMAND)
+    meant = f"launcher {near[0]} in place of launcher {name}" if near else f"launcher run -- {name} ..."
+    return f"{meant}; launcher --help lists the commands"
+
+
+def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
+    """Return what may be meant by words that a parser does not know, and where others belong.
+
+    Args:
+        parser: The parser.
+        words: What it could not read.
+        fix: What helps always: its own help.
+    """
+    names = [name for action in parser._actions for name in action.option_strings if name[:2] == "--"]
+    known = [name for name in names if "_" not in name]  # torchrun's other spelling is taken, and not shown
+    takes_command = any(action.dest == "command" for action in parser._actions)
+    flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")]
+    fixes = [_mend(flag, known, parser.prog) for flag in dict.fromkeys(flags)]
+    fixes = [text for text in fixes if text] or [fix]
+    if takes_command:
+        fixes.append(f"what belongs to your command comes after it: {parser.prog} [options] -- COMMAND ...")
+    return "; ".join(fixes)
+
+
+def _mend(flag: str, known: Sequence[str], prog: str) -> str:
+    """Return what to type in place of one flag; empty if nobody can know."""
+    run = {name for one in FLAGS for name in (one.name, one.short) if name}
+    ours = OTHERS.get(flag, flag)
+    near = [ours] if ours in known else _find_near(flag, known, 2)
+    if prog == "launcher rehearse" and ours in REHEARSED:
+        near = [REHEARSED[ours]]
+    if near:
+        return f"{near[0]} in place of {flag}"
+    if ours not in run:
+        return ""
+    if prog == "launcher rehearse":
+        return f"{flag} is for launcher run: {prog} ... -- launcher run {flag} ... -- COMMAND"
+    if prog == "launcher bandwidth":
+        variable = next(one.variable for one in FLAGS if ours in (one.name, one.short))
+        return f"{flag} is for launcher run, here a variable: {variable}=... {prog}"
+    return ""
+
+
+def _find_near(name: str, known: Sequence[str], start: int) -> list[str]:
+    """Return the name that is nearest to one, without their common beginning; none if none is near."""
+    tails = {text[start:]: text for text in known}
+    return [tails[tail] for tail in difflib.get_close_matches(name[start:], tails, 1, NEAR)]
+
+
+def _describe(name: str, near: Sequence[str]) -> str:
+    meant = f"{near[0]} is the nearest" if near else "none is near it: launcher run --help has all"
+    return f"{name} is no variable of the launcher, and does nothing; {meant}"

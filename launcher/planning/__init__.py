@@ -1,0 +1,1 @@
+"""From an environment and a machine to a plan: pure."""

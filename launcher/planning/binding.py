@@ -1,0 +1,204 @@
+"""Which CPUs each process of this node keeps to. Pure: the node comes as a `Layout`.
+
+Two ways. ``numa``: the cores of the NUMA node that a process's GPU is on, divided evenly among the
+processes that have a GPU there; memory, GPU and network card are then near. ``core``: all cores,
+divided evenly and contiguously in the order of NUMA nodes. A physical core, with all its hardware
+threads, belongs to one process, unless there are fewer cores than processes.
+
+What cannot be done as asked is done as nearly as possible, with a note. Where nobody asked, it is left
+undone: processes that nobody bound are slower at worst, processes bound wrongly are crowded.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from launcher.core.environ import MPI_STARTERS
+from launcher.core.frozen import frozen
+from launcher.core.model import Binding, Core, Gpu, Layout, Machine, Topology
+from launcher.machine.cpus import render_cpu_list
+from launcher.machine.gpus import name_visible_gpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.options.options import Options
+
+    Shares = list[tuple[Core, ...]]
+
+TORCHRUN_WORKER = "TORCHELASTIC_RUN_ID"
+LEFT_ALONE = "processes are not bound to CPUs"
+DIVIDED = "CPUs are divided evenly"
+
+
+@frozen
+class Request:
+    """What is to be bound.
+
+    Attributes:
+        mode: ``"numa"`` or ``"core"``.
+        origin: How the user asked for it, e.g. ``--bind numa``; None if nobody did.
+        count: Processes on this node, None if unknown.
+        gpus: The visible GPUs as CUDA_VISIBLE_DEVICES names them.
+        gpus_each: How many of them each process gets.
+        leaves_mask: Our own mask was made by an mpirun, which binds to one core whatever it starts:
+            what the cgroup admits counts instead.
+        keeps_mask: Whoever started this process may have given it CPUs of its own, and others to its
+            neighbours: a mask that is narrower than what the cgroup admits stays as it is.
+    """
+
+    mode: str
+    origin: str | None
+    count: int | None
+    gpus: tuple[str, ...] = ()
+    gpus_each: int = 1
+    leaves_mask: bool = False
+    keeps_mask: bool = False
+
+    @property
+    def names_gpus(self) -> bool:
+        """Whether GPUs are named by UUID, not only by index."""
+        return not all(name.isdecimal() for name in self.gpus)
+
+
+def plan_request(
+    mode: str,
+    options: Options,
+    environ: Mapping[str, str],
+    topology: Topology,
+    machine: Machine,
+    forks: bool,
+) -> Request:
+    """Return what is to be bound, and how far the mask that we were started with counts.
+
+    Workers of torchrun all have their agent's mask, whatever stands around the agent.
+    """
+    given = options.get("bind")
+    is_worker = not forks and TORCHRUN_WORKER in environ
+    is_mpi = any(name in environ for name in MPI_STARTERS)
+    return Request(
+        mode=mode,
+        origin=given.origin if given else None,
+        count=topology.local_size,
+        gpus=name_visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), machine.gpu_count),
+        gpus_each=int(options.number("gpus_per_process", 1)),
+        leaves_mask=is_mpi and not is_worker,
+        keeps_mask=not forks and not is_mpi and not is_worker,
+    )
+
+
+class _CannotBindError(Exception):
+    """Why something cannot be done; never leaves this module."""
+
+
+def plan_binding(request: Request, layout: Layout) -> Binding:
+    """Return the cores of each process of this node."""
+    try:
+        cores = choose_cores(request, layout)
+    except _CannotBindError as reason:
+        return Binding(notes=(_note(request, LEFT_ALONE, reason),))
+    count = request.count or 1
+    cpu_count = sum(len(core.cpus) for core in cores)
+    notes: tuple[str, ...] = ()
+    try:
+        if len(cores) < count:
+            raise _CannotBindError(f"there are cores for {len(cores)} of {count} processes")
+        if request.mode == "numa":
+            nodes = [_wanted_nodes(request, layout.gpus, cores, place) for place in range(count)]
+            return Binding("numa", tuple(divide_by_node(cores, nodes)), cpu_count)
+    except _CannotBindError as reason:
+        if request.origin is None:
+            return Binding(notes=(_note(request, LEFT_ALONE, reason),))
+        notes = (_note(request, DIVIDED, reason),)
+    return Binding("core", tuple(divide(cores, count)), cpu_count, notes)
+
+
+def _note(request: Request, outcome: str, reason: Exception) -> str:
+    return f"{request.origin}: {outcome}: {reason}" if request.origin else f"{outcome}: {reason}"
+
+
+def choose_cores(request: Request, layout: Layout) -> tuple[Core, ...]:
+    """Return the cores to divide, less the CPUs that are not for us."""
+    own, cpuset = frozenset(layout.own), frozenset(layout.cpuset or layout.own)
+    if request.count is None:
+        raise _CannotBindError("how many processes this node runs is unknown")
+    if request.keeps_mask and own < cpuset:
+        raise _CannotBindError(f"this process is bound to CPUs {render_cpu_list(own)} already")
+    allowed = cpuset if request.leaves_mask else own
+    cores = [Core(tuple(cpu for cpu in core.cpus if cpu in allowed), core.node) for core in layout.cores]
+    if not any(core.cpus for core in cores):
+        raise _CannotBindError("which cores this node has is unknown")
+    return tuple(core for core in cores if core.cpus)
+
+
+def divide(cores: Sequence[Core], count: int) -> Shares:
+    """Return even shares of neighbouring cores, by process.
+
+    Where there are fewer cores than processes, CPUs are divided instead, each as if it were a core;
+    where there are fewer CPUs, processes share them.
+    """
+    if len(cores) < count:
+        cores = [Core((cpu,), core.node) for core in cores for cpu in core.cpus]
+    starts = [place * len(cores) // count for place in range(count + 1)]
+    return [tuple(cores[start : max(end, start + 1)]) for start, end in pairwise(starts)]
+
+
+def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]) -> Shares:
+    """Return shares of the cores of each process's own nodes.
+
+    Args:
+        cores: All cores, in the order of NUMA nodes.
+        nodes: The nodes of each process. One with several gets a share of each that has cores.
+    """
+    shares: Shares = [() for _ in nodes]
+    for node in dict.fromkeys(core.node for core in cores):
+        here = [core for core in cores if core.node == node]
+        claimants = [place for place, wanted in enumerate(nodes) if node in wanted]
+        if len(here) < len(claimants):
+            found = f"{len(here)} of {len(claimants)} processes"
+            raise _CannotBindError(f"NUMA node {node} has cores for {found}")
+        for place, share in zip(claimants, divide(here, len(claimants)) if claimants else (), strict=True):
+            shares[place] += share
+    return shares
+
+
+def _wanted_nodes(
+    request: Request, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
+) -> frozenset[int | None]:
+    """Return the NUMA nodes of one process's GPUs; cores of ours are on at least one of them."""
+    present = frozenset(core.node for core in cores)
+    if len(present) == 1:
+        return present  # the only one there is, wherever the GPU says it is
+    names = request.gpus[place * request.gpus_each : (place + 1) * request.gpus_each]
+    if len(names) < request.gpus_each:
+        raise _CannotBindError(_too_few(request))
+    nodes = frozenset(_find_node(gpus, name) for name in names)
+    if None in nodes:
+        raise _CannotBindError(f"the NUMA node of GPU {', '.join(names)} is unknown")
+    if not nodes & present:
+        raise _CannotBindError(f"none of our CPUs is on the NUMA node of GPU {', '.join(names)}")
+    return nodes
+
+
+def _too_few(request: Request) -> str:
+    each = f" of {request.gpus_each} each" if request.gpus_each > 1 else ""
+    if not request.gpus:
+        return "there is no GPU"
+    return f"{len(request.gpus)} visible GPUs for {request.count} processes{each}"
+
+
+def _find_node(gpus: Sequence[Gpu], name: str) -> int | None:
+    """Return the NUMA node of a GPU as CUDA_VISIBLE_DEVICES names it: an index or a UUID's beginning.
+
+    Which GPU a MIG instance is part of only NVML knows, except in the older form MIG-GPU-<uuid>/1/0;
+    where all GPUs are on one node it does not matter.
+    """
+    if name.isdecimal():
+        place = int(name[:9])
+        meant = [gpus[place]] if place < len(gpus) else []
+    else:
+        uuid = name.removeprefix("MIG-").partition("/")[0].lower()
+        meant = [gpu for gpu in gpus if gpu.uuid and gpu.uuid.lower().startswith(uuid)]
+    nodes = {gpu.node for gpu in meant or gpus}
+    return nodes.pop() if len(nodes) == 1 else None

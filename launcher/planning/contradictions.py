@@ -1,0 +1,249 @@
+"""What cannot all be true of one job: numbers that were found, one against the other, each with a fix."""
+
+from __future__ import annotations
+
+from launcher.core.errors import EnvironmentUntrusted
+from launcher.core.frozen import frozen
+from launcher.core.model import Fact, Topology, Trust
+from launcher.planning.ledger import DEFAULTS, IDENTITY, Ledger, is_typed
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@frozen
+class Numbers:
+    """Where one process stands, as far as it is known: what `check_numbers` compares; in IDENTITY's order."""
+
+    rank: int | None = None
+    world: int | None = None
+    local_rank: int | None = None
+    local_size: int | None = None
+    node_rank: int | None = None
+    nodes: int | None = None
+
+
+def check_process(ledger: Ledger) -> None:
+    """Report numbers of a launcher started once per process that contradict each other."""
+    check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
+    check_below(ledger, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
+    check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
+    _check_asked(ledger)
+    _check_sizes(ledger)
+    if not ledger.has_contradiction():
+        check_numbers(ledger, Numbers(*map(ledger.number, IDENTITY)))
+
+
+def check_topology(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
+    """Stop at a plan that no placement of processes allows, whatever path led to it.
+
+    Args:
+        ledger: Each fact with its provenance.
+        topology: The shape of the job.
+        is_own: Whether one of some names and addresses is literally this node's.
+
+    Raises:
+        EnvironmentUntrusted: What cannot be true.
+    """
+    for place in topology.places[:1] + topology.places[-1:]:
+        numbers = (topology.world_size, place.local_rank, topology.local_size)
+        check_numbers(ledger, Numbers(place.rank, *numbers, topology.node_rank, topology.node_count))
+    _check_master(ledger, topology, is_own)
+    if ledger.has_contradiction():
+        raise EnvironmentUntrusted(*ledger.problems, notes=ledger.notes)
+
+
+def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
+    """Report a master on another node than node 0, as far as names and addresses show it."""
+    found = [ledger.findings.get(fact) for fact in (Fact.MASTER_ADDR, Fact.NODE_RANK)]
+    claims = [finding.claim for finding in found if finding is not None]
+    address, node = topology.master_addr, topology.node_rank
+    if not address or address.startswith("127.") or not _is_in_order(ledger):
+        return
+    if len(claims) == 2 and all(is_typed(claim) for claim in claims):
+        return  # the user may have several nodes on one machine
+    if node and topology.places and is_own(address):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
+            f"({ledger.origin(Fact.NODE_RANK)}): the master is node 0",
+            ledger.correct(Fact.MASTER_ADDR, Fact.NODE_RANK),
+        )
+        return
+    starts_first = node == 0 or any(place.rank == 0 for place in topology.places)
+    if not starts_first or not topology.places or is_own(address):
+        return
+    for claim in ledger.about(Fact.HOSTS):
+        listed = claim.value if isinstance(claim.value, tuple) else ()
+        if address not in listed or not is_own(*listed):
+            continue
+        ledger.contradiction(
+            f"rank 0 is here ({_name_rank_0(ledger)}), but the master is {address}, another host of "
+            f"{claim.origin}",
+            f"{ledger.correct(*_find_rank_0(ledger), Fact.MASTER_ADDR)}: rank 0 listens at the master's "
+            "address",
+        )
+        return
+
+
+def _find_rank_0(ledger: Ledger) -> tuple[Fact, ...]:
+    """Return what says that rank 0 is here."""
+    return tuple(fact for fact in (Fact.RANK, Fact.NODE_RANK) if fact in ledger.findings)[:1]
+
+
+def _name_rank_0(ledger: Ledger) -> str:
+    return ", ".join(map(ledger.origin, _find_rank_0(ledger)))
+
+
+def check_numbers(ledger: Ledger, at: Numbers) -> None:
+    """Report numbers of one process that no placement allows.
+
+    Local ranks count a node's processes in the order of their ranks. Nodes are numbered in the order of their
+    lowest ranks, unless the source of the number says otherwise (`Evidence.in_order`).
+    """
+    for what, facts in _list_impossible(at, in_order=_is_in_order(ledger)):
+        named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if fact in ledger.findings))
+        ledger.contradiction(f"{named}: {what}", ledger.correct(*facts))
+
+
+def _list_impossible(at: Numbers, *, in_order: bool) -> Iterator[tuple[str, tuple[Fact, ...]]]:
+    rank, local = at.rank, at.local_rank
+    world, size, node, nodes = at.world, at.local_size, at.node_rank, at.nodes
+    if rank is not None and local is not None:
+        if rank < local:
+            yield f"local rank {local} has {local} ranks below it", (Fact.RANK, Fact.LOCAL_RANK)
+        elif world and size and rank - local > world - size:
+            what = f"this node's {size} processes do not fit into a world of {world} at rank {rank}"
+            yield what, (Fact.RANK, Fact.LOCAL_RANK, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+        elif nodes == 1 and rank != local:
+            yield (
+                "on one node rank and local rank are the same",
+                (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_COUNT),
+            )
+    if nodes and world and size and (nodes == 1) != (world == size):
+        what = "one node runs all processes, and several nodes share them"
+        yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+    elif nodes and world and size and nodes - 1 > world - size:
+        what = f"{nodes - 1} other nodes need a process each, and {world - size} are left"
+        yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
+    if in_order and rank is not None and node is not None and local is not None:
+        after = (nodes or node + 1) - 1 - node
+        if rank < node + local or (rank == 0) != (node == local == 0):
+            what = "node 0 has rank 0, and each node a higher one than the node before it"
+            yield what, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK)
+        elif world and local == 0 and rank > world - (size or 1) - after:
+            what = f"the {after} nodes after this one need a higher rank each"
+            yield what, (Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
+
+
+def _is_in_order(ledger: Ledger) -> bool:
+    """Whether the source of the node's index numbers nodes as ranks."""
+    found = ledger.findings.get(Fact.NODE_RANK)
+    return found is None or all(
+        item.in_order or item.source != found.claim.source for item in ledger.evidence
+    )
+
+
+def _check_sizes(ledger: Ledger) -> None:
+    """Report sizes that contradict each other, each in the way that names its fix."""
+    world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
+    nodes = ledger.number(Fact.NODE_COUNT)
+    if world and size and size > world:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.LOCAL_SIZE)} on this node but {ledger.origin(Fact.WORLD_SIZE)} in all",
+            "WORLD_SIZE is the number of processes on all nodes together: correct or unset it",
+        )
+    elif world and nodes and nodes > 1 and world == size and not _may_count_nodes(ledger, world, nodes):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.NODE_COUNT)} means {nodes} nodes, but all {world} processes run on "
+            f"this one ({ledger.origin(Fact.LOCAL_SIZE)})",
+            "pass --nnodes 1 if that is meant, or start the processes on all nodes",
+        )
+    elif world and nodes and world == nodes and (size or 1) > 1:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.WORLD_SIZE)} counts nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
+            f"this node runs {size} processes ({ledger.origin(Fact.LOCAL_SIZE)})",
+            "set WORLD_SIZE to the number of processes, or unset it",
+        )
+    elif world and nodes and nodes > world:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.NODE_COUNT)} nodes but {ledger.origin(Fact.WORLD_SIZE)} processes",
+            "every node runs at least one process: correct or unset one of them",
+        )
+    elif world and size and nodes and nodes * size != world and _fills_evenly(ledger):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.WORLD_SIZE)} on {nodes} nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
+            f"{ledger.origin(Fact.LOCAL_SIZE)} on this one: this platform starts as many on every node",
+            ledger.correct(Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.LOCAL_SIZE),
+        )
+    elif world and size and not nodes and world > size and _has_one_node(ledger):
+        ledger.contradiction(
+            f"{ledger.origin(Fact.WORLD_SIZE)}, of which {size} run on this node "
+            f"({ledger.origin(Fact.LOCAL_SIZE)}), but the allocation has no other node",
+            ledger.correct(Fact.WORLD_SIZE, Fact.LOCAL_SIZE),
+        )
+    elif world and size and nodes == 1 and world != size:
+        ledger.contradiction(
+            f"{ledger.origin(Fact.NODE_COUNT)} means one node, but {size} of {world} processes run on this "
+            f"one ({ledger.origin(Fact.LOCAL_SIZE)}, {ledger.origin(Fact.WORLD_SIZE)})",
+            "pass --nnodes N with the number of nodes, or unset the wrong variable",
+        )
+
+
+def _has_one_node(ledger: Ledger) -> bool:
+    """Whether the allocation that our processes cannot leave is this node alone."""
+    return any(item.most_nodes == 1 for item in ledger.evidence)
+
+
+def _fills_evenly(ledger: Ledger) -> bool:
+    """Whether a platform that starts as many processes on every node says how many nodes there are."""
+    claim = ledger.findings[Fact.NODE_COUNT].claim
+    even = {item.source for item in ledger.evidence if item.even}
+    return claim.source in even and claim.trust is not Trust.ASKED and claim.value != 1
+
+
+def _may_count_nodes(ledger: Ledger, world: int, nodes: int) -> bool:
+    """Whether a world size may be meant as a number of nodes: a person's, and never a starter's."""
+    return world == nodes and ledger.findings[Fact.WORLD_SIZE].claim.source == DEFAULTS
+
+
+def check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
+    """Report an index that its count does not have."""
+    number, limit = ledger.number(index), ledger.number(count)
+    if number is not None and limit is not None and number >= limit:
+        ledger.contradiction(
+            f"{ledger.origin(index)} but {ledger.origin(count)}: expected {index.value} in 0..{limit - 1}",
+            ledger.correct(index, count),
+        )
+
+
+def _check_asked(ledger: Ledger) -> None:
+    """Report a number of processes that was asked for where the platform has started another already."""
+    given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
+    if given and isinstance(given.value, int) and local_size and given.value != local_size:
+        ledger.contradiction(
+            f"{given.origin} but {ledger.origin(Fact.LOCAL_SIZE)}: the platform has started the "
+            f"processes of this node already, {local_size} of them",
+            "leave out --nproc-per-node, or let the platform start one launcher per node",
+            "command line and environment",
+        )
+
+
+def check_hosts(ledger: Ledger) -> None:
+    """Report a host list of another length than the number of nodes."""
+    # A list is also a claim on the node count, so two lists of different length have met already;
+    # this is for a count that was derived or asked
+    hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
+    stated = ledger.findings.get(Fact.NODE_COUNT)
+    if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
+        return
+    if ledger.options.switch("standalone"):
+        return
+    world = ledger.number(Fact.WORLD_SIZE)
+    if count == 1 and world is not None and world == ledger.number(Fact.LOCAL_SIZE):
+        return  # all processes are here: the list is of an allocation that has more
+    if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
+        ledger.contradiction(
+            f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",
+            "correct the number of nodes or the host list",
+        )

@@ -1,0 +1,230 @@
+"""Which claim wins: one rule for every fact.
+
+The claim with the most direct trust wins, and within one level the inner source; what the user asked
+for beats all. Two claims that differ on a fact of identity are a contradiction.
+
+The innermost source that counts what was started is the *starter* of this very process. `srun`, `mpiexec`
+and `flux run` hand on the variables of the process that called them, so sources around the starter can speak
+of another process: what they say of rank, world and local rank never fills a gap.
+"""
+
+from __future__ import annotations
+
+from launcher.core.environ import OWN_PLACE
+from launcher.core.errors import Problem
+from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Trust, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.options.options import Options
+
+IDENTITY = (
+    Fact.RANK,
+    Fact.WORLD_SIZE,
+    Fact.LOCAL_RANK,
+    Fact.LOCAL_SIZE,
+    Fact.NODE_RANK,
+    Fact.NODE_COUNT,
+)
+STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
+"""Facts that count whatever a platform started: processes, or launchers one per node."""
+DEFAULTS = "torch_env"
+"""The source of the names that people and images set, too."""
+RULE = "rule"
+"""Source name of claims that follow from other facts alone."""
+
+
+class Ledger:
+    """The claims of all sources, and what has been settled, found wrong and noted so far."""
+
+    def __init__(self, evidence: Sequence[Evidence], options: Options) -> None:
+        self.options = options
+        self.evidence = (options.evidence(), *evidence)
+        self.claims = [claim for item in self.evidence for claim in item.claims]
+        self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
+        self.notes: list[str] = [note for item in self.evidence for note in item.notes]
+        self.findings: dict[Fact, Finding] = {}
+        self.speakers = _find_speakers(self.evidence)
+        """Sources that speak of this very process: its starter, and others that give it the same rank."""
+        self._leave_out_inherited()
+        self.beaten: dict[Fact, tuple[Lost, ...]] = {}
+        """Claims on another fact that a fact has put out of question."""
+
+    def about(self, fact: Fact) -> list[Claim]:
+        """Return the claims on a fact, best first (sorting keeps the order of the sources)."""
+        return sorted((c for c in self.claims if c.fact is fact), key=lambda claim: claim.trust)
+
+    def add(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> None:
+        """Add a claim that follows from other facts."""
+        self.claims.append(Claim(fact, value, origin, RULE, trust))
+
+    def is_inherited(self, claim: Claim) -> bool:
+        """Whether a claim may be about the process that called our starter, or about another node's.
+
+        So may be a LAUNCHER_* variable; a flag is typed for this process.
+        """
+        if claim.trust is Trust.ASKED:
+            return not is_typed(claim)
+        return bool(self.speakers) and claim.source not in self.speakers and claim.source != RULE
+
+    def leave_out(self, claims: Sequence[Claim], why: str) -> None:
+        """Take claims out of the contest, with a note."""
+        for claim in claims:
+            self.claims.remove(claim)
+            self.findings.pop(claim.fact, None)
+            self.notes.append(f"{claim.origin} is not used as {claim.fact.value}: {why}")
+
+    def _leave_out_inherited(self) -> None:
+        """Leave out what the starter does not say of this process, and sources around it say of theirs."""
+        stated = {claim.fact for claim in self.claims if claim.source in self.speakers}
+        gaps = [c for c in self.claims if c.fact in STARTED and c.fact not in stated and self.is_inherited(c)]
+        self.leave_out(gaps, f"it is inherited, and {' and '.join(self.speakers)} started this process")
+
+    def settle(self, fact: Fact) -> Value | None:
+        """Let the best claim on a fact win, remember why the others lost, return the value."""
+        claims = self.about(fact)
+        if not claims:
+            return None
+        winner, *others = claims
+        lost = tuple(Lost(claim, self._why(winner, claim)) for claim in others)
+        self.findings[fact] = Finding(winner, lost + self.beaten.get(fact, ()))
+        return winner.value
+
+    def number(self, fact: Fact) -> int | None:
+        """Settle a fact that is a number."""
+        value = self.settle(fact)
+        return value if isinstance(value, int) else None
+
+    def origin(self, fact: Fact) -> str:
+        """Return where a settled fact came from, for messages."""
+        finding = self.findings.get(fact)
+        return finding.claim.origin if finding else f"no {fact.value}"
+
+    def correct(self, *facts: Fact) -> str:
+        """Return what to do about facts that contradict each other, by their flags or variables."""
+        fix = f"correct {' or '.join(map(self._name, facts))}"
+        typed = all(self.origin(fact).startswith("--") for fact in facts)
+        return fix if typed else f"{fix}, or unset the wrong one"
+
+    def _name(self, fact: Fact) -> str:
+        word = _name_only(self.origin(fact))
+        return word if word.startswith("--") or word.isupper() else f"the {fact.value}"
+
+    def is_broken(self) -> bool:
+        """Whether something is known to be wrong that explains why other things are missing."""
+        codes = ("malformed-variable", "no-identity", "ambiguous-scope")
+        return any(problem.code in codes for problem in self.problems)
+
+    def has_contradiction(self) -> bool:
+        """Whether values are known that cannot all be true."""
+        return any(problem.code == "contradiction" for problem in self.problems)
+
+    def contradiction(self, what: str, fix: str, where: str = "") -> None:
+        """Report values that cannot all be true."""
+        self.problems.append(Problem("contradiction", what, where or self._where(), fix))
+
+    def missing(self, what: str, fix: str) -> None:
+        """Report what nothing states."""
+        self.problems.append(Problem("missing-variable", what, self._where(), fix))
+
+    def _where(self) -> str:
+        typed = any(claim.origin.startswith("--") for claim in self.claims)
+        return "command line and environment" if typed else "environment"
+
+    def _why(self, winner: Claim, loser: Claim) -> str:
+        if winner.value == loser.value:
+            return "agrees"
+        if self._contradicts(winner, loser):
+            self._contradict(winner, loser)
+            return f"contradicts {winner.origin}"
+        if winner.trust is Trust.ASKED:
+            return f"overruled by {winner.origin}"
+        if winner.trust < loser.trust:
+            return f"less direct than {winner.origin} ({loser.trust.name.lower()})"
+        return f"{winner.source} is nearer to the process than {loser.source}"
+
+    def _contradicts(self, winner: Claim, loser: Claim) -> bool:
+        """Whether two different values of one fact must not stand beside each other.
+
+        A flag overrules platforms, but does not make this process another one than its starter has started. A
+        variable may be an image's, or have been set for all nodes alike.
+        """
+        if winner.fact not in IDENTITY or loser.trust is Trust.INDIRECT:
+            return False
+        if winner.trust is not Trust.ASKED:
+            # Our address's place in a list is true, and the list can have another order than the starter
+            orders = winner.fact is Fact.NODE_RANK and winner.trust is loser.trust is Trust.DERIVED
+            return not (orders and self.is_inherited(loser))
+        if winner.origin.startswith(OWN_PLACE):
+            return False  # no other node finds itself there
+        is_left_over = loser.source == DEFAULTS and loser.source not in self.speakers
+        may_be_inherited = winner.fact in (Fact.NODE_RANK, Fact.NODE_COUNT) and not is_typed(winner)
+        return loser.source in self.speakers or (may_be_inherited and not is_left_over)
+
+    def _contradict(self, one: Claim, other: Claim) -> None:
+        hint = ""
+        if one.fact is Fact.WORLD_SIZE and other.value in _values(self.about(Fact.NODE_COUNT)):
+            hint = f" ({other.origin} counts nodes, not processes)"
+        what = f"{one.origin} but {other.origin}: one {one.fact.value} expected{hint}"
+        if one.source == other.source:
+            self.contradiction(what, "correct or unset the wrong one", f"environment, source {one.source}")
+        elif one.trust is Trust.ASKED:
+            verb = "leave out" if is_typed(one) else "unset"
+            leave = f"{verb} {_name_only(one.origin)}"
+            # What a person or an image has set can be the wrong one of the two; a platform's cannot be unset
+            by_hand = f"unset {_name_only(other.origin)}, or {leave}"
+            manual = f"{leave}, or pass --source manual to go by the flags alone"
+            self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
+        else:
+            flag = f", pass {FLAG_OF[one.fact]}" if one.fact in FLAG_OF and not self.speakers else ""
+            believed = next(
+                (name for name in self.speakers if name in (one.source, other.source)), one.source
+            )
+            self.contradiction(
+                what,
+                f"unset the wrong one{flag}, or name the one to believe: --source {believed}",
+                f"environment, sources {one.source} and {other.source}",
+            )
+
+
+FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
+
+
+def is_typed(claim: Claim) -> bool:
+    """Whether the user typed it on this command line, rather than set a variable: ``torchrun --nnodes 2``."""
+    return _name_only(claim.origin).startswith("-")
+
+
+def _name_only(origin: str) -> str:
+    """Return the flag or the variable of an origin, which may begin with the command that the flag is of."""
+    words = origin.replace("=", " ", 1).split(" ")
+    return next((word for word in words[:3] if word.startswith("-")), words[0])
+
+
+def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
+    """Return the sources that speak of this very process, the starter first; empty where nothing counts.
+
+    A world of one is what images carry as a default: no starter.
+    """
+    found: list[str] = []
+    rank: Value | None = None
+    world: Value | None = None
+    for item in evidence:
+        known = {claim.fact: claim.value for claim in item.claims if claim.fact in STARTED}
+        if not known or (item.source == DEFAULTS and known.get(Fact.WORLD_SIZE, 1) == 1):
+            continue
+        if not found:
+            rank, world = known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)
+            found.append(item.source)
+        elif rank == known.get(Fact.RANK) and None in (worlds := (world, known.get(Fact.WORLD_SIZE))):
+            found.append(item.source)
+            world = next((value for value in worlds if value is not None), None)
+        elif (rank, world) == (known.get(Fact.RANK), known.get(Fact.WORLD_SIZE)):
+            found.append(item.source)
+    return tuple(found)
+
+
+def _values(claims: Sequence[Claim]) -> set[Value]:
+    return {claim.value for claim in claims}

@@ -1,0 +1,224 @@
+"""A shape -> what starts on this node, and what goes along with it, each loaded where it is wanted."""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import (
+    Agent,
+    Allocation,
+    Binding,
+    Companion,
+    Machine,
+    Peers,
+    Policy,
+    Preemption,
+    Scope,
+    Setting,
+    Topology,
+)
+from launcher.engines.agents import plan_engine, refuse_framework, refuse_roles
+from launcher.engines.choice import WITH_WORKERS, Choice
+from launcher.frameworks import horovod, table
+from launcher.frameworks.case import Case
+from launcher.frameworks.horovod_meeting import GLOO
+from launcher.sources.launched import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.fabrics.node import NodePlan
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
+    from launcher.planning.shape import Shape
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
+"""Variables that may say that a machine can be taken back: what `launcher.preemption` is loaded for."""
+
+
+@frozen
+class Wiring:
+    """How this node talks to the others, and what it is told of that.
+
+    Attributes:
+        settings: What the libraries of each process, or an agent's, are told.
+        notes: What is worth a word.
+        node: What was planned; None where that was not looked at.
+    """
+
+    settings: tuple[Setting, ...] = ()
+    notes: tuple[str, ...] = ()
+    node: NodePlan | None = None
+
+
+@frozen
+class Parts:
+    """What starts on this node, and what goes along with it: chosen for a shape, part by part.
+
+    Attributes:
+        case: The job, as frameworks see it.
+        choice: Who starts the processes, and why.
+        agent: What starts them, None where the launcher does.
+        argv: The command line of each process.
+        beside: The companions, as their framework has them.
+        binding: Which CPUs the processes keep to.
+        wiring: How the node talks to the others.
+        peers: How the launchers of all nodes find each other; None where they do not talk.
+        preemption: Who is asked whether this machine is to be taken back; None for nobody.
+    """
+
+    case: Case
+    choice: Choice
+    agent: Agent | None
+    argv: tuple[str, ...]
+    beside: tuple[Companion, ...]
+    binding: Binding
+    wiring: Wiring
+    peers: Peers | None
+    preemption: Preemption | None
+
+
+def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Mapping[str, str]) -> Parts:
+    """Choose what starts on this node, and what goes along with it.
+
+    Args:
+        shape: The shape of the job.
+        environ: The environment the launcher was started with.
+        host: The machine, or a recorded one.
+        origins: Where each fact came from, by its name.
+
+    Raises:
+        LauncherError: Parts that do not fit this job, or are not here.
+    """
+    request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
+    options, forks = request.options, allocation.scope is Scope.NODE
+    binding = Binding()
+    if request.own is None:
+        binding = bind_processes(host, environ, options, allocation, topology, machine)
+    choice, agent = plan_engine(request, allocation, topology, machine, environ, host, binding)
+    if agent is not None:
+        roles = table.name_roles(options)
+        if roles is not None:
+            raise refuse_roles(choice.engine, roles)
+        refuse_framework(choice.engine, options)
+    wiring = plan_network(host, environ, options, allocation, topology, machine)
+    interface = find_interface(wiring.settings, environ)
+    facts = (allocation, topology, machine, origins, forks, interface, shape.meeting, shape.script)
+    case = Case(
+        request.argv, options, environ, *facts, agent.engine if agent else "", request.own is not None
+    )
+    argv = table.plan_argv(case) if agent is None else request.argv
+    beside = tuple(table.plan_companions(case)) if agent is None else ()
+    if agent is not None and request.own is not None and not request.starts_job:
+        agent = replace(agent, settings=(*agent.settings, *table.plan_wrapped(case)))
+    if agent is not None and (agent.fleet is None or request.tunes) and not request.starts_job:
+        agent = replace(agent, settings=(*agent.settings, *wiring.settings))
+    peers = plan_channel(case, agent) if request.own is None else None
+    preemption = plan_preempted(options, environ, agent, forks)
+    must_meet = choice.engine in WITH_WORKERS and _must_meet(options, topology)
+    if agent is not None and (peers is not None or preemption is not None or must_meet):
+        agent = replace(agent, stays=True)
+    return Parts(case, choice, agent, argv, beside, binding, wiring, peers, preemption)
+
+
+def bind_processes(
+    host: Host,
+    environ: Mapping[str, str],
+    options: Options,
+    allocation: Allocation,
+    topology: Topology,
+    machine: Machine,
+) -> Binding:
+    """Return which CPUs the processes of this node keep to.
+
+    By default those near its GPU, for each of several processes that we start. A process that somebody
+    else has started is bound only where the user says so, and one that is alone on its node has
+    nobody to keep away from. Where nothing is to be bound, nothing is read, nor loaded.
+    """
+    forks = allocation.scope is Scope.NODE
+    by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
+    mode = options.text("bind", by_default)
+    if mode == "none":
+        return Binding()
+    from launcher.planning.binding import plan_binding, plan_request
+
+    request = plan_request(mode, options, environ, topology, machine, forks)
+    return plan_binding(request, host.layout(name_gpus=request.names_gpus))
+
+
+def plan_network(
+    host: Host,
+    environ: Mapping[str, str],
+    options: Options,
+    allocation: Allocation,
+    topology: Topology,
+    machine: Machine,
+) -> Wiring:
+    """Return how this node talks to the others, and what its libraries are told of that.
+
+    A job on one node has no use for it, and a process of this launcher has it already: then nothing is
+    read, nor loaded.
+
+    Raises:
+        HardwareMissing: The fabric that was asked for is not here.
+    """
+    order = "GPU numbers as nvidia-smi has them"
+    settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
+    if (machine.gpu_count or 0) < 2:
+        settings = []
+    asked = options.origins("fabric", "require_fabric", "verify_fabric")
+    if not asked and (environ.get(MARKER) or not topology.spans_nodes):
+        return Wiring(tuple(settings))
+    from launcher.fabrics.node import plan_node
+
+    node = plan_node(host, environ, options, allocation)
+    return Wiring((*settings, *node.settings), node.notes, node)
+
+
+def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str:
+    """Return the interface that gloo is told of, the user's or ours; empty if none."""
+    planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
+    return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
+
+
+def _must_meet(options: Options, topology: Topology) -> bool:
+    """Whether the launcher has to look whether the processes meet, which an agent does not do."""
+    wanted = options.switch("require_meeting") and options.switch("meeting", True)
+    return wanted and topology.world_size != 1
+
+
+def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
+    """Return how the launchers of all nodes find each other; loaded only where there may be several."""
+    allocation = case.allocation
+    if allocation.scope is not Scope.NODE or (allocation.node_count or 1) < 2 or table.bears_losses(case):
+        return None
+    from launcher.peers.plan import plan_peers
+
+    used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
+    return plan_peers(case.options, allocation, agent, case.environ, used)
+
+
+def plan_preempted(
+    options: Options, environ: Mapping[str, str], agent: Agent | None, forks: bool
+) -> Preemption | None:
+    """Return who is asked whether this machine is to be taken back; loaded only where that may be somebody.
+
+    By default that is asked once per node: not by a process of this launcher, nor by each of those that
+    somebody else has started.
+
+    Raises:
+        UsageError: It was typed for a job that mpirun starts: its sessions on the nodes have no word for it.
+    """
+    asked = options.text("preemption", "auto") != "auto"
+    says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
+    if not (asked or says):
+        return None
+    from launcher.preemption.plan import plan_preemption, refuse_fleet
+
+    found = plan_preemption(options, environ)
+    if found is None or agent is None or agent.fleet is None:
+        return found
+    if (given := options.get("preemption")) is not None and given.is_typed:
+        raise refuse_fleet(given.origin)
+    return None

@@ -1,0 +1,233 @@
+"""The whole program in one chain: environment -> evidence -> allocation -> topology -> plan.
+
+This node is asked through `Host` alone, but for the file of the command, which `launcher.command.line` and
+`launcher.frameworks.script` look at. Between these questions everything is pure functions over
+frozen values.
+"""
+
+from __future__ import annotations
+
+from launcher.core.environ import MPI_STARTERS, shorten
+from launcher.core.frozen import replace
+from launcher.core.model import (
+    Agent,
+    Allocation,
+    Fact,
+    Mode,
+    Place,
+    Plan,
+    Proof,
+    Scope,
+    Supervision,
+    Topology,
+)
+from launcher.engines.choice import WITH_WORKERS
+from launcher.frameworks import python, table, torch
+from launcher.frameworks.horovod_meeting import TRAP
+from launcher.frameworks.script import find_missing
+from launcher.planning.notes import note_job, note_metrics, warn_job
+from launcher.planning.parts import Parts, plan_parts
+from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
+from launcher.planning.shape import Shape, decide_shape
+from launcher.planning.supervision import plan_supervision, require_metrics
+from launcher.sources.launched import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.frameworks.case import Case
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
+
+
+def plan_job(
+    environ: Mapping[str, str],
+    host: Host,
+    options: Options,
+    command: Sequence[str],
+    *,
+    met: tuple[str, ...] = (),
+) -> Plan:
+    """Plan everything that will happen on this node.
+
+    Args:
+        environ: The environment the launcher was started with.
+        host: The machine, or a recorded one.
+        options: What the user asked for.
+        command: The command line to run in each process.
+        met: The addresses of all nodes, where a first plan has had them meet.
+
+    Raises:
+        LauncherError: What is wrong, by name, all at once.
+    """
+    shape = decide_shape(environ, host, options, command, met)
+    role, role_origin = _find_role(shape, environ)
+    origins = {**name_origins(shape, met), "role": role_origin}
+    parts = plan_parts(shape, environ, host, origins)
+    return assemble(shape, parts, host, role)
+
+
+def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
+    """Put the parts of a job of some shape together; ``role`` is that of its processes.
+
+    Raises:
+        LauncherError: What is asked for cannot be had.
+    """
+    case, agent = parts.case, parts.agent
+    options, environ, topology = case.options, case.environ, case.topology
+    shown = _list_shown(shape)
+    proof = _choose_proof(parts, shown)
+    unbuffered = python.plan_unbuffered(_count_writers(topology, agent) + len(parts.beside), environ)
+    settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
+    stays = _stays(parts, shown, host, proof)
+    missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
+    warnings = warn_job(case, agent, parts.wiring.notes, host)
+    notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
+    return Plan(
+        allocation=case.allocation,
+        topology=topology,
+        machine=case.machine,
+        mode=Mode.SUPERVISE if stays else Mode.EXEC,
+        engine=parts.choice.engine,
+        agent=agent and _with_unset(agent, environ),
+        processes=tuple(plan_one(case, parts.argv, place, parts.binding, settings) for place in shown),
+        settings=settings if shown else (),
+        unset=plan_unset(topology, environ, case.forks),
+        widen_cpus=_widens_cpus(case),
+        bind=parts.binding.mode,
+        supervision=_plan_watch(parts, host, proof, stays=stays),
+        network=parts.wiring.node.network if parts.wiring.node else None,
+        peers=parts.peers,
+        findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
+        notes=notes,
+        missing=missing,
+        warnings=warnings if not environ.get(MARKER) else (),
+        reads=shape.gathered.reads,
+        companions=plan_companions(parts.beside, unbuffered, options, environ),
+        ports=table.plan_ports(case) if agent is None else (),
+        meeting=table.plan_meeting(case) if agent is None else None,
+    )
+
+
+def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
+    """Return how the processes of this node are watched; ``stays``: the launcher does.
+
+    Raises:
+        LauncherError: They cannot be watched as the user asks for.
+    """
+    allocation = parts.case.allocation
+    if parts.case.options.get("metrics_port"):
+        require_metrics(host)
+    return plan_supervision(
+        parts.case.options,
+        parts.case.topology,
+        starts_node=parts.case.forks,
+        of_agent=parts.agent is not None,
+        companion_count=len(parts.beside),
+        proof=proof,
+        preemption=parts.preemption,
+        towards=allocation.master_addr if spans_nodes(allocation) else "",
+        blind=_find_blindness(parts, stays=stays),
+    )
+
+
+def _find_blindness(parts: Parts, *, stays: bool) -> str:
+    """Return why the launcher cannot see whether the processes of this node meet; empty if it can."""
+    case, agent = parts.case, parts.agent
+    if not case.forks:
+        return "the platform has started the processes, one launcher for each"
+    if agent is not None and agent.engine not in WITH_WORKERS:
+        return f"{agent.engine} starts the processes"
+    return "" if stays or agent is None else f"the launcher becomes {agent.engine}"
+
+
+def _list_shown(shape: Shape) -> tuple[Place, ...]:
+    """Return the places whose processes are known before the start; a launcher makes its own."""
+    return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
+
+
+def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
+    """Return what rank 0 is to say of its network, where rank 0 is ours."""
+    is_first = parts.agent is None and any(place.rank == 0 for place in shown)
+    return parts.wiring.node.proof if parts.wiring.node and is_first else None
+
+
+def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
+    """Whether the launcher stays: as a parent, as init, or because there is something to watch."""
+    agent = parts.agent
+    parent = (parts.case.forks and (agent is None or agent.stays)) or bool(parts.beside and shown)
+    watches = parts.preemption is not None or proof is not None
+    return parent or watches or parts.case.options.switch("init", host.is_init())
+
+
+def _gather_notes(
+    shape: Shape, parts: Parts, host: Host, missing: str, warnings: Sequence[str], *, stays: bool
+) -> tuple[str, ...]:
+    """Return what is worth a word, each once, in the order in which it was decided."""
+    # Of a script that can be read and does not import Horovod, Horovod is not worth a word
+    is_idle = shape.meeting.kind == TRAP and shape.script.text
+    notes = (
+        *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
+        *(() if is_idle else shape.meeting.notes),
+        *([f"{missing}: no such script here"] if missing else []),
+        *warnings,
+        *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
+        *note_metrics(parts.case.options, parts.agent, stays=stays),
+    )
+    return tuple(dict.fromkeys(notes))
+
+
+def spans_nodes(allocation: Allocation) -> bool:
+    """Whether the job has, or may come to have, other nodes."""
+    return allocation.node_count != 1 or allocation.node_range is not None
+
+
+def _count_writers(topology: Topology, agent: Agent | None) -> int:
+    """Return how many processes write through us: those of all nodes, where mpirun starts them."""
+    fleet = agent and agent.fleet
+    return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
+
+
+def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:
+    """Return an agent that does not inherit what was for us either."""
+    ours = (name for name in (*CONSUMED, MARKER) if name in environ)
+    return replace(agent, unset=tuple(sorted({*agent.unset, *ours})))
+
+
+def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the name of the role, and where it comes from: a worker of torchrun has one already."""
+    options = shape.request.options
+    role, inherited = options.get("role"), environ.get("ROLE_NAME")
+    if role is None and inherited and any(item.seals for item in shape.gathered.evidence):
+        return inherited, f"ROLE_NAME={shorten(inherited)!r}"
+    return options.text("role", torch.DEFAULT_ROLE), role.origin if role else "default"
+
+
+def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
+    """Return where each fact came from, by its name.
+
+    Args:
+        shape: The shape of the job.
+        met: The addresses of all nodes, if those have told each other.
+    """
+    ledger, found = shape.ledger, shape.ledger.findings
+    origins = {fact.value: ledger.origin(fact) for fact in found}
+    if shape.allocation.scope is Scope.NODE and Fact.NODE_COUNT in found and Fact.NODE_RANK in found:
+        each = found[Fact.PROCESSES_PER_NODE].claim
+        nodes, node = found[Fact.NODE_COUNT].claim, found[Fact.NODE_RANK].claim
+        per_node = f"{each.value} per node ({each.origin})"
+        origins["local_size"] = per_node
+        counted = "1 node" if nodes.value == 1 else f"{nodes.value} nodes"
+        origins["world_size"] = f"{counted} ({nodes.origin}) x {per_node}"
+        origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
+        origins["local_rank"] = "counted on this node"
+    told = {"hosts": "addresses as the nodes have told them"} if met else {}
+    return {**origins, **table.name_origins(shape.request.options), **told}
+
+
+def _widens_cpus(case: Case) -> bool:
+    """Whether processes leave our CPUs: an mpirun has bound us, to one core, as if we were a rank."""
+    cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
+    is_bound = cpus is not None and bound is not None and bound < cpus
+    return case.forks and is_bound and any(name in case.environ for name in MPI_STARTERS)

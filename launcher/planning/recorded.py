@@ -1,0 +1,296 @@
+"""A machine that is only a file: `Host`, answering from a snapshot (`launcher.planning.snapshot`)."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.model import Gpu, Layout
+from launcher.machine.azure_sizes import find_kind
+from launcher.machine.azure_vm import Vm
+from launcher.machine.clock import Clock
+from launcher.machine.cpus import parse_cpu_list
+from launcher.machine.gpu_facts import GpuFacts, parse_gpu
+from launcher.machine.host import Host
+from launcher.machine.loader import Library
+from launcher.machine.mpi import Mpi, unknown_mpirun
+from launcher.machine.network import Interface, find_source
+from launcher.machine.packages import Package
+from launcher.planning.master import DEFAULT_PORT
+from launcher.planning.recorded_parts import DIGITS_LIMIT, mapping, read_cores, read_gpus, read_interface
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.machine.gpu_use import GpuUse
+
+VERSION = 1
+HOME = "~"
+"""Stands for the user's home folder, whose path is nobody else's business."""
+GPU_LIMIT = 256
+"""More than a node has: a file that says so is not believed."""
+
+
+class RecordedHost(Host):
+    """A machine that is only a file: answers what `Host` answers, from a snapshot."""
+
+    def __init__(self, data: Mapping[str, object]) -> None:
+        super().__init__("/nonexistent")
+        self._data = data
+        self.environ: dict[str, str] = {
+            str(name): str(value) for name, value in mapping(data.get("environ")).items()
+        }
+        self._sysfs = {
+            **mapping(data.get("sysfs")),
+            **mapping(data.get("files")),
+            **mapping(data.get("checked")),
+        }
+
+    def read_text(self, path: str) -> str | None:
+        """Return a recorded file of /sys, or one of the few others that are looked at."""
+        text = self._sysfs.get(path.removeprefix("/sys/"))
+        return text if isinstance(text, str) else None
+
+    def read_link(self, path: str) -> str | None:
+        """Return a recorded link's target."""
+        target = mapping(self._sysfs.get(path.removeprefix("/sys/"))).get("link")
+        return target if isinstance(target, str) else None
+
+    def list_folder(self, path: str) -> tuple[str, ...]:
+        """Return the names below a recorded folder of /sys."""
+        prefix = path.removeprefix("/sys/").rstrip("/") + "/"
+        below = (name.removeprefix(prefix) for name in self._sysfs if name.startswith(prefix))
+        return tuple(sorted({name.partition("/")[0] for name in below}))
+
+    def is_recorded(self) -> bool:
+        """This is only a file about a machine."""
+        return True
+
+    def space(self, path: str) -> tuple[int, int] | None:
+        """Return the recorded (size, free) of a folder."""
+        pair = mapping(self._data.get("space")).get(path)
+        sizes = [size for size in pair if isinstance(size, int)] if isinstance(pair, (list, tuple)) else []
+        return (sizes[0], sizes[1]) if len(sizes) == 2 else None
+
+    def has_module(self, name: str) -> bool:
+        """What the launcher's own Python has is of no matter where nothing is started."""
+        return True
+
+    def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
+        """Return the packages that were recorded for a Python."""
+        listed = mapping(self._data.get("packages")).get(_name_python(python))
+        if not isinstance(listed, list):
+            return None
+        fields = [[str(mapping(item).get(field, "")) for field in Package.__annotations__] for item in listed]
+        return tuple(Package(*values) for values in fields)
+
+    def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
+        """Return the version that was recorded for a Python; only of packages that matter to a job."""
+        found = self.packages(python, environ)
+        return None if found is None else next((item.version for item in found if item.name == name), "")
+
+    def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
+        """Return the recorded copies of a library."""
+        listed = mapping(self._data.get("libraries")).get(name)
+        pairs = [pair for pair in listed if isinstance(pair, list)] if isinstance(listed, list) else []
+        return tuple(Library(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
+
+    def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the recorded paths of mpiruns."""
+        paths = self._data.get("mpiruns")
+        return tuple(map(str, paths)) if isinstance(paths, list) else ()
+
+    def clock(self) -> Clock:
+        """A recorded machine has no clock."""
+        return Clock(0.0, None)
+
+    def gpu_use(self) -> tuple[GpuUse, ...]:
+        """Nobody uses the GPUs of a recorded machine."""
+        return ()
+
+    def home(self) -> str:
+        """Return what stands for the user's home folder."""
+        return HOME
+
+    def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """Return the recorded paths of NCCL's plugins."""
+        plugins = self._data.get("nccl_plugins")
+        return tuple(map(str, plugins)) if isinstance(plugins, list) else ()
+
+    def ask_vm(self) -> Vm | None:
+        """Return the recorded size of the VM."""
+        size = self._data.get("vm_size")
+        return Vm(size, find_kind(size), "recorded") if isinstance(size, str) and size else None
+
+    def is_init(self) -> bool:
+        """A recorded machine runs nothing."""
+        return False
+
+    def hostname(self) -> str:
+        """Return the recorded name, or one that no host has."""
+        name = self._data.get("hostname")
+        return name if isinstance(name, str) else "recorded"
+
+    def resolve(self, name: str) -> frozenset[str]:
+        """Return the recorded addresses of a name; none of any other: names mean what they mean there."""
+        found = mapping(self._data.get("resolved")).get(name)
+        return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
+
+    def is_root(self) -> bool:
+        """Return whether the recorded user was root."""
+        return bool(self._data.get("root"))
+
+    def address_towards(self, target: str) -> str | None:
+        """Return the recorded answer, or what the recorded routes say; of other names nothing is known."""
+        told = mapping(self._data.get("towards"))
+        if target in told:
+            address = told[target]
+            return address if isinstance(address, str) else None
+        return find_source(self.interfaces(), self.routes(), target)
+
+    def free_port(self) -> int:
+        """Return the port that is used if nothing is known: a recorded machine listens nowhere."""
+        return DEFAULT_PORT
+
+    def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
+        """Return the version of torch that was recorded for a Python."""
+        version = mapping(self._data.get("torch")).get(_name_python(python))
+        return version if isinstance(version, str) else None
+
+    def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
+        """Return the mpirun that was recorded, or raise what was wrong with it."""
+        mpirun = mapping(self._data.get("mpirun"))
+        if "problem" in mpirun:
+            raise Unavailable(unknown_mpirun(str(mpirun["problem"])))
+        path, family, version = (str(mpirun.get(name)) for name in ("path", "family", "version"))
+        return Mpi(path, family, version) if version.partition(".")[0].isdecimal() else None
+
+    def addresses(self) -> dict[str, tuple[str, ...]]:
+        """Return the recorded addresses."""
+        return {
+            str(name): tuple(str(item) for item in items)
+            for name, items in mapping(self._data.get("addresses")).items()
+            if isinstance(items, list)
+        }
+
+    def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
+        """Return the recorded addresses; masks are recorded with the interfaces only."""
+        return {
+            name: tuple((address, None) for address in addresses)
+            for name, addresses in self.addresses().items()
+        }
+
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Return the recorded interfaces; of a snapshot without them, what the addresses tell."""
+        recorded = self._data.get("interfaces")
+        if not isinstance(recorded, list):
+            return super().interfaces()
+        return tuple(read_interface(fields) for fields in map(mapping, recorded) if fields.get("name"))
+
+    def verbs_devices(self) -> frozenset[str] | None:
+        """Return the recorded names of RDMA device files."""
+        verbs = self._data.get("verbs")
+        return frozenset(map(str, verbs)) if isinstance(verbs, list) else None
+
+    def gpu_count(self) -> int | None:
+        """Return the recorded number of GPUs."""
+        gpus = self._data.get("gpus")
+        if isinstance(gpus, list):
+            return len(gpus)
+        return gpus if isinstance(gpus, int) and gpus >= 0 else None
+
+    def gpu_facts(self) -> tuple[GpuFacts, ...]:
+        """Return the recorded GPUs; of a snapshot with their number alone, as many without any fact."""
+        gpus = self._data.get("gpus")
+        if not isinstance(gpus, list):
+            return tuple(GpuFacts(index) for index in range(min(self.gpu_count() or 0, GPU_LIMIT)))
+        return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
+
+    def affinity(self) -> frozenset[int] | None:
+        """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""
+        listed = self._cpu_list("affinity")
+        if listed:
+            return listed
+        bound = mapping(self._data.get("cpus")).get("bound")
+        return frozenset(range(bound)) if isinstance(bound, int) and 0 < bound < 1 << 16 else None
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Return the recorded GPUs."""
+        return read_gpus(self._data.get("gpus"))
+
+    def layout(self, *, name_gpus: bool = True) -> Layout:
+        """Return the recorded cores and GPUs."""
+        return Layout(
+            own=tuple(sorted(self._cpu_list("affinity"))),
+            cpuset=tuple(sorted(self._cpu_list("cpuset"))),
+            cores=read_cores(mapping(mapping(self._data.get("cpus")).get("cores"))),
+            gpus=self.gpus(),
+        )
+
+    def _cpu_list(self, name: str) -> frozenset[int]:
+        text = mapping(self._data.get("cpus")).get(name)
+        return parse_cpu_list(text) if isinstance(text, str) else frozenset()
+
+    def granted_cpus(self) -> int | None:
+        """Return the recorded share of the cgroup."""
+        granted = mapping(self._data.get("cpus")).get("granted")
+        return granted if isinstance(granted, int) and granted > 0 else None
+
+    def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
+        """Return the recorded command lines above the process."""
+        lines = self._data.get("ancestors")
+        if not isinstance(lines, list):
+            return ()
+        return tuple(tuple(str(word) for word in line) for line in lines[:limit] if isinstance(line, list))
+
+
+def _name_python(python: str | None) -> str:
+    """Return what a Python is called in a snapshot: the launcher's own has no name."""
+    return "" if python in (None, sys.executable) else str(python)
+
+
+def read_snapshot(path: str) -> RecordedHost:
+    """Read a snapshot file.
+
+    Raises:
+        UsageError: It cannot be read, is not JSON, or not a snapshot of a version we know.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            data = json.load(file, parse_int=_parse_int)
+        text = json.dumps(data, ensure_ascii=False)
+    except (OSError, ValueError, RecursionError) as error:
+        reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
+        raise UsageError(_refuse(path, reason)) from error
+    if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
+        raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        reason = "a text holds half of a surrogate pair: no machine has such a text"
+        raise UsageError(_refuse(path, reason)) from error
+    if data.get("version", VERSION) != VERSION:
+        raise UsageError(_refuse(path, f"version {data['version']!r}: expected {VERSION}"))
+    return RecordedHost(data)
+
+
+def _parse_int(digits: str) -> int:
+    """Return a number that a machine can have told of.
+
+    Raises:
+        ValueError: It is longer than that.
+    """
+    if len(digits) > DIGITS_LIMIT:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
+
+
+def _refuse(path: str, reason: str) -> Problem:
+    return Problem(
+        "bad-snapshot",
+        f"--replay {path!r}: {reason}",
+        "command line",
+        "a file from: launcher snapshot",
+    )

@@ -1,0 +1,255 @@
+"""How often were we started: once per node, or once per process?
+
+Decided by comparing how many were started on this node with how many processes it should run; never
+by the presence of RANK, which platforms set in both cases.
+"""
+
+from __future__ import annotations
+
+from launcher.core.errors import HardwareMissing, Problem
+from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
+from launcher.planning.ledger import RULE, STARTED, Ledger
+from launcher.planning.topology import find_node
+
+ONE_PER_NODE = "tensorflow"
+"""A framework in which one process computes on all GPUs of its node."""
+TWO = 2
+"""Of two processes, one that is alone on its node shows that the other is, too."""
+
+
+def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
+    """Decide how often we were started: local size against processes per node, never RANK alone.
+
+    ``starts_processes``: what we are to run starts the processes of a node itself. Whoever says so
+    has started one launcher per node, unless the platform shows that there are several.
+    """
+    asked = ledger.options.text("scope", "auto")
+    several = _find_several(ledger)
+    if several is not None:
+        if asked == Scope.NODE.value:
+            ledger.contradiction(
+                f"{ledger.options.origins('scope')[0]} but {several.origin}: this is one of several "
+                "processes of this node",
+                "leave it out, or have the platform start one launcher per node",
+            )
+        return Scope.PROCESS
+    if asked == Scope.PROCESS.value and _starts_nodes(ledger):
+        return Scope.NODE
+    if asked != "auto":
+        return Scope(asked)
+    speaking = (item for item in ledger.evidence if item.source in ledger.speakers)
+    if not starts_processes and any(item.starts is Scope.PROCESS for item in speaking):
+        return Scope.PROCESS
+    for item in ledger.evidence:
+        if item.starts is Scope.PROCESS and starts_processes and _is_one_per_node(item):
+            return Scope.NODE
+        if item.starts is not None:
+            return item.starts
+        if any(claim.fact in STARTED for claim in item.claims):
+            return _compare_sizes(ledger, machine, starts_processes)
+    return Scope.NODE
+
+
+def _starts_nodes(ledger: Ledger) -> bool:
+    """Report that the platform starts one launcher per node, and nothing inside of it a process."""
+    per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
+    if per_node is None or ledger.about(Fact.RANK):
+        return False
+    where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
+    ledger.contradiction(
+        f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
+        f"{per_node.source} starts one launcher per node, which is no process of the job",
+        "leave it out; for one process on each node: --nproc-per-node 1",
+    )
+    return True
+
+
+def _find_several(ledger: Ledger) -> Claim | None:
+    """Return what shows that several processes were started on this node, and which of them this is.
+
+    It is said by a source that gives this process its rank: then a platform around it, which starts one
+    launcher per node, has started what started this.
+    """
+    ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
+    for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
+        for claim in ledger.about(fact):
+            if claim.source in ranked and isinstance(claim.value, int) and claim.value > alone:
+                return claim
+    return None
+
+
+def _is_one_per_node(item: Evidence) -> bool:
+    """Whether a source of processes has started one on every node."""
+    known = {claim.fact: claim.value for claim in item.claims}
+    world, nodes = known.get(Fact.WORLD_SIZE), known.get(Fact.NODE_COUNT)
+    return known.get(Fact.LOCAL_SIZE) == 1 and world is not None and world == nodes
+
+
+def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> Scope:
+    add_local_size(ledger)
+    local_size = ledger.number(Fact.LOCAL_SIZE)
+    local_rank = ledger.number(Fact.LOCAL_RANK) or 0
+    if (local_size or 0) > 1 or local_rank > 0:
+        return Scope.PROCESS
+    if starts_processes:
+        return Scope.NODE
+    wanted, origin = processes_wanted(ledger, machine)
+    if wanted == 1 or _outnumbers_nodes(ledger):
+        return Scope.PROCESS
+    if local_size is None:
+        if _is_above_its_node(ledger):
+            return Scope.PROCESS
+        ledger.problems.append(_ambiguous(ledger, wanted, origin))
+    elif _may_be_a_rest(ledger):
+        ledger.problems.append(_alone_or_agent(ledger, wanted, origin))
+    return Scope.NODE
+
+
+def _outnumbers_nodes(ledger: Ledger) -> bool:
+    """Whether more were started than there are nodes: some share theirs, so that none is an agent."""
+    world = ledger.number(Fact.WORLD_SIZE)
+    counts = (ledger.number(Fact.NODE_COUNT), *(item.most_nodes for item in ledger.evidence))
+    return world is not None and any(count is not None and world > count for count in counts)
+
+
+def _is_above_its_node(ledger: Ledger) -> bool:
+    """Whether the index of what was started cannot be that of its node."""
+    rank, node = ledger.number(Fact.RANK), ledger.number(Fact.NODE_RANK)
+    return rank is not None and node is not None and rank > node
+
+
+def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
+    return Problem(
+        "ambiguous-scope",
+        f"{_described(ledger, Fact.WORLD_SIZE)} may count nodes or processes: nothing tells how many "
+        f"were started on this node, where {wanted} could be ({origin})",
+        "environment",
+        "pass --scope process (started once per process) or --scope node (once per node)",
+    )
+
+
+def _may_be_a_rest(ledger: Ledger) -> bool:
+    """Whether this process may be alone because the nodes before it are full (``-hosts a:2,b:1``).
+
+    It is not where the nodes are counted, or where its node has its rank's number; where the user says how
+    many processes a node has, it is meant to start them.
+    """
+    world = ledger.number(Fact.WORLD_SIZE) or 1
+    known = ledger.about(Fact.NODE_COUNT) or ledger.about(Fact.NODE_RANK)
+    told = any(claim.trust <= Trust.STATED for claim in ledger.about(Fact.PROCESSES_PER_NODE))
+    return world > TWO and not known and not told
+
+
+def _alone_or_agent(ledger: Ledger, wanted: int, origin: str) -> Problem:
+    world = ledger.number(Fact.WORLD_SIZE)
+    return Problem(
+        "ambiguous-scope",
+        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} could be ({origin}), and nothing tells "
+        f"whether the others of {_described(ledger, Fact.WORLD_SIZE)} share their nodes",
+        "environment",
+        f"pass --nnodes {world} (one on each of {world} nodes), or --scope process (some share a node)",
+    )
+
+
+def _described(ledger: Ledger, fact: Fact) -> str:
+    claims = ledger.about(fact)
+    return claims[0].origin if claims else f"no {fact.value}"
+
+
+def settle_processes(ledger: Ledger, machine: Machine) -> None:
+    """Settle how many processes a launcher per node starts here."""
+    count, origin = processes_wanted(ledger, machine)
+    claims = ledger.about(Fact.PROCESSES_PER_NODE)
+    _check_visible(ledger, machine, claims)
+    source = next((claim.source for claim in claims if origin.startswith(claim.origin)), RULE)
+    others = [claim for claim in claims if not origin.startswith(claim.origin)]
+    lost = tuple(Lost(c, "agrees" if c.value == count else f"less direct than {origin}") for c in others)
+    claim = Claim(Fact.PROCESSES_PER_NODE, count, origin, source, Trust.DERIVED)
+    ledger.findings[Fact.PROCESSES_PER_NODE] = Finding(claim, lost)
+
+
+def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> None:
+    """Stop where the platform says this node has more GPUs than are visible, and other nodes count on it."""
+    if ledger.number(Fact.NODE_COUNT) == 1 or machine.gpu_count is None or not claims:
+        return
+    claim, visible = claims[0], machine.gpu_count
+    if claim.trust > Trust.STATED and isinstance(claim.value, int) and claim.value > visible:
+        raise HardwareMissing(
+            Problem(
+                "missing-gpus",
+                f"{claim.origin} but {visible} are visible here: the nodes would not agree on the world",
+                f"environment, source {claim.source}",
+                "give the container its GPUs, or pass --nproc-per-node N on every node",
+            )
+        )
+
+
+def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
+    """Return how many processes a node should run, and where that number comes from.
+
+    A number that was asked for or stated; else one, of a framework that wants one; else the visible GPUs;
+    else what the platform says it has (only where the machine cannot be seen, in a replay); else one.
+    """
+    claims = ledger.about(Fact.PROCESSES_PER_NODE)
+    for claim in claims:
+        if claim.trust <= Trust.STATED:
+            return _resolve_word(claim, machine)
+    if ledger.options.framework == ONE_PER_NODE:
+        return 1, f"a task of {ONE_PER_NODE} has all GPUs of its node"
+    if machine.gpu_count:
+        return machine.gpu_count, f"{machine.gpu_count} visible GPUs"
+    if claims and claims[0].value:
+        if machine.gpu_count is None and isinstance(claims[0].value, int):
+            return claims[0].value, claims[0].origin
+        ledger.notes.append(f"{claims[0].origin} but no GPU is visible here: one process")
+    return 1, "no GPUs"
+
+
+def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
+    if isinstance(claim.value, int):
+        return claim.value, claim.origin
+    gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1
+    if claim.value == "gpu" and not gpus:
+        raise HardwareMissing(
+            Problem(
+                "no-gpu",
+                f"{claim.origin} but no GPU is visible",
+                "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}",
+                "--nproc-per-node N, or give the container GPUs (docker run --gpus all)",
+            )
+        )
+    if claim.value == "cpu" or (claim.value == "auto" and not gpus):
+        return cpus, f"{claim.origin}: {cpus} CPUs"
+    return max(gpus, 1), f"{claim.origin}: {gpus} GPUs"
+
+
+def add_local_size(ledger: Ledger) -> None:
+    """Work out how many were started on this node where no variable says so, as far as that is certain."""
+    if ledger.about(Fact.LOCAL_SIZE):
+        return
+    world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
+    if not world or (world > 1 and not nodes):
+        return
+    count = nodes or 1
+    if count in (1, world):  # every node has a process
+        size, why = world // count, ""
+    elif world % count == 0 and _fills_evenly(ledger, ledger.findings[Fact.NODE_COUNT].claim.source):
+        size, why = world // count, " over " + ledger.origin(Fact.NODE_COUNT)
+        if not _fits(ledger, size, count):
+            return
+    else:
+        return
+    ledger.add(Fact.LOCAL_SIZE, size, f"{ledger.origin(Fact.WORLD_SIZE)}{why}", Trust.DERIVED)
+
+
+def _fills_evenly(ledger: Ledger, source: str) -> bool:
+    return any(item.even and item.source == source for item in ledger.evidence)
+
+
+def _fits(ledger: Ledger, size: int, nodes: int) -> bool:
+    """Whether this process can stand where its numbers say if every node runs as many as this one."""
+    rank, local, node = map(ledger.number, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK))
+    if rank is None or local is None:
+        return True
+    places = [place for place in find_node(rank, local, size, nodes) if place is not None]
+    return local < size and (node in places if node is not None else bool(places))

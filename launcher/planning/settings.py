@@ -1,0 +1,146 @@
+"""What each process sees: the variables that its frameworks read, less what it must not inherit. Pure."""
+
+from __future__ import annotations
+
+from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.model import Binding, Companion, Machine, Place, Plan, Policy, Process, Setting, Topology
+from launcher.core.version import __version__
+from launcher.frameworks import starters, table, torch
+from launcher.machine.gpus import share_gpus
+from launcher.options.flags import FLAGS
+from launcher.planning.supervision import plan_route
+from launcher.sources.launched import MARKER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.frameworks.case import Case
+    from launcher.options.options import Options
+
+CONSUMED = (
+    *(flag.variable for flag in FLAGS),
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
+)
+"""LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
+PER_PROCESS = ("expand_args", "local_rank_arg")
+"""Flags that make the arguments of each process its own."""
+EMPTY_IS_FATAL = ("TF_CONFIG",)
+"""TensorFlow dies on an empty TF_CONFIG, and is content without one."""
+
+
+def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
+    """Return the variables that all processes of this node share."""
+    return (
+        *torch.plan_common(case.topology, case.origins, role),
+        *([] if binding.shares else _plan_threads(case)),
+        *table.plan_common(case),
+        Setting(MARKER, __version__, "marks processes of this launcher"),
+    )
+
+
+def _plan_threads(case: Case) -> list[Setting]:
+    return torch.plan_threads(case.topology, case.machine, case.forks, case.environ)
+
+
+def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, ...]:
+    """Return the variables of one process."""
+    return (
+        *torch.plan_process(place, case.origins),
+        *starters.plan_process(case.topology, place, case.environ, case.forks),
+        *table.plan_process(case, place),
+        *_plan_gpus(place, case.machine, case.options, case.environ),
+        *torch.plan_bound_threads(case.topology, place, case.machine, binding),
+    )
+
+
+def plan_one(
+    case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
+) -> Process:
+    """Return one process, with the arguments that are its own; ``common``: what all of this node share."""
+    own = plan_process(case, place, binding)
+    if argv and case.options.origins(*PER_PROCESS):
+        from launcher.command.arguments import plan_words
+
+        settings = (*common, *own)
+        seen = apply_settings(case.environ, (), settings)
+        variables = {setting.name: seen[setting.name] for setting in settings}
+        argv = plan_words(argv, place.local_rank, variables, case.options)
+    return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
+
+
+def _plan_gpus(
+    place: Place, machine: Machine, options: Options, environ: Mapping[str, str]
+) -> tuple[Setting, ...]:
+    given = options.get("gpus_per_process")
+    if given is None or not isinstance(given.value, int):
+        return ()
+    visible = environ.get("CUDA_VISIBLE_DEVICES")
+    mine = share_gpus(visible, machine.gpu_count, place.local_rank, given.value)
+    if mine is None:
+        raise EnvironmentUntrusted(
+            Problem(
+                "too-few-gpus",
+                f"{given.origin} but local rank {place.local_rank} finds no {given.value} GPUs left of "
+                f"{machine.gpu_count or 0} visible",
+                given.origin.partition(" ")[0],
+                "fewer processes (--nproc-per-node N) or fewer GPUs for each",
+            )
+        )
+    return (Setting("CUDA_VISIBLE_DEVICES", mine, given.origin),)
+
+
+def plan_companions(
+    beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
+) -> tuple[Companion, ...]:
+    """Return the companions of a framework with all that each has of us: nothing that ranks have."""
+    if not beside:
+        return ()
+    unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
+    common = (*settings, Setting(MARKER, __version__, "marks processes of this launcher"))
+    return tuple(
+        Companion(
+            one.name,
+            one.argv,
+            (*common, *one.settings),
+            tuple(sorted({*one.unset, *unset})),
+            one.finishes,
+            plan_route(options, None),
+        )
+        for one in beside
+    )
+
+
+def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
+    """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
+    names = [*CONSUMED, *torch.plan_unknown(topology)]
+    dropped = starters.plan_unset(environ) if forks else []
+    empty = [name for name in EMPTY_IS_FATAL if environ.get(name) == ""]
+    return tuple(sorted({*dropped, *empty, *(name for name in names if name in environ)}))
+
+
+def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+    return apply_settings(environ, *list_changes(plan, process))
+
+
+def list_changes(plan: Plan, process: Process | Companion) -> tuple[tuple[str, ...], tuple[Setting, ...]]:
+    """Return the names that one process does not inherit, and all variables that it gets.
+
+    A companion has no rank: it gets neither what the ranks share nor what describes one.
+    """
+    if isinstance(process, Companion):
+        return (*plan.unset, *process.unset), process.settings
+    return plan.unset, (*plan.settings, *process.settings)
+
+
+def apply_settings(
+    environ: Mapping[str, str], unset: Sequence[str], settings: Sequence[Setting]
+) -> dict[str, str]:
+    """Return an environment less some names, plus settings."""
+    dropped = set(unset)
+    result = {name: value for name, value in environ.items() if name not in dropped}
+    for setting in settings:
+        if setting.policy is Policy.ALWAYS or not result.get(setting.name):
+            result[setting.name] = setting.value
+    return result

@@ -1,0 +1,203 @@
+"""Evidence -> the job's shape: how many processes there are, which of them are ours, and where they meet."""
+
+from __future__ import annotations
+
+from launcher.command.line import plan_argv
+from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.frozen import frozen, replace
+from launcher.core.model import Allocation, Fact, Machine, Scope, Topology
+from launcher.engines.agents import Request, count_processes, read_request, refuse_idle, refuse_per_process
+from launcher.engines.choice import MPIRUN
+from launcher.frameworks import jax, table
+from launcher.frameworks.horovod_meeting import GLOO, MPI, Meeting, find_meeting
+from launcher.frameworks.horovod_meeting import NAME as HOROVOD
+from launcher.frameworks.script import (
+    STRATEGY,
+    TENSORFLOW,
+    Script,
+    name_framework,
+    names_workers,
+    read_job_script,
+)
+from launcher.machine import read_machine
+from launcher.options.flag_values import PROCESS_LIMIT
+from launcher.planning.allocation import decide
+from launcher.planning.contradictions import check_topology
+from launcher.planning.settings import PER_PROCESS
+from launcher.planning.topology import plan_topology
+from launcher.sources import Gathered, gather
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
+    from launcher.planning.ledger import Ledger
+
+
+NAMED_NODES = ("standalone", "nnodes", "node_rank")
+"""Flags that say how many nodes there are, and which one this is."""
+
+
+@frozen
+class Shape:
+    """The job's shape, as it was decided: what the rest of the chain starts from.
+
+    Attributes:
+        request: What is to be run; its options are those of the flags and of the job's own framework.
+        gathered: What the sources know.
+        machine: What this node has.
+        ledger: Each fact with its provenance.
+        allocation: What the platform gave us.
+        topology: The shape.
+        meeting: How the processes meet by Horovod, if they do.
+        script: The script that each process runs, as far as it can be read.
+    """
+
+    request: Request
+    gathered: Gathered
+    machine: Machine
+    ledger: Ledger
+    allocation: Allocation
+    topology: Topology
+    meeting: Meeting
+    script: Script
+
+
+def decide_shape(
+    environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str], met: tuple[str, ...]
+) -> Shape:
+    """Decide how many processes there are, which of them are ours, and where they meet.
+
+    The arguments are those of `launcher.planning.plan.plan_job`.
+
+    Raises:
+        LauncherError: What is wrong, by name, all at once.
+    """
+    request = read_request(plan_argv(command, options, environ) if command else (), options)
+    outer, options = options, request.options
+    refuse_idle(request)
+    _refuse_arguments(options, request)
+    script = read_job_script(request.script_argv(environ), environ, host)
+    unnamed, request = request, _name_tensorflow(request, script, environ)
+    gathered = _gather(environ, host, options, leads=request.leads)
+    machine = read_machine(host, environ)
+    starter = request.starter or table.name_roles(options)
+    if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
+        from launcher.engines.counts import check_counts
+
+        check_counts(request, outer, gathered.evidence, machine, starter, host.is_called)
+    allocation, ledger = decide(
+        gathered.evidence,
+        request.options,
+        machine,
+        is_own=host.is_called,
+        starts_processes=starter is not None,
+        starts_job=request.starts_job,
+    )
+    if met:
+        allocation = replace(allocation, hosts=met)
+    forks = allocation.scope is Scope.NODE
+    if starter is not None and not forks:
+        raise refuse_per_process(starter, allocation.local_size)
+    if allocation.master_port == 0:
+        allocation = replace(allocation, master_port=host.free_port())
+    each = _count_processes(ledger, request, allocation) if forks else 1
+    by_role = table.plan_topology(options, allocation, environ)  # nodes of servers alone have no ranks
+    topology = by_role or plan_topology(allocation, each)
+    if by_role is None:
+        check_topology(ledger, topology, host.is_called)
+    if topology.world_size == 1:
+        request = unnamed  # one worker has nobody to be told of, and needs no port
+    request, meeting = _find_framework(request, script, environ, allocation, topology, host)
+    return Shape(request, gathered, machine, ledger, allocation, topology, meeting, script)
+
+
+def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: bool) -> Gathered:
+    source = options.get("source")
+    typed = source is not None and source.is_typed
+    nodes = options.get("nnodes")
+    found = gather(
+        environ,
+        host,
+        options.text("source") or None,
+        typed=typed,
+        starts_job=leads,
+        node_count=nodes.value if nodes and isinstance(nodes.value, int) else None,
+    )
+    if options.get("hosts") or options.get("hostfile") or leads:
+        from launcher.planning.hosts import read_listed, require_hosts
+
+        listed = read_listed(options, host, found.evidence, leads=leads)
+        if listed is not None:
+            return Gathered((listed, *found.evidence), found.reads)
+        if leads:
+            who = MPIRUN if options.text("engine") == MPIRUN else "deepspeed's autotuner"
+            require_hosts(options, found.evidence, who)
+    return found
+
+
+def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str]) -> Request:
+    """Return the request of a script of several workers as if the user had named TensorFlow.
+
+    Before anything is counted: one process has all GPUs of its node.
+    """
+    known = request.options.framework or environ.get("TF_CONFIG") or request.own is not None
+    if known or not names_workers(script):
+        return request
+    options = name_framework(request.options, TENSORFLOW, f"{script.path} uses {STRATEGY}")
+    return replace(request, options=options)
+
+
+def _find_framework(
+    request: Request,
+    script: Script,
+    environ: Mapping[str, str],
+    allocation: Allocation,
+    topology: Topology,
+    host: Host,
+) -> tuple[Request, Meeting]:
+    """Return the request of a job whose script shows its framework as if the user had named it."""
+    if request.own is not None or allocation.ranks_at_start:
+        return request, Meeting()
+    options = request.options
+    meeting = find_meeting(request.argv, script, options, environ, allocation.scope, topology, host)
+    if meeting.kind in (MPI, GLOO):
+        options = name_framework(options, HOROVOD, meeting.why)
+    elif options.framework == "" and jax.is_distributed(script):
+        options = name_framework(options, jax.NAME, f"{script.path} uses jax.distributed")
+    return replace(request, options=options), meeting
+
+
+def _refuse_arguments(options: Options, request: Request) -> None:
+    """Refuse arguments of each process where the processes are not started through us.
+
+    Raises:
+        UsageError: There are such flags, and another launcher, or torchrun, runs the script itself.
+    """
+    inside = options.switch("run_path")
+    if options.origins(*PER_PROCESS) and (request.own or inside):
+        from launcher.command.arguments import refuse_words
+
+        raise refuse_words(options, request.own.launcher.name if request.own else "--run-path: torchrun")
+
+
+def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
+    """Return how many processes a node runs; refuse what is no plan but an attempt on its memory.
+
+    Where the command is a launcher that knows nodes which we do not, its number is that of the whole job.
+
+    Raises:
+        EnvironmentUntrusted: The number is beyond all nodes.
+    """
+    own = count_processes(request, allocation.node_count)
+    if own is not None and (own <= PROCESS_LIMIT or allocation.ranks_at_start):
+        return own
+    claim = ledger.findings[Fact.PROCESSES_PER_NODE].claim
+    count, origin = (claim.value, claim.origin) if own is None else (own, str(request.starter))
+    if not isinstance(count, int) or count > PROCESS_LIMIT:
+        what = f"{origin}: {count} processes on one node, expected {PROCESS_LIMIT} at most"
+        where, fix = ("environment", ", or pass --nproc-per-node N") if own is None else ("command line", "")
+        raise EnvironmentUntrusted(Problem("too-many-processes", what, where, f"correct it{fix}"))
+    return count

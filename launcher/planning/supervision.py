@@ -1,0 +1,143 @@
+"""What the user asked about stopping, logs, failures and metrics -> `Supervision`."""
+
+from __future__ import annotations
+
+from launcher.core.errors import Problem, Unavailable, UsageError
+from launcher.core.model import STDERR, STDOUT, Contact, Preemption, Proof, Route, Supervision, Topology
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.machine.host import Host
+    from launcher.options.options import Options
+
+BOTH = STDOUT | STDERR
+MEETING_TIMEOUT_S = 300.0
+
+
+def plan_supervision(
+    options: Options,
+    topology: Topology,
+    *,
+    starts_node: bool = True,
+    of_agent: bool = False,
+    companion_count: int = 0,
+    proof: Proof | None = None,
+    preemption: Preemption | None = None,
+    towards: str = "",
+    blind: str = "",
+) -> Supervision:
+    """Return how the processes of this node are watched.
+
+    ``starts_node``: all processes of the node are ours to start.
+    ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
+    restarts are its own. ``companion_count``: how many processes run beside the ranks. ``towards``: node 0
+    of several; empty for one. ``blind``: why it cannot be seen whether the processes meet; empty if it can.
+
+    Raises:
+        UsageError: Options that exclude each other, or that cannot be honoured here.
+    """
+    restarts = _read_restarts(options, topology)
+    routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
+    count = 1 if of_agent else len(routes) + companion_count
+    return Supervision(
+        grace_s=options.grace_s,
+        signal_to=options.text("signal_to", "leader"),
+        signal_map=options.pairs("signal_map"),
+        routes=routes if not of_agent else (Route(),),
+        prefix=options.switch("prefix", count > 1),
+        log_dir=None if of_agent else options.text("log_dir") or None,
+        progress=options.switch("progress") if options.get("progress") else None,
+        stall_timeout_s=options.number("stall_timeout", 0.0),
+        on_stall=options.text("on_stall", "report"),
+        restarts=0 if of_agent else restarts,
+        failure_file=options.text("failure_file") or None,
+        proof=proof,
+        preemption=preemption,
+        metrics_port=int(options.number("metrics_port", 0)),
+        metrics_towards=towards,
+        contact=_plan_contact(options, topology, blind, of_agent=of_agent),
+    )
+
+
+def _plan_contact(options: Options, topology: Topology, blind: str, *, of_agent: bool) -> Contact | None:
+    """Return what is to be seen of the processes of a job; None for a lone one, and where nothing is.
+
+    Raises:
+        UsageError: They have to meet, and the launcher cannot see whether they do.
+    """
+    if (topology.world_size or 1) == 1 or not options.switch("meeting", True):
+        return None
+    required = options.switch("require_meeting")
+    if blind:
+        if required:
+            raise UsageError(_cannot_look(options.origins("require_meeting")[0], blind, has_agent=of_agent))
+        return None
+    if not topology.places:
+        return None
+    timeout_s = options.number("meeting_timeout", MEETING_TIMEOUT_S)
+    return Contact(timeout_s, required, topology.spans_nodes, of_agent)
+
+
+def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
+    other = (
+        "" if has_agent else ", or let the platform start one launcher per node, which starts the processes"
+    )
+    name = asked.partition("=")[0]
+    leave = f"leave out {asked}" if asked.startswith("-") else f"unset {name}"
+    return Problem(
+        "cannot-look",
+        f"{asked}: {blind}, and the launcher cannot look whether they meet",
+        "command line and environment",
+        f"{leave}{other}",
+    )
+
+
+def require_metrics(host: Host) -> None:
+    """See that metrics can be served.
+
+    Raises:
+        Unavailable: prometheus-client is missing.
+    """
+    if not host.has_module("prometheus_client"):
+        raise Unavailable(
+            Problem(
+                "no-prometheus-client",
+                "metrics are served by prometheus-client, which the launcher's own Python does not have",
+                "--metrics-port",
+                "pip install prometheus-client (or the launcher with its extra: cluster-launcher[metrics])",
+            )
+        )
+
+
+def plan_route(options: Options, local_rank: int | None) -> Route:
+    """Return where one process's output goes, with torchrun's meanings; None for one that has no rank.
+
+    ``--redirects``: to a file instead of to us; ``--tee``: to a file as well; the filter names those
+    that may write to us at all.
+    """
+    redirected = _bits(options, "redirects", local_rank)
+    teed = _bits(options, "tee", local_rank)
+    shown = options.numbers("local_ranks_filter")
+    visible = BOTH if shown is None or local_rank is None or local_rank in shown else 0
+    return Route(to_file=redirected | teed, to_console=(BOTH & ~redirected | teed) & visible)
+
+
+def _bits(options: Options, dest: str, local_rank: int | None) -> int:
+    return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
+
+
+def _read_restarts(options: Options, topology: Topology) -> int:
+    restarts, given = int(options.number("restarts", 0)), options.get("restarts")
+    if restarts and given and topology.node_count != 1:
+        raise UsageError(_restarts_on_one_node(given.origin, topology))
+    return restarts
+
+
+def _restarts_on_one_node(asked: str, topology: Topology) -> Problem:
+    return Problem(
+        "restarts-need-one-node",
+        f"{asked}: this job has {topology.node_count or 'several'} nodes, and processes of the others "
+        "would be left waiting",
+        "command line",
+        "--max-restarts N (torchrun restarts the processes of all nodes together), or restart the job",
+    )

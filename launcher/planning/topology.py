@@ -1,0 +1,66 @@
+"""Allocation + processes per node -> Topology: pure arithmetic."""
+
+from __future__ import annotations
+
+from launcher.core.frozen import replace
+from launcher.core.model import Allocation, Place, Scope, Topology
+
+
+def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
+    """Return the shape of the job.
+
+    Where ranks are given out at the start, only what all processes share is known. Else, at NODE scope
+    every node is taken to run the same number of processes, so that the world is
+    ``node_count * processes_per_node`` and ranks are consecutive on a node. At PROCESS scope the
+    platform has counted already.
+
+    Args:
+        allocation: What the platform gave us.
+        processes_per_node: Processes to start here; not used at PROCESS scope.
+    """
+    if allocation.ranks_at_start:
+        count = allocation.node_count
+        shape = make_topology(allocation, count and count * processes_per_node, processes_per_node, ())
+        return replace(shape, node_rank=None)
+    if allocation.task:
+        return make_topology(allocation, allocation.world_size, allocation.local_size, ())
+    if allocation.scope is Scope.PROCESS:
+        assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
+        assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
+        return make_topology(
+            allocation,
+            allocation.world_size,
+            allocation.local_size,
+            (Place(allocation.rank, allocation.local_rank),),
+        )
+    assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101
+    first = allocation.node_rank * processes_per_node
+    places = tuple(Place(first + local, local) for local in range(processes_per_node))
+    return make_topology(allocation, allocation.node_count * processes_per_node, processes_per_node, places)
+
+
+def make_topology(
+    allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
+) -> Topology:
+    """Return the shape of a job whose nodes and master are as the platform gave them."""
+    return Topology(
+        world_size=world_size,
+        node_count=allocation.node_count,
+        node_rank=allocation.node_rank,
+        local_size=local_size,
+        master_addr=allocation.master_addr,
+        master_port=allocation.master_port,
+        places=places,
+    )
+
+
+def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
+    """Return the node of a rank in a job of nodes that all run ``local_size`` processes.
+
+    Returns:
+        The node if ranks are placed in blocks (node by node), and if they are dealt (in turn); None where the
+        local rank shows that they are not.
+    """
+    block, place = divmod(rank, local_size)
+    turn, node = divmod(rank, node_count)
+    return block if place == local_rank else None, node if turn == local_rank else None
