@@ -20,10 +20,10 @@ from collections.abc import Callable, Mapping
 from benchmarks.machine import OtherLoad, describe_machine
 from benchmarks.tables import cell, markdown, promise
 from launcher import __version__
-from launcher.peers.facts import describe_command
-from launcher.peers.keys import make_key
-from launcher.peers.settings import BEAT_S, HUB_BEAT_S
-from launcher.peers.wire import Calling, Sealed
+from launcher.channel.frames import Calling, Sealed
+from launcher.channel.keys import make_key
+from launcher.cluster.facts import describe_command
+from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S
 
 ADDRESS, PORT, MASTER_PORT = "127.0.77.10", 7206, 7205
 COMMAND = ("sleep", "600")
@@ -258,7 +258,7 @@ def main(words: list[str]) -> int:
     rows = [(f"{count:,}", *map(cell, values)) for count, values in found.items()]
     print(f"{describe_machine()}; one run each.\n")
     print("\n".join(markdown(HEAD, rows)))
-    print(f"\nNodes speak every {BEAT_S:g} s, node 0 every {HUB_BEAT_S:g} s.\n")
+    print(f"\nNodes speak every {BEAT_S:g} s, node 0 every {COORDINATOR_BEAT_S:g} s.\n")
     promised = list(zip(HEAD[1:], PROMISES, found.get(PROMISED, ()), strict=False))
     for words, limit, value in promised:
         print(promise(f"for {PROMISED:,} nodes: {words}", limit, value))

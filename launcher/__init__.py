@@ -11,7 +11,7 @@ from launcher.core.version import __version__
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.planning.api import setup as setup
+    from launcher.cli.api import setup as setup
 
 __all__ = ["__version__", "setup"]
 
@@ -19,7 +19,7 @@ __all__ = ["__version__", "setup"]
 def __getattr__(name: str) -> object:
     """Load the API on first use: the command line needs only the version from here."""
     if name == "setup":
-        from launcher.planning.api import setup
+        from launcher.cli.api import setup
 
         return setup
     raise AttributeError(f"module 'launcher' has no attribute {name!r}")

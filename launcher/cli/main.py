@@ -111,7 +111,7 @@ def topology(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher check``: what is wrong with this machine, before a job finds out."""
-    from launcher.checks import command
+    from launcher.cli import check as command
     from launcher.cli.stdout import write
 
     status, text = command.check(argv, environ, DESCRIPTION["check"])
@@ -132,7 +132,7 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher keygen``: the keys of a job of several nodes."""
-    from launcher.ssh import command
+    from launcher.cli import keygen as command
 
     return command.keygen(argv, environ, DESCRIPTION["keygen"])
 
@@ -164,16 +164,16 @@ def hook(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher status``: what a job does that runs now."""
+    from launcher.cli import status as command
     from launcher.cli.stdout import write
-    from launcher.control import command
 
     return command.status(argv, environ, DESCRIPTION["status"], write)
 
 
 def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher stacks``: where its ranks are."""
+    from launcher.cli import status as command
     from launcher.cli.stdout import write
-    from launcher.control import command
 
     return command.stacks(argv, environ, DESCRIPTION["stacks"], write)
 

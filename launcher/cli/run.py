@@ -144,14 +144,14 @@ def _plan_checks(
             return None
         return lambda: _find_problems(plan, environ, command)
     if given.value:
-        from launcher.checks.command import say_problems
+        from launcher.cli.check import say_problems
 
         say_problems(plan, environ, command)
     return None
 
 
 def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str]) -> Sequence[str]:
-    from launcher.checks.command import find_problems
+    from launcher.cli.check import find_problems
 
     return find_problems(plan, environ, command, started=True)
 
@@ -167,7 +167,7 @@ def _run_together(
 ) -> int:
     """Carry out a plan whose launchers talk: nothing starts before all nodes are there."""
     from launcher.agent.children import make_children
-    from launcher.peers.start import run_together
+    from launcher.cluster.start import run_together
     from launcher.planning.plan import plan_job
 
     def replan(port: int) -> Plan:

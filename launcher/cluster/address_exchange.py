@@ -14,11 +14,11 @@ import signal
 import socket
 import time
 
+from launcher.channel.keys import make_key, read_token
 from launcher.cluster.exchange_messages import parse_answer, prove, render_answer, render_line, say_problem
 from launcher.cluster.exchange_server import RETRY_S, WORD_S, Door
 from launcher.core.environ import Malformed
 from launcher.core.errors import NotReady
-from launcher.peers.keys import make_key, read_token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,31 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
+from launcher.channel.frames import Garbled, number, text, words
+from launcher.cluster import preemption, tidings
+from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.questions import Questions
+from launcher.cluster.refusals import node_0_missing
+from launcher.cluster.rendezvous import FAREWELL_S as COORDINATOR_FAREWELL_S
+from launcher.cluster.rendezvous import LATE_COMERS_S
+from launcher.cluster.tidings import lose_hub
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.signal import signal
+from launcher.failure import transfer
 from launcher.failure.arbiter import RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS, Reason
-from launcher.peers import preemption, tidings
-from launcher.peers import verdict as on_its_way
-from launcher.peers.hub import Hub
-from launcher.peers.link import Link
-from launcher.peers.questions import Questions
-from launcher.peers.refusals import node_0_missing
-from launcher.peers.roll import FAREWELL_S as COORDINATOR_FAREWELL_S
-from launcher.peers.roll import LATE_COMERS_S
-from launcher.peers.tidings import lose_hub
-from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import DUE
 from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
-    from launcher.peers.settings import Shape
     from launcher.process.spawn import Child, Process
 
 Message = dict[str, object]
-MakeChannel = Callable[["ClusterNode"], "Hub | Link"]
+MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
 WHAT_LENGTH = 800
 """Of what has happened on another node, with its name."""
@@ -46,7 +46,8 @@ class ClusterNode(Coordination):
     """The agent's side of the channel.
 
     Attributes:
-        channel: To the other nodes: `Hub` on node 0, `Link` on all others; there from `gather` on.
+        channel: To the other nodes: `Coordinator` on node 0, `CoordinatorClient` on all others; there from
+            `gather` on.
         has_begun: The processes have been started, or are about to be.
         agreed: What came with the start signal.
         over: How the job has ended, once node 0 has said so.
@@ -55,7 +56,7 @@ class ClusterNode(Coordination):
 
     shares_terminal = False
     awaits_deadline = True
-    channel: Hub | Link
+    channel: Coordinator | CoordinatorClient
 
     def __init__(
         self,
@@ -97,15 +98,15 @@ class ClusterNode(Coordination):
         preemption.subscribe(self)
         loop.timers[:] = [self.channel]
         loop.guard(agent.observers.serve)
-        if isinstance(self.channel, Hub):
+        if isinstance(self.channel, Coordinator):
             loop.guard(self.channel.roll.check)
         while self.agreed is None and self._refusal is None and agent.forwarder.told is None:
             loop.turn()
             agent.group.reap()
-            if isinstance(self.channel, Link) and self.channel.is_late and self._refusal is None:
+            if isinstance(self.channel, CoordinatorClient) and self.channel.is_late and self._refusal is None:
                 raise NotReady(node_0_missing(self.shape.timeout_s, self.channel.explain()))
         told = agent.forwarder.told
-        if told is not None and isinstance(self.channel, Hub):
+        if told is not None and isinstance(self.channel, Coordinator):
             self.channel.roll.refuse_by_signal(name_signal(told))
         if self._refusal is not None:
             self._leave_refused(self._refusal)
@@ -125,7 +126,7 @@ class ClusterNode(Coordination):
         for line in lines:
             self.agent.say(line)
         channel = self.channel
-        if isinstance(channel, Hub) and channel.roster.missing():
+        if isinstance(channel, Coordinator) and channel.roster.missing():
             for problem in error.problems:
                 self.agent.say(f"the job does not start: [{problem.code}] {problem.what}")
             self.agent.say(f"this node stays {LATE_COMERS_S:g} s to tell those that come late")
@@ -242,13 +243,13 @@ class ClusterNode(Coordination):
 
     @property
     def _has_lost_coordinator(self) -> bool:
-        return isinstance(self.channel, Link) and self.channel.is_lost
+        return isinstance(self.channel, CoordinatorClient) and self.channel.is_lost
 
     # --- what this node tells
 
     def tell(self, message: Message) -> None:
         """Tell node 0 something, which may be we."""
-        if isinstance(self.channel, Hub):
+        if isinstance(self.channel, Coordinator):
             self.channel.hear_own(message)
         else:
             self.channel.send(message)
@@ -256,7 +257,7 @@ class ClusterNode(Coordination):
     def publish_note(self, kind: str, body: object) -> None:
         """Tell node 0 a fact or an event of this node: a small value that JSON can hold.
 
-        `Hub.subscribers` has what hears it there; `Hub.broadcast` reaches `subscribers` of all nodes.
+        `Coordinator.subscribers` has what hears it there; `Coordinator.broadcast` reaches all.
         """
         self.tell({"is": "note", "kind": kind, "body": body})
 
@@ -264,7 +265,7 @@ class ClusterNode(Coordination):
         """Report what ends the job."""
         self._has_failed = True
         add_ns = 0
-        if isinstance(self.channel, Link) and self.channel.offset is not None:
+        if isinstance(self.channel, CoordinatorClient) and self.channel.offset is not None:
             add_ns = self.channel.offset.add_ns
         self.tell(tidings.tell_event(kind, status, what, more, add_ns))
 
@@ -337,7 +338,7 @@ class ClusterNode(Coordination):
 
     def describe_nodes(self) -> dict[str, object]:
         """Return how many of the job's nodes are there, as far as this node knows."""
-        if isinstance(self.channel, Hub):
+        if isinstance(self.channel, Coordinator):
             return self.channel.count_nodes()
         heard = 1 + self.channel.is_connected
         return {"count": self.shape.node_count, "heard": heard, "lost": int(self.channel.is_lost)}
@@ -350,7 +351,7 @@ class ClusterNode(Coordination):
         verdict = outcome.verdict
         if outcome.line:
             self.agent.say(outcome.line)
-        record = None if verdict is None else on_its_way.render(verdict)
+        record = None if verdict is None else transfer.render(verdict)
         self.tell({"is": "ended", "status": outcome.status, "record": record})
         self._wait_for_end(outcome.status)
         over = self.over
@@ -389,7 +390,7 @@ class ClusterNode(Coordination):
     def _say_good_bye(self) -> None:
         """Hang up: at once on a node, on node 0 when all have heard the end."""
         channel = self.channel
-        if isinstance(channel, Hub):
+        if isinstance(channel, Coordinator):
             self.agent.loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
         else:
             channel.send({"is": "bye"})

@@ -13,11 +13,11 @@ import re
 import socket
 import time
 
+from launcher.channel.lines import Garbled, Lines, pack, read_peer
 from launcher.control.coming import STEP_S, WAIT_S, is_coming
 from launcher.control.server import NAME
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.redact import printable
-from launcher.mpi.wire import Garbled, Lines, pack, read_peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 import socket
 
+from launcher.cluster.reach import ANYWHERE, is_reachable
 from launcher.core.signal import signal
 from launcher.machine.host import Host
 from launcher.observers.preflight import NICE
-from launcher.peers.reach import ANYWHERE, is_reachable
 from launcher.process.kernel import die_with_parent, set_name
 from launcher.process.watchdog import close_others
 

@@ -12,9 +12,9 @@ import os
 import socket
 import time
 
+from launcher.channel.lines import pack, read_peer
 from launcher.control.node import identify, list_running, read_node
 from launcher.control.stacks import pack_stacks
-from launcher.mpi.wire import pack, read_peer
 from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False

@@ -58,7 +58,8 @@ else:
 
     def message(cls):
         """Make a class a frozen value that `parse` and `render` know."""
-        _TYPES[cls.__name__] = cls
+        if _TYPES.setdefault(cls.__name__, cls) is not cls:
+            raise TypeError(f"two messages are called {cls.__name__}")
         return frozen(cls)
 
 

@@ -9,8 +9,8 @@ from launcher.command.line import is_python
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Scope
+from launcher.identity.rendezvous import STATIC
 from launcher.options.flags import TENSORFLOW
-from launcher.planning.rendezvous import STATIC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Problem
 from launcher.core.model import Evidence, Fact, Machine, Scope, Trust
 from launcher.engines.agents import refuse_per_process
-from launcher.planning.allocation import decide
-from launcher.planning.ledger import DEFAULTS
+from launcher.identity.allocation import decide
+from launcher.identity.ledger import DEFAULTS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.engines.agents import Request
+    from launcher.identity.ledger import Ledger
     from launcher.options.options import Given, Options
-    from launcher.planning.ledger import Ledger
 
 COUNTS = ("standalone", "nnodes")
 """Flags that say how many nodes there are."""

@@ -16,8 +16,8 @@ from launcher.engines.dialect_hydra import EVERYWHERE
 from launcher.engines.dialects import changed, plan_line, plan_variables, render_hostfile
 from launcher.engines.forward import choose_forwarded, plan_starter_environ
 from launcher.engines.mpirun_job import MpirunJob, carries
+from launcher.identity.hosts import no_hosts
 from launcher.options.flags import PREFIX
-from launcher.planning.hosts import no_hosts
 from launcher.ssh.client import LIVENESS, plan_shared
 
 TYPE_CHECKING = False

@@ -16,10 +16,10 @@ import sys
 from launcher.core.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
+from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.pythons import own_python
 from launcher.options.flags import FLAGS
 from launcher.options.options import PET_PREFIX, Options
-from launcher.planning.rendezvous import C10D, choose_backend
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

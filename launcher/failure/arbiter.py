@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launcher.core.frozen import frozen
+from launcher.core.messages import message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.core.messages import Status
     from launcher.failure.model import Cause
 
 RANK, LOST, STALLED, REFUSED = "rank", "lost", "stalled", "refused"
@@ -24,7 +25,7 @@ SILENT_NS = 2_500_000_000
 """A node may have been gone for this long before the last that was heard of it: a heartbeat and a bit."""
 
 
-@frozen
+@message
 class Event:
     """Something that ends the job, or would without ``--keep-going``.
 
@@ -43,7 +44,7 @@ class Event:
     node: int
     kind: str
     at_ns: int
-    status: int
+    status: Status
     asked: bool = False
     what: str = ""
     cause: Cause | None = None

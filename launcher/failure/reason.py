@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED
-from launcher.core.frozen import frozen
+from launcher.core.frozen import frozen, replace
 from launcher.failure.model import Cause
 
 STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
@@ -38,19 +38,17 @@ class Reason:
     @property
     def cause(self) -> Cause:
         """The same as a cause; its texts are not yet made safe."""
-        code, ended_by, fix, retryable = _CAUSES[self.kind]
-        return Cause(
-            code, f"the launcher ended the job ({ended_by}): {self.what}", self.fix or fix, retryable
-        )
+        cause = _CAUSES[self.kind]
+        what = f"the launcher ended the job ({cause.what}): {self.what}"
+        return replace(cause, what=what, fix=self.fix or cause.fix)
 
 
-_CAUSES: dict[str, tuple[str, str, str, bool | None]] = {
-    STALLED: (
+_CAUSES = {
+    STALLED: Cause(
         "stalled",
         "--on-stall stop",
         "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
-        None,
     ),
-    UNPROVEN: ("other-fabric", "--verify-fabric, --require-fabric", "", False),
-    UNMET: ("never-met", "--require-meeting", NEVER_MET_FIX, False),
+    UNPROVEN: Cause("other-fabric", "--verify-fabric, --require-fabric", "", False),
+    UNMET: Cause("never-met", "--require-meeting", NEVER_MET_FIX, False),
 }

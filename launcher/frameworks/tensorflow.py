@@ -36,9 +36,9 @@ from launcher.frameworks.tensorflow_tasks import (
     plan_gpus,
     require_node_rank,
 )
+from launcher.identity.topology import make_topology
 from launcher.machine.pythons import own_python
 from launcher.options.flags import TENSORFLOW
-from launcher.planning.topology import make_topology
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

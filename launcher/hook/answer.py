@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from launcher.cli.api import choose_one
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
@@ -17,7 +18,6 @@ from launcher.engines.choice import TORCHRUN
 from launcher.hook.marker import TOKEN, undo
 from launcher.machine.host import Host
 from launcher.options.options import Options, read_options
-from launcher.planning.api import choose_one
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings, render_environ
 from launcher.process.execute import CPU_LIMIT

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
+from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
-from launcher.mpi import wire
 from launcher.mpi.session_folder import find_session
 
 TYPE_CHECKING = False

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
+from launcher.channel import lines as wire
 from launcher.failure.model import Cause
-from launcher.mpi import wire
 from launcher.mpi.events import Event
 
 TYPE_CHECKING = False

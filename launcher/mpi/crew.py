@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import time
 
+from launcher.channel import lines as wire
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.core.version import __version__
-from launcher.mpi import wire
 from launcher.mpi.link import Link, Pipes
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node

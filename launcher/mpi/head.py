@@ -11,11 +11,11 @@ import os
 import stat
 import time
 
+from launcher.channel import lines as wire
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
-from launcher.mpi import wire
 from launcher.mpi.counting import Counting
 from launcher.mpi.crew import Crew
 from launcher.mpi.ending import SETTLE_S, RanksTarget

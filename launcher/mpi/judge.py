@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from launcher.channel import lines as wire
+from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.transfer import parse
 from launcher.failure.verdict import describe_end, make_verdict
-from launcher.mpi import wire
-from launcher.mpi.verdicts import parse_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,14 +46,10 @@ def judge(
 
 def read_reported(event: Event) -> Verdict | None:
     """Return the verdict that a rank's own parent has given; None where it has given none."""
-    record = (event.message or {}).get("verdict")
-    if event.node is None or not isinstance(record, dict):
+    verdict = parse((event.message or {}).get("verdict"))
+    if event.node is None or verdict is None:
         return None
-    try:
-        verdict = parse_record(record)
-    except (KeyError, TypeError, ValueError):
-        return None
-    return Verdict(**{**vars(verdict), "ended_ns": event.at_ns, "node_rank": event.node.index})
+    return replace(verdict, ended_ns=event.at_ns, node_rank=event.node.index)
 
 
 def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from launcher.channel import lines as wire
 from launcher.core.frozen import frozen
-from launcher.mpi import wire
 from launcher.process.signals import send
 
 TYPE_CHECKING = False

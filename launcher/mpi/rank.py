@@ -22,8 +22,9 @@ import signal
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
+from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
-from launcher.mpi import wire
+from launcher.core.frozen import replace
 from launcher.mpi.channel import Channel
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.mpi.session_folder import remove_folder
@@ -98,9 +99,9 @@ class RankSession(Coordination):
         if first is not None:
             message |= {"code": first.code or 0, "asked": first.passed_on}
         if self._verdict is not None:
-            from launcher.mpi.verdicts import render_record
+            from launcher.failure.transfer import render
 
-            message["verdict"] = render_record(self._verdict)
+            message["verdict"] = render(replace(self._verdict, others=()))
         self._channel.say(message)
         self._holds = True
         while status and not self._channel.released:

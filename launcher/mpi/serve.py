@@ -10,10 +10,10 @@ import time
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
+from launcher.channel import lines as wire
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
 from launcher.core.signal import signal
-from launcher.mpi import wire
 from launcher.mpi.session import SERVE_SOCKET
 from launcher.process.descendants import find_parent
 from launcher.process.loop import Later

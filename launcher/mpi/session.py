@@ -24,8 +24,8 @@ import socket
 import time
 from errno import EADDRINUSE
 
+from launcher.channel import lines as wire
 from launcher.core.version import __version__
-from launcher.mpi import wire
 from launcher.mpi.daemons import Daemons
 from launcher.mpi.leftovers import end_leftovers
 from launcher.mpi.session_folder import FOLDERS, SOCKET, make_folder, remove_folder

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from launcher.mpi.wire import Garbled
+from launcher.channel.lines import Garbled
 from launcher.output.folder import remove_tree
 
 SOCKET = "session"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.mpi import wire
+from launcher.channel import lines as wire
 from launcher.mpi.daemons import find_daemon
 
 TYPE_CHECKING = False

@@ -14,12 +14,13 @@ import sys
 import tempfile
 
 from launcher.agent.agent import Agent, Place
+from launcher.channel import lines as wire
 from launcher.core.errors import NotReady, Problem, Unavailable
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
-from launcher.mpi import reach, wire
+from launcher.mpi import reach
 from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
 from launcher.planning.settings import apply_settings

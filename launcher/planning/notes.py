@@ -7,8 +7,8 @@ from launcher.core.model import Agent, Fact
 from launcher.engines.choice import MPIRUN, Choice
 from launcher.frameworks import table
 from launcher.frameworks.script import note_framework
+from launcher.identity.ledger import RULE, Ledger
 from launcher.options.flags import find_unknown
-from launcher.planning.ledger import RULE, Ledger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -193,7 +193,7 @@ def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
     allocation = case.allocation
     if allocation.scope is not Scope.NODE or (allocation.node_count or 1) < 2 or table.bears_losses(case):
         return None
-    from launcher.peers.plan import plan_peers
+    from launcher.planning.cluster import plan_peers
 
     used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
     return plan_peers(case.options, allocation, agent, case.environ, used)
@@ -214,7 +214,7 @@ def plan_preempted(
     says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
     if not (asked or says):
         return None
-    from launcher.preemption.plan import plan_preemption, refuse_fleet
+    from launcher.planning.preemption import plan_preemption, refuse_fleet
 
     found = plan_preemption(options, environ)
     if found is None or agent is None or agent.fleet is None:

@@ -7,6 +7,7 @@ import sys
 
 from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.model import Gpu, Layout
+from launcher.identity.master import DEFAULT_PORT
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import Vm
 from launcher.machine.clock import Clock
@@ -17,7 +18,6 @@ from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface, find_source
 from launcher.machine.packages import Package
-from launcher.planning.master import DEFAULT_PORT
 from launcher.planning.recorded_parts import DIGITS_LIMIT, mapping, read_cores, read_gpus, read_interface
 
 TYPE_CHECKING = False

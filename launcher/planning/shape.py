@@ -19,21 +19,21 @@ from launcher.frameworks.script import (
     names_workers,
     read_job_script,
 )
+from launcher.identity.allocation import decide
+from launcher.identity.contradictions import check_topology
+from launcher.identity.topology import plan_topology
 from launcher.machine import read_machine
 from launcher.options.flag_values import PROCESS_LIMIT
-from launcher.planning.allocation import decide
-from launcher.planning.contradictions import check_topology
 from launcher.planning.settings import PER_PROCESS
-from launcher.planning.topology import plan_topology
 from launcher.sources import Gathered, gather
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.identity.ledger import Ledger
     from launcher.machine.host import Host
     from launcher.options.options import Options
-    from launcher.planning.ledger import Ledger
 
 
 NAMED_NODES = ("standalone", "nnodes", "node_rank")
@@ -127,7 +127,7 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: 
         node_count=nodes.value if nodes and isinstance(nodes.value, int) else None,
     )
     if options.get("hosts") or options.get("hostfile") or leads:
-        from launcher.planning.hosts import read_listed, require_hosts
+        from launcher.identity.hosts import read_listed, require_hosts
 
         listed = read_listed(options, host, found.evidence, leads=leads)
         if listed is not None:

@@ -12,8 +12,8 @@ from datetime import datetime, timezone
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable, redact
+from launcher.planning.preemption import AWS, AZURE, GCP
 from launcher.preemption.answers import Answer, Unclear
-from launcher.preemption.plan import AWS, AZURE, GCP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Signs of several nodes or processes: variables that show them and do not say which one this is.
 
-One table. A sign counts where no source knows this node or process (`launcher.planning.allocation`): then the
+One table. A sign counts where no source knows this node or process (`launcher.identity.allocation`): then the
 launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are no nodes, and the
 elements of a job array are jobs of their own: neither is a sign.
 

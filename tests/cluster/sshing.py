@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from launcher.cli.keygen import make_keys
 from launcher.rehearse.cluster import Cluster, Node
 from launcher.ssh.client import write_client
-from launcher.ssh.command import make_keys
 from launcher.ssh.keys import Keys
 from tests.process.starting import clean_environ
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.mpi import session, wire
+from launcher.channel import lines as wire
+from launcher.mpi import session
 from launcher.mpi.session_folder import find_session
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces

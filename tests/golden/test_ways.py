@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from launcher.cli.api import choose_one
 from launcher.command.line import plan_argv
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
@@ -21,7 +22,6 @@ from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
 from launcher.machine.host import Host
 from launcher.options.options import PET_PREFIX, Options, read_options
-from launcher.planning.api import choose_one
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import apply_settings, render_environ

@@ -9,11 +9,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.peers.doors import listen
-from launcher.peers.hub import Hub
-from launcher.peers.keys import make_key
-from launcher.peers.settings import Shape
-from launcher.peers.wire import Calling, Garbled, Sealed
+from launcher.channel.acceptor import listen
+from launcher.channel.frames import Calling, Garbled, Sealed
+from launcher.channel.keys import make_key
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.settings import Shape
 from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"
@@ -43,7 +43,7 @@ class LiveHub:
         self.port = listener.getsockname()[1]
         self.loop = Loop(self.said.append)
         shape = Shape(0, count, count, ADDRESS, (self.port,), lost_after_s=3600.0, grace_s=1.0)
-        self.hub = Hub(
+        self.hub = Coordinator(
             listener,
             KEY,
             shape,

@@ -21,10 +21,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.peers.doors import DOORS_MAX
-from launcher.peers.preemption import KIND, subscribe
-from launcher.peers.strangers import NAMED_MAX
-from launcher.peers.wire import FRAME_LIMIT_BYTES, HELLO, Calling
+from launcher.channel.acceptor import PENDING_MAX
+from launcher.channel.frames import FRAME_LIMIT_BYTES, HELLO, Calling
+from launcher.channel.turned_away import NAMED_MAX
+from launcher.cluster.preemption import KIND, subscribe
 from launcher.preemption.events import ANNOUNCED
 from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_hello
 from tests.process.looking import wait_for
@@ -220,7 +220,7 @@ def test_one_who_is_gone_before_the_welcome_is_no_node() -> None:
 def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: LiveHub) -> None:
     """None keeps another out for longer than it may be slow itself."""
     before = hub.hub.doors.strangers.total
-    silent = [call(hub.port) for _ in range(DOORS_MAX + 50)]
+    silent = [call(hub.port) for _ in range(PENDING_MAX + 50)]
     slow = [call(hub.port) for _ in range(20)]
     until = time.monotonic() + 2.0
     for byte in HELLO:
@@ -235,7 +235,7 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
     late = Caller(hub.port)  # who has the key gets in
     late.drain()
     wait_for(lambda: len(hub.hub.doors) == 0, "all have been turned away")
-    assert hub.hub.doors.strangers.total - before >= DOORS_MAX
+    assert hub.hub.doors.strangers.total - before >= PENDING_MAX
     assert len(hub.hub.doors.strangers.counts) <= NAMED_MAX
     assert any("turned away 127.0.0.1: sends what is no message: a frame of " in line for line in hub.said)
     for caller in (*silent, *slow):
@@ -244,8 +244,8 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
 
 def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None:
     """Twice as many as there are places, silent, and back as soon as they are turned away."""
-    with live_hub(2) as live, crowd(live.port, 2 * DOORS_MAX):
-        wait_for(lambda: len(live.hub.doors) >= DOORS_MAX, "all places are taken", deadline_s=WAIT_S)
+    with live_hub(2) as live, crowd(live.port, 2 * PENDING_MAX):
+        wait_for(lambda: len(live.hub.doors) >= PENDING_MAX, "all places are taken", deadline_s=WAIT_S)
         caller = Caller(live.port)
         caller.say(make_hello(1, 2))
         assert caller.hear("start")

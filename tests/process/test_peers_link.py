@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from launcher.peers import link as calling
-from launcher.peers import reach
-from launcher.peers.link import Link
-from launcher.peers.settings import Shape
+from launcher.cluster import client as calling
+from launcher.cluster import reach
+from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.settings import Shape
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
 
@@ -46,7 +46,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
     loop = Loop(said.append)
     with live_hub(2) as hub:
         shape = Shape(1, 2, 2, "node0", (hub.port,))
-        link = Link(KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None)
+        link = CoordinatorClient(KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None)
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
         assert link.is_connected

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from launcher.mpi import session, wire
+from launcher.channel import lines as wire
+from launcher.mpi import session
 
 WAIT_S = 10.0
 

@@ -26,9 +26,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def causes_in_code() -> Iterator[tuple[str, str]]:
     """Yield (code, retry) of every cause that is named in the code by a constant."""
-    for path in sorted(
-        path for folder in ("run", "mpi", "peers", "preemption") for path in (CODE / folder).glob("*.py")
-    ):
+    for path in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
                 first = next(iter(node.args), None)

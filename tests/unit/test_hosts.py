@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import EnvironmentUntrusted, UsageError
+from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
 from launcher.options.options import read_options
-from launcher.planning.hosts import read_hostfile
 from launcher.planning.plan import plan_job
 
 

@@ -14,24 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from launcher.core.errors import NotReady, UsageError
-from launcher.core.model import Allocation, Scope
-from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
-from launcher.machine.host import Host
-from launcher.options.flags import FRAMEWORKS
-from launcher.options.options import read_options
-from launcher.peers import verdict as on_its_way
-from launcher.peers.facts import read_facts
-from launcher.peers.hello import TEXTS_KEPT, read_hello
-from launcher.peers.keys import make_key, name_job, read_token
-from launcher.peers.link import answer_s
-from launcher.peers.offset import Offset, better, measure
-from launcher.peers.plan import plan_peers
-from launcher.peers.policy import RULES, compare, render_table
-from launcher.peers.refusals import describe_missing, node_0_missing, nodes_missing
-from launcher.peers.start import find_address
-from launcher.peers.strangers import NAMED_MAX, Strangers
-from launcher.peers.wire import (
+from launcher.channel.frames import (
     CALL_BYTES,
     FRAME_LIMIT_BYTES,
     HELLO,
@@ -42,6 +25,24 @@ from launcher.peers.wire import (
     Intruder,
     Sealed,
 )
+from launcher.channel.keys import make_key, name_job, read_token
+from launcher.channel.turned_away import NAMED_MAX, TurnedAway
+from launcher.cluster.client import answer_s
+from launcher.cluster.consistency import RULES, compare, render_table
+from launcher.cluster.facts import read_facts
+from launcher.cluster.hello import TEXTS_KEPT, read_hello
+from launcher.cluster.offset import Offset, better, measure
+from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
+from launcher.cluster.start import find_address
+from launcher.cluster.verdict import read_own
+from launcher.core.errors import NotReady, UsageError
+from launcher.core.model import Allocation, Scope
+from launcher.failure import transfer
+from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
+from launcher.machine.host import Host
+from launcher.options.flags import FRAMEWORKS
+from launcher.options.options import read_options
+from launcher.planning.cluster import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.process.descendants import find_children
@@ -385,17 +386,17 @@ def test_a_node_that_has_ended_cannot_be_lost() -> None:
 def test_a_verdict_arrives_as_it_was_sent() -> None:
     """With how the other processes of its node ended."""
     verdict = judge(dead(2, 1, stderr=OOM_WORDS), others=[dead(3, -15)], causes=[OOM])
-    record = json.loads(json.dumps(on_its_way.render(verdict)))
-    assert on_its_way.parse(record) == verdict
+    record = json.loads(json.dumps(transfer.render(verdict)))
+    assert transfer.parse(record) == verdict
 
 
 def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
     """Lines of its end are kept."""
     noise = "".join(f"{index:06d} {chr(0x1F600) * 300}\n" for index in range(200))
     verdict = judge(dead(2, 1, stderr=noise), others=[dead(rank, -15) for rank in range(3, 500)])
-    record = on_its_way.render(verdict)
-    assert len(json.dumps(record)) <= on_its_way.ROOM_BYTES
-    parsed = on_its_way.parse(json.loads(json.dumps(record)))
+    record = transfer.render(verdict)
+    assert len(json.dumps(record)) <= transfer.ROOM_BYTES
+    parsed = transfer.parse(json.loads(json.dumps(record)))
     assert parsed is not None and parsed.first == verdict.first
     assert parsed.stderr[-1].startswith("000199")
 
@@ -403,9 +404,9 @@ def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
 @given(JSON | st.dictionaries(st.sampled_from(["first", "causes", "others", "stderr", "ended_ns"]), JSON))
 def test_no_record_does_more_than_be_no_verdict(record: object) -> None:
     """What comes from a node is looked at before it is shown."""
-    assert on_its_way.parse(record) is None
+    assert transfer.parse(record) is None
     if isinstance(record, dict):
-        assert on_its_way.read_own(record, None, 0) is None
+        assert read_own(record, None, 0) is None
 
 
 # --- keys
@@ -508,7 +509,7 @@ def test_where_torchrun_gives_out_the_ranks_it_decides() -> None:
 def test_strangers_are_named_once_and_counted_in_bounded_memory() -> None:
     """A flood fills no log."""
     said: list[str] = []
-    strangers = Strangers(said.append)
+    strangers = TurnedAway(said.append)
     for index in range(1000):
         strangers.note(f"10.0.0.{index % 100}", "noise\x1b")
     assert len(said) == len(strangers.counts) == NAMED_MAX

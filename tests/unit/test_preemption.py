@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.cluster.preemption import hear_note
+from launcher.cluster.settings import Shape
 from launcher.core.model import Preemption, Supervision
 from launcher.machine.azure_vm import CONTEXT
 from launcher.options.options import read_options
-from launcher.peers.preemption import hear_note
-from launcher.peers.settings import Shape
 from launcher.planning import parts
+from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer
 from launcher.preemption.events import ANNOUNCED, WITHDRAWN
-from launcher.preemption.plan import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.response import Response, plan_grace
 from launcher.preemption.services import Aws, Azure, Gcp, Notice, Service, make_service, parse_time
 from launcher.sources.launched import MARKER

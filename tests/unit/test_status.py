@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.channel.frames import FRAME_LIMIT_BYTES
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.processes import Seen, Table, parse_stat
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import make_view, render_json, render_text, with_cpu
 from launcher.options.options import read_options
-from launcher.peers.hub import Hub
-from launcher.peers.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
-from launcher.peers.wire import FRAME_LIMIT_BYTES
 from launcher.planning.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
 
@@ -298,7 +298,7 @@ def test_a_node_that_asks_all_the_time_is_refused() -> None:
 def test_a_hub_has_what_is_asked_of_it() -> None:
     """The stand-in above has the hub's own names."""
     names = ("tell", "why_silent", "is_there", "is_behind")
-    assert [name for name in names if not callable(getattr(Hub, name, None))] == []
+    assert [name for name in names if not callable(getattr(Coordinator, name, None))] == []
 
 
 # --- planning

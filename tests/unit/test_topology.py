@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from launcher.core.model import Allocation, Machine, Place, Plan, Process, Scope, Topology
 from launcher.core.model import Mode as RunMode
-from launcher.planning.topology import plan_topology
+from launcher.identity.topology import plan_topology
 from tests.unit.platforms_model import deterministic
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 
-from launcher.peers.wire import Garbled, Sealed
+from launcher.channel.frames import Garbled, Sealed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

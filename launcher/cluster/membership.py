@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.peers.wire import number
+from launcher.channel.frames import number
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.peers.connection import Connection
+    from launcher.channel.connection import Connection
 
     Message = dict[str, object]
 
@@ -71,7 +71,7 @@ class Member:
             self.closed += slept_s
 
 
-class Roster:
+class Membership:
     """All nodes that have come.
 
     Attributes:

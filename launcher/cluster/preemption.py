@@ -6,10 +6,10 @@ time travels as a failure of its own kind, which stops the job as others do.
 
 from __future__ import annotations
 
+from launcher.channel.frames import Garbled, number, text, words
+from launcher.cluster.coordinator import Coordinator
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.failure.arbiter import PREEMPTED
-from launcher.peers.hub import Hub
-from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 
 TYPE_CHECKING = False
@@ -25,12 +25,12 @@ LEFT_LIMIT_MS = 366 * 86_400_000
 def subscribe(node: ClusterNode) -> None:
     """Hear of it from other nodes; on node 0, pass it on to all."""
     channel = node.channel
-    if isinstance(channel, Hub):
+    if isinstance(channel, Coordinator):
         channel.subscribers[KIND] = lambda rank, body: pass_on(channel, rank, body)
     node.subscribers[KIND] = lambda body: hear_note(node, body)
 
 
-def pass_on(hub: Hub, rank: int, body: object) -> None:
+def pass_on(hub: Coordinator, rank: int, body: object) -> None:
     """Tell all nodes what one announces, or withdraws: known names, short values."""
     event = body if isinstance(body, dict) else {}
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from launcher.peers.reach import knock
+from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.peers.settings import Shape
+    from launcher.cluster.settings import Shape
 
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
 SILENT = "no answer"

@@ -18,8 +18,8 @@ import json
 import os
 import struct
 
+from launcher.channel.lines import Garbled, number, parse, text
 from launcher.core.redact import printable, redact
-from launcher.mpi.wire import Garbled, number, parse, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
+from launcher.channel.frames import OTHER_KEY
 from launcher.core.errors import Problem
-from launcher.peers.wire import OTHER_KEY
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.peers.policy import Disagreement
+    from launcher.cluster.consistency import Disagreement
 
 ROLL_CALL = "roll call of the nodes"
 OR_ELSE = (

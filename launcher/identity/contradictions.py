@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Topology, Trust
-from launcher.planning.ledger import DEFAULTS, IDENTITY, Ledger, is_typed
+from launcher.identity.ledger import DEFAULTS, IDENTITY, Ledger, is_typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

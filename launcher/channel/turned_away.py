@@ -14,7 +14,7 @@ NAMED_MAX = 20
 """Pairs of address and reason that are remembered; more of them are only counted."""
 
 
-class Strangers:
+class TurnedAway:
     """Who has come and was turned away, and why."""
 
     def __init__(self, say: Callable[[str], None]) -> None:

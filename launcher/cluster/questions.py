@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 
+from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.coordinator import Coordinator
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
-from launcher.peers.hub import Hub
-from launcher.peers.link import Link
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Rounds:
         due: When `fire` has something to do.
     """
 
-    def __init__(self, hub: Hub, node_count: int) -> None:
+    def __init__(self, hub: Coordinator, node_count: int) -> None:
         self.due: float | None = None
         self._hub, self._node_count = hub, node_count
         self._rounds: dict[int, Round] = {}
@@ -156,7 +156,7 @@ class Questions:
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
         channel = node.channel
-        self._rounds = Rounds(channel, node.shape.node_count) if isinstance(channel, Hub) else None
+        self._rounds = Rounds(channel, node.shape.node_count) if isinstance(channel, Coordinator) else None
         node.subscribers[QUESTION] = self._on_question
         node.subscribers[ANSWER] = self._on_answer
 
@@ -174,7 +174,7 @@ class Questions:
         """
         self._last += 1
         channel = self._node.channel
-        if isinstance(channel, Link) and not channel.is_connected:
+        if isinstance(channel, CoordinatorClient) and not channel.is_connected:
             self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
             return self._last
         nodes = self._node.shape.node_count

@@ -6,7 +6,7 @@ from launcher.core.frozen import frozen
 
 BEAT_S = 2.0
 """How often a node says that it is there."""
-HUB_BEAT_S = 4.0
+COORDINATOR_BEAT_S = 4.0
 """How often node 0 does, to each."""
 SAY_EVERY_S = 15.0
 

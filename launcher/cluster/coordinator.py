@@ -1,27 +1,27 @@
 """Node 0's end of the channel: who comes in, what each says, and who is silent.
 
-Whatever arrives has passed the handshake (`launcher.peers.doors`), and is still not believed to be right.
-Whether the job starts is decided by `launcher.peers.roll`, how it ends by `launcher.peers.ending`.
+What arrives has passed the handshake (`launcher.channel.acceptor`), and is still not believed to be right.
+Whether the job starts is decided by `launcher.cluster.rendezvous`, how it ends by `launcher.cluster.ending`.
 """
 
 from __future__ import annotations
 
 import time
 
-from launcher.peers.doors import Doors
-from launcher.peers.ending import Ending, read_failure
-from launcher.peers.hello import compare_clocks, read_hello, read_identity
-from launcher.peers.roll import RollCall, Seen
-from launcher.peers.roster import Member, Roster
-from launcher.peers.settings import HUB_BEAT_S, Shape
-from launcher.peers.wire import Garbled, number, text, words
+from launcher.channel.acceptor import Acceptor
+from launcher.channel.frames import Garbled, number, text, words
+from launcher.cluster.ending import Ending, read_failure
+from launcher.cluster.hello import compare_clocks, read_hello, read_identity
+from launcher.cluster.membership import Member, Membership
+from launcher.cluster.rendezvous import Rendezvous, Seen
+from launcher.cluster.settings import COORDINATOR_BEAT_S, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
 
-    from launcher.peers.connection import Connection
+    from launcher.channel.connection import Connection
     from launcher.process.loop import Loop
 
 Message = dict[str, object]
@@ -32,7 +32,7 @@ LATE_S = 1.0
 NAME_LENGTH = 16
 
 
-class Hub:
+class Coordinator:
     """The channel on node 0.
 
     Attributes:
@@ -70,16 +70,16 @@ class Hub:
         """
         now = time.monotonic()
         self.subscribers: dict[str, Callable[[int, object], None]] = {}
-        self.doors = doors = Doors(listener, key, loop, say, self._admit)
+        self.doors = doors = Acceptor(listener, key, loop, say, self._admit)
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         self._texts: dict[str, str] = {}
         own = {**read_hello({**hello, "is": "hello"}, self._texts), "clock_ahead_s": 0.0}
-        self.roster = Roster(shape.node_count, Member(own, shape.address, None, now))
+        self.roster = Membership(shape.node_count, Member(own, shape.address, None, now))
         seen = Seen(agree, find_reasons, doors.strangers.reasons, lambda: doors.has_heard)
-        self.roll = RollCall(shape, self.roster, seen, say, self._tell_all)
+        self.roll = Rendezvous(shape, self.roster, seen, say, self._tell_all)
         self.ending = Ending(shape, self.roster, self._tell_all, lambda: self.has_started)
         self._tick_at: float | None = now + TICK_S
-        self._beat_at = now + HUB_BEAT_S
+        self._beat_at = now + COORDINATOR_BEAT_S
 
     @property
     def members(self) -> dict[int, Member]:
@@ -271,7 +271,7 @@ class Hub:
         self.doors.look(now)
         self._find_lost(now)
         if now >= self._beat_at:
-            self._beat_at = now + HUB_BEAT_S
+            self._beat_at = now + COORDINATOR_BEAT_S
             self.roster.send_all({"is": "beat"})
         self.roll.fire(now)
         self._tick_at = now + TICK_S

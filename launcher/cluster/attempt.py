@@ -7,8 +7,8 @@ import socket
 import time
 from errno import EINPROGRESS
 
-from launcher.peers.obstacle import MUTE, SILENT
-from launcher.peers.wire import ANSWER_BYTES, REFUSAL, Calling, Intruder
+from launcher.channel.frames import ANSWER_BYTES, REFUSAL, Calling, Intruder
+from launcher.cluster.obstacle import MUTE, SILENT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import os
 
 from launcher.agent.agent import Agent, Place, widen_cpus
+from launcher.channel.acceptor import PENDING_MAX, listen
+from launcher.channel.keys import make_key, name_job, read_token
+from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.facts import read_facts
 from launcher.cluster.node import ClusterNode
+from launcher.cluster.reach import ANYWHERE, find_reasons, is_reachable
+from launcher.cluster.settings import Shape
 from launcher.core.environ import REHEARSED, is_loopback
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
 from launcher.machine.host import Host
-from launcher.peers.doors import DOORS_MAX, listen
-from launcher.peers.facts import read_facts
-from launcher.peers.hub import Hub
-from launcher.peers.keys import make_key, name_job, read_token
-from launcher.peers.link import Link
-from launcher.peers.reach import ANYWHERE, find_reasons, is_reachable
-from launcher.peers.settings import Shape
 from launcher.process.limits import raise_limit
 from launcher.process.ports import is_taken, port_taken
 
@@ -67,9 +67,9 @@ def run_together(
     key, has_token = find_key(plan, peers, environ)
     hello = make_hello(plan, shape, command, environ)
 
-    def make_channel(node: ClusterNode) -> Hub | Link:
+    def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if shape.node_rank != 0:
-            return Link(key, shape, hello, node.agent.loop, node.agent.say, node.deliver)
+            return CoordinatorClient(key, shape, hello, node.agent.loop, node.agent.say, node.deliver)
         return make_hub(plan, shape, hello, key, node, has_token=has_token)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
@@ -111,7 +111,7 @@ def make_hub(
     node: ClusterNode,
     *,
     has_token: bool,
-) -> Hub:
+) -> Coordinator:
     """Return node 0's end of the channel, and say where it listens.
 
     Args:
@@ -125,10 +125,10 @@ def make_hub(
     Raises:
         NotReady: There is no address or no free port to listen at.
     """
-    raise_limit(DOORS_MAX + shape.node_count)
+    raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(Host(), shape)
     node.agent.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
-    return Hub(
+    return Coordinator(
         listener,
         key,
         shape,

@@ -1,7 +1,7 @@
 """Who comes to node 0: let in with the key and a hello, else turned away, counted and named.
 
 Whoever has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There are never
-more than `DOORS_MAX` of them.
+more than `PENDING_MAX` of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import socket
 import time
 from errno import ECONNABORTED, EMFILE, ENFILE
 
-from launcher.peers.connection import Connection
-from launcher.peers.strangers import Strangers
-from launcher.peers.wire import Answering, Intruder
+from launcher.channel.connection import Connection
+from launcher.channel.frames import Answering, Intruder
+from launcher.channel.turned_away import TurnedAway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 Message = dict[str, object]
 
-DOORS_MAX = 256
+PENDING_MAX = 256
 """Connections that have not said hello yet. More wait in the kernel, or take the place of who is slow."""
 SLOW_S = 1.0
 """Who takes longer than this to say hello yields to others when there are too many."""
@@ -45,7 +45,7 @@ class Door:
         self.connection: Connection | None = None
 
 
-class Doors:
+class Acceptor:
     """The listening socket, and those who have come and not said who they are.
 
     Attributes:
@@ -71,7 +71,7 @@ class Doors:
             admit: Takes a connection, the address it came from, and the first message that it has sent; a
                 `Garbled` from it turns the connection away.
         """
-        self.strangers = Strangers(say)
+        self.strangers = TurnedAway(say)
         self.has_heard = False
         self._listener, self._key, self._loop, self._admit = listener, key, loop, admit
         self._doors: dict[int, Door] = {}
@@ -84,7 +84,7 @@ class Doors:
 
     def _on_accept(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
-            if len(self._doors) >= DOORS_MAX and not self._make_room():
+            if len(self._doors) >= PENDING_MAX and not self._make_room():
                 self._pause()
                 return
             try:
@@ -122,7 +122,7 @@ class Doors:
             self._loop.remove(self._listener.fileno())
 
     def _resume(self) -> None:
-        has_room = len(self._doors) < DOORS_MAX or self._find_slow() is not None
+        has_room = len(self._doors) < PENDING_MAX or self._find_slow() is not None
         if not self._is_listening and has_room:
             self._is_listening = True
             self._loop.add(self._listener.fileno(), self._on_accept)

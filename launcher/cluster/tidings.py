@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 
+from launcher.channel.frames import text
+from launcher.cluster.ending import LOST_FIX
+from launcher.cluster.verdict import First, read_own
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.core.messages import render
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
+from launcher.failure import transfer
 from launcher.failure.arbiter import LOST, Event
 from launcher.failure.model import Cause, Verdict
-from launcher.peers import verdict as on_its_way
-from launcher.peers.ending import LOST_FIX
-from launcher.peers.wire import text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.peers.settings import Shape
+    from launcher.cluster.settings import Shape
     from launcher.process.spawn import Process
 
 Message = dict[str, object]
@@ -62,14 +64,8 @@ def lose_hub(shape: Shape) -> tuple[str, Message]:
     what = f"node 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
     cause = Cause("node-lost", what, LOST_FIX, retryable=True)
     event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
-    first = {
-        **vars(event),
-        "cause": vars(cause),
-        "host": shape.address,
-        "ago_ns": int(shape.lost_after_s * 1e9),
-        "wall_ns": time.time_ns(),
-    }
-    return what, {"is": "over", "status": EXIT_NOT_READY, "first": first}
+    first = First(event, shape.address, int(shape.lost_after_s * 1e9), time.time_ns())
+    return what, {"is": "over", "status": EXIT_NOT_READY, "first": render(first)}
 
 
 def read_refusal(message: Message) -> tuple[list[str], LauncherError]:
@@ -98,9 +94,9 @@ def read_verdict(over: Message, own: Verdict | None, shape: Shape, started_ns: i
         started_ns: When our processes were started, nanoseconds since 1970.
     """
     first = over.get("first")
-    verdict = on_its_way.parse(over.get("record"))
+    verdict = transfer.parse(over.get("record"))
     if verdict is None and isinstance(first, dict):
-        verdict = on_its_way.read_own(first, shape.world_size, started_ns)
+        verdict = read_own(first, shape.world_size, started_ns)
     if verdict is None and over.get("status"):
         verdict = own
     return verdict

@@ -8,13 +8,13 @@ from __future__ import annotations
 from launcher.core.environ import is_loopback
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
-from launcher.planning.contradictions import check_below, check_hosts, check_process
-from launcher.planning.inherited import sift_node, sift_sizes
-from launcher.planning.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger
-from launcher.planning.master import DEFAULT_PORT, is_all_here, settle_master
-from launcher.planning.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
-from launcher.planning.scope import add_local_size, decide_scope, settle_processes
-from launcher.planning.topology import find_node
+from launcher.identity.contradictions import check_below, check_hosts, check_process
+from launcher.identity.inherited import sift_node, sift_sizes
+from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger
+from launcher.identity.master import DEFAULT_PORT, is_all_here, settle_master
+from launcher.identity.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
+from launcher.identity.scope import add_local_size, decide_scope, settle_processes
+from launcher.identity.topology import find_node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,14 +7,14 @@ import time
 from errno import ECONNREFUSED
 from os import strerror
 
+from launcher.channel.connection import Connection
+from launcher.channel.frames import Calling, number, text
+from launcher.cluster.attempt import Attempt, Outcome
+from launcher.cluster.obstacle import NOT_YET, Obstacle
+from launcher.cluster.offset import Offset, better, measure
+from launcher.cluster.reach import resolve
+from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
 from launcher.core.redact import printable
-from launcher.peers.attempt import Attempt, Outcome
-from launcher.peers.connection import Connection
-from launcher.peers.obstacle import NOT_YET, Obstacle
-from launcher.peers.offset import Offset, better, measure
-from launcher.peers.reach import resolve
-from launcher.peers.settings import BEAT_S, SAY_EVERY_S, Shape
-from launcher.peers.wire import Calling, number, text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ SLACK_S = 5.0
 """Node 0 gives up first, and tells who is missing."""
 
 
-class Link:
+class CoordinatorClient:
     """The channel on a node that is not the first.
 
     Attributes:

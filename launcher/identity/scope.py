@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from launcher.core.errors import HardwareMissing, Problem
 from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
-from launcher.planning.ledger import RULE, STARTED, Ledger
-from launcher.planning.topology import find_node
+from launcher.identity.ledger import RULE, STARTED, Ledger
+from launcher.identity.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
 """A framework in which one process computes on all GPUs of its node."""

@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.planning.ledger import Ledger
+    from launcher.identity.ledger import Ledger
 
 DEFAULT_PORT = 6105
 LOOPBACK = "127.0.0.1"

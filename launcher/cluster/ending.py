@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import time
 
+from launcher.channel.frames import Garbled, number, text, words
+from launcher.cluster.rendezvous import FAREWELL_S
+from launcher.cluster.verdict import First
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
+from launcher.core.messages import render
 from launcher.core.redact import printable
+from launcher.failure import transfer
 from launcher.failure.arbiter import (
     LOST,
     PREEMPTED,
@@ -20,17 +25,14 @@ from launcher.failure.arbiter import (
 )
 from launcher.failure.model import Cause
 from launcher.failure.reason import NEVER_MET_FIX
-from launcher.peers import verdict as on_its_way
-from launcher.peers.roll import FAREWELL_S
-from launcher.peers.wire import Garbled, number, text, words
 from launcher.preemption.events import FIX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from launcher.peers.roster import Member, Roster
-    from launcher.peers.settings import Shape
+    from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.settings import Shape
 
     Message = dict[str, object]
 
@@ -67,7 +69,7 @@ class Ending:
     def __init__(
         self,
         shape: Shape,
-        roster: Roster,
+        roster: Membership,
         tell_all: Callable[[Message], None],
         has_started: Callable[[], bool],
     ) -> None:
@@ -135,20 +137,14 @@ class Ending:
         if first is None:
             return over
         member = self._roster.members.get(first.node)
-        facts = {
-            **vars(first),
-            "cause": None if first.cause is None else vars(first.cause),
-            "facts": None if first.facts is None else dict(first.facts),
-            "host": "" if member is None else member.host,
-            "ago_ns": time.monotonic_ns() - first.at_ns,
-            "wall_ns": time.time_ns(),
-        }
-        return {**over, "first": facts, "record": self._find_record(first)}
+        host = "" if member is None else member.host
+        told = First(first, host, time.monotonic_ns() - first.at_ns, time.time_ns())
+        return {**over, "first": render(told), "record": self._find_record(first)}
 
     def _find_record(self, first: Event) -> Message | None:
         """Return what its node has said of a failure, read and written again: it is to fit into a frame."""
-        told = on_its_way.parse(self.court.records.get(first.node)) if first.kind == RANK else None
-        return None if told is None else on_its_way.render(told)
+        told = transfer.parse(self.court.records.get(first.node)) if first.kind == RANK else None
+        return None if told is None else transfer.render(told)
 
 
 def read_failure(member: Member, message: Message) -> tuple[Event, Message]:

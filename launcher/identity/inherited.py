@@ -8,8 +8,8 @@ job whose nodes all run as many processes as this one, few places are left for a
 from __future__ import annotations
 
 from launcher.core.model import Fact, Trust
-from launcher.planning.ledger import Ledger, is_typed
-from launcher.planning.topology import find_node
+from launcher.identity.ledger import Ledger, is_typed
+from launcher.identity.topology import find_node
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

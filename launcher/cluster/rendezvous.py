@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import time
 
+from launcher.cluster import refusals
+from launcher.cluster.consistency import compare, name_nodes, render_table
+from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.redact import printable, redact
-from launcher.peers import refusals
-from launcher.peers.policy import compare, name_nodes, render_table
-from launcher.peers.settings import SAY_EVERY_S
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from launcher.cluster.consistency import Disagreement
+    from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.settings import Shape
     from launcher.core.errors import Problem
-    from launcher.peers.policy import Disagreement
-    from launcher.peers.roster import Member, Roster
-    from launcher.peers.settings import Shape
 
     Message = dict[str, object]
 
@@ -52,7 +52,7 @@ class Seen:
         self.turned_away, self.has_heard = turned_away, has_heard
 
 
-class RollCall:
+class Rendezvous:
     """Waits for all nodes, compares them, and starts the job or refuses to.
 
     Attributes:
@@ -64,7 +64,7 @@ class RollCall:
     def __init__(
         self,
         shape: Shape,
-        roster: Roster,
+        roster: Membership,
         seen: Seen,
         say: Callable[[str], None],
         tell_all: Callable[[Message], None],

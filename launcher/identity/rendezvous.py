@@ -10,8 +10,8 @@ from launcher.core.model import Fact, Lost, Trust
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.identity.ledger import Ledger
     from launcher.options.options import Options
-    from launcher.planning.ledger import Ledger
 
 STATIC, C10D = "static", "c10d"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from launcher.channel.frames import Garbled, number, text
+from launcher.cluster.consistency import CLOCK_S
 from launcher.core.redact import printable, redact
-from launcher.peers.policy import CLOCK_S
-from launcher.peers.wire import Garbled, number, text
 
 TEXT_LENGTH = 200
 ITEMS_MAX = 64

@@ -1,0 +1,1 @@
+"""How launchers talk: frames that are sealed with the job's key, lines on a local socket, connections."""

@@ -1,0 +1,49 @@
+"""A verdict on its way to another launcher: as a JSON object that fits into a frame, and back.
+
+What arrives came from the network: every text is made safe once more, every number is a number.
+"""
+
+from __future__ import annotations
+
+import json
+
+from launcher.core.messages import Garbled
+from launcher.core.messages import parse as parse_message
+from launcher.core.messages import render as render_message
+from launcher.failure.model import Verdict
+
+ROOM_BYTES = 48 << 10
+"""Of a frame of 64 KiB; the rest is for what stands around a verdict."""
+STEPS = ((64, 400), (40, 300), (20, 200), (10, 150), (5, 100), (1, 40))
+"""How many items lists keep, and how many characters texts, until the whole fits."""
+LISTS_OF_TEXT = ("traceback", "stderr", "leftovers")
+
+
+def render(verdict: Verdict) -> dict[str, object]:
+    """Return a verdict as what JSON can hold in `ROOM_BYTES`."""
+    record = render_message(verdict)
+    for items, characters in STEPS:
+        record = {key: _shorten(key, value, items, characters) for key, value in record.items()}
+        if len(json.dumps(record)) <= ROOM_BYTES:
+            break
+    return record
+
+
+def parse(record: object) -> Verdict | None:
+    """Return the verdict that `render` has rendered; None if it is none."""
+    try:
+        return parse_message(Verdict, record)
+    except Garbled:
+        return None
+
+
+def _shorten(key: str, value: object, items: int, characters: int) -> object:
+    """Return a value with at most so many items (the last of what was written), each at most so long."""
+    if isinstance(value, str):
+        return value[:characters]
+    if isinstance(value, (list, tuple)):
+        kept = value[-items:] if key in LISTS_OF_TEXT else value[:items]
+        return [_shorten("", item, items, characters) for item in kept]
+    if isinstance(value, dict):
+        return {name: _shorten("", item, items, characters) for name, item in value.items()}
+    return value
