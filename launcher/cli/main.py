@@ -10,13 +10,14 @@ from launcher.cli import run as running
 from launcher.core.errors import Problem, UsageError
 from launcher.core.version import __version__
 from launcher.options.options import read_options
+from launcher.options.quick import ABOUT_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 DESCRIPTION = {
-    "run": running.ABOUT,
+    "run": ABOUT_RUN,
     "env": "print the variables that a process would get",
     "plan": "print every fact, where it came from, what lost and why, and the exact commands",
     "check": "say what would make a job fail, hang or crawl on this machine, and the fix",

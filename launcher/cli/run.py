@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     Checks = Callable[[], Sequence[str]]
 
-ABOUT = "start COMMAND with everything a distributed process must see"
-
 
 def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[str]) -> int:
     """Exec the command, or start one process per GPU and wait.
@@ -42,6 +40,8 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         hold()
     quick = read_quickly(argv, environ)
     if quick is None:
+        from launcher.options.parser import read_run
+
         typed, command, dry_run = read_run(argv, environ)
     else:
         (typed, command), dry_run = quick, False
@@ -59,28 +59,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         return _run_together(plan, plan.peers, typed, environ, command, met, checks)
     hold_ports(plan)
     return _carry_out(plan, environ, checks)
-
-
-def read_run(
-    argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
-    """Return typed flags, command, and whether this is a dry run, as argparse has them."""
-    from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
-
-    parser = make_parser("run", "[options] [--] COMMAND ...", ABOUT)
-    parser.add_argument(
-        "--dry-run",
-        action="store_true",
-        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
-        help="print the plan and stop [LAUNCHER_DRY_RUN]",
-    )
-    add_replay(parser, environ)
-    add_flags(parser)
-    add_command(parser)
-    words = parser.parse_args(argv)
-    if words.replay and not words.dry_run:
-        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
-    return vars(words), strip_dashes(words.command), words.dry_run
 
 
 def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:

@@ -215,9 +215,9 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
     Raises:
         LauncherError: There is no sense in the environment, or this rank cannot stand alone.
     """
-    from launcher.cli.run import read_run
     from launcher.machine.host import Host
     from launcher.options.options import read_options
+    from launcher.options.parser import read_run
     from launcher.planning.plan import plan_job
 
     typed, command, _ = read_run(words, told)

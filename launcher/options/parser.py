@@ -6,6 +6,7 @@ import argparse
 
 from launcher.core.errors import Problem, UsageError
 from launcher.options.flags import FLAGS, Flag
+from launcher.options.quick import ABOUT_RUN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,3 +86,23 @@ def add_command(parser: Parser) -> None:
 def strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
     """Drop the ``--`` that separates options from the command; argparse keeps it in a remainder."""
     return tuple(command[1:] if command and command[0] == "--" else command)
+
+
+def read_run(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return typed flags, command, and whether this is a dry run, of ``launcher run``."""
+    parser = make_parser("run", "[options] [--] COMMAND ...", ABOUT_RUN)
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
+        help="print the plan and stop [LAUNCHER_DRY_RUN]",
+    )
+    add_replay(parser, environ)
+    add_flags(parser)
+    add_command(parser)
+    words = parser.parse_args(argv)
+    if words.replay and not words.dry_run:
+        parser.error("--replay goes with --dry-run: a recorded machine runs nothing")
+    return vars(words), strip_dashes(words.command), words.dry_run

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Typed = dict[str, str | bool]
+ABOUT_RUN = "start COMMAND with everything a distributed process must see"
+"""What ``launcher run`` does, in all helps."""
+
 SLOWLY = ("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
 """Variables that are flags of the command, not of the table."""
 
