@@ -67,6 +67,12 @@ def test_every_module_has_a_row() -> None:
     assert missing == []
 
 
+def test_every_room_is_a_package() -> None:
+    """A folder without a file of its own is left out of what is installed."""
+    rooms = {path.parent for path in PACKAGE.rglob("*.py")}
+    assert [str(room) for room in sorted(rooms) if not (room / "__init__.py").is_file()] == []
+
+
 def test_every_name_of_the_table_is_a_module() -> None:
     """What has been moved or removed leaves the page."""
     packages = {package_of(name) for name in MODULES if "/" in name}

@@ -1,0 +1,1 @@
+"""Why a process ended, what failed first, and how that is told."""

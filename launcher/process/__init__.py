@@ -1,0 +1,1 @@
+"""Processes: started, watched, stopped, and what they leave behind."""
