@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 # A real Slurm runs on the tests' nodes, and its scontrol reads host lists beside our own reader. A tmux
 # window is where people start jobs, and close it. DeepSpeed's autotuner reaches nodes by pdsh.
 setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
-  tmux:tmux sshd:openssh-server ssh:openssh-client pdsh:pdsh
+  iptables:iptables tmux:tmux sshd:openssh-server ssh:openssh-client pdsh:pdsh
 setup_frameworks
 setup_stack
 setup_project

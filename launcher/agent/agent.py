@@ -360,7 +360,7 @@ class Agent:
             settling=self._settles,
         )
         end = Exit(bool(process.status), process.child.companion)
-        if end.failed and not state.stopping and state.ranks:
+        if end.failed and not state.stopping and (state.ranks or self.coordination.has_others):
             end = Exit(end.failed, end.companion, self._only_follows(process))
         return end, state
 

@@ -43,6 +43,7 @@ class Coordination:
     Attributes:
         agent: The agent; there from `attach` on.
         shares_terminal: A single process may be what the user types to.
+        has_others: Processes of the job run elsewhere, too.
         speaks: The agent says what it passes on, and where its logs are.
         guards: A watchdog ends the processes should the agent be killed.
         awaits_deadline: Processes are told where a deadline would be written, though none is planned here.
@@ -51,6 +52,7 @@ class Coordination:
 
     agent: Agent
     shares_terminal = True
+    has_others = False
     speaks = True
     guards = True
     awaits_deadline = False

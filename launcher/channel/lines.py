@@ -10,21 +10,19 @@ import json
 import socket
 import struct
 
+from launcher.core.messages import NUMBER_BITS, Garbled
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+__all__ = ["Garbled", "Lines", "number", "pack", "parse", "read_peer", "text"]
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
 WELCOME_LIMIT_BYTES = 1 << 26
 """What a rank is told first holds its variables: 2 MB at most, and JSON makes six times of some of them."""
 READ_BYTES = 1 << 16
-NUMBER_BITS = 63
-"""Nanoseconds since 1970 fit; what does not can be neither shown as a time nor as a process, nor be said."""
-
-
-class Garbled(ValueError):
-    """What came is no line of ours."""
 
 
 class Lines:

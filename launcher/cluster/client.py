@@ -8,13 +8,25 @@ from errno import ECONNREFUSED
 from os import strerror
 
 from launcher.channel.connection import Connection
-from launcher.channel.frames import Calling, number, text
+from launcher.channel.frames import Calling
 from launcher.cluster.attempt import Attempt, Outcome
+from launcher.cluster.messages import (
+    FROM_COORDINATOR,
+    Beat,
+    Busy,
+    Ended,
+    Failed,
+    Start,
+    Told,
+    Waiting,
+    Welcome,
+    pack,
+    unpack,
+)
 from launcher.cluster.obstacle import NOT_YET, Obstacle
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
-from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +47,7 @@ ATTEMPTS_SOON = 10
 LOOK_ROUND = 4
 """Every so many attempts, the further ports are tried as well."""
 LATE_S = 1.0
-REPEATED = ("failed", "told", "ended")
+REPEATED = (Failed, Told, Ended)
 KEPT_MAX = 16
 """Messages that are kept: a job that ends has a handful."""
 SLACK_S = 5.0
@@ -63,16 +75,27 @@ class CoordinatorClient:
         hello: Mapping[str, object],
         loop: Loop,
         say: Callable[[str], None],
-        deliver: Callable[[Message], None],
+        deliver: Callable[[object], None],
+        on_lost: Callable[[], None],
     ) -> None:
-        """Begin to call; nothing is sent before the first `fire`."""
+        """Begin to call; nothing is sent before the first `fire`.
+
+        Args:
+            key: Of the job.
+            shape: The job.
+            hello: What this node says of itself.
+            loop: Waits for the sockets.
+            say: Says something in the log of this node.
+            deliver: Takes what node 0 says.
+            on_lost: Called once, when node 0 was not heard for too long.
+        """
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
         self.obstacle = Obstacle(shape)
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
         self._key, self._shape, self._hello, self._loop = key, shape, hello, loop
-        self._say, self._deliver = say, deliver
+        self._say, self._deliver, self._on_lost = say, deliver, on_lost
         self._answer_s = answer_s(shape.node_count)
         self._addresses: tuple[str, ...] = ()
         self._port = 0  # index in shape.ports
@@ -87,7 +110,7 @@ class CoordinatorClient:
         self._say_at = now + SAY_EVERY_S
         self._give_up_at = now + shape.timeout_s + SLACK_S
         self._heard = now
-        self._kept: list[Message] = []
+        self._kept: list[object] = []
         self._is_closed = False
 
     # --- calling
@@ -152,44 +175,45 @@ class CoordinatorClient:
 
     # --- talking
 
-    def send(self, message: Message) -> None:
+    def send(self, message: object) -> None:
         """Tell node 0 something; what is about the end of the job is told again after each interruption."""
-        if message.get("is") in REPEATED and len(self._kept) < KEPT_MAX:
+        if isinstance(message, REPEATED) and len(self._kept) < KEPT_MAX:
             self._kept.append(message)
         if self.is_connected and self._connection is not None:
-            self._connection.send(message)
+            self._connection.send(pack(message))
 
-    def _on_message(self, message: Message) -> None:
+    @property
+    def has_told_all(self) -> bool:
+        """Whether node 0 has taken all that we had to say."""
+        return self.is_connected and self._connection is not None and not self._connection.has_unsent
+
+    def _on_message(self, packed: Message) -> None:
         """Node 0 has said something.
 
         Raises:
             Garbled: What it has said is no message.
         """
         self._heard = time.monotonic()
-        match message.get("is"):
-            case "beat":
+        match message := unpack(packed, FROM_COORDINATOR):
+            case Beat():
                 return
-            case "welcome":
+            case Welcome():
                 back_ns = time.monotonic_ns()
-                asked, heard, answered = (
-                    number(message, name) for name in ("asked_ns", "heard_ns", "answered_ns")
-                )
-                self.offset = better(self.offset, measure(asked, heard, answered, back_ns))
+                found = measure(message.asked_ns, message.heard_ns, message.answered_ns, back_ns)
+                self.offset = better(self.offset, found)
                 self.has_met = self.is_connected = True
                 self._attempts = 0
                 self.obstacle.reason = "it waits for other nodes"
                 for kept in self._kept:  # it may have got lost with the last connection; twice does no harm
                     if self._connection is not None:
-                        self._connection.send(kept)
-            case "waiting":
-                self.obstacle.reason = f"it waits for other nodes: {printable(text(message, 'what'))}"
-                self._say(f"node 0 is {printable(text(message, 'what'))}")
-            case "busy":
-                self._is_refused(printable(text(message, "why"))[:200])
-            case "start":
-                self.has_started = True
-                self._deliver(message)
+                        self._connection.send(pack(kept))
+            case Waiting():
+                self.obstacle.reason = f"it waits for other nodes: {message.what}"
+                self._say(f"node 0 is {message.what}")
+            case Busy():
+                self._is_refused(message.why)
             case _:
+                self.has_started = self.has_started or isinstance(message, Start)
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -219,17 +243,15 @@ class CoordinatorClient:
             self._on_closed("no welcome")
         if self.is_connected and now >= self._beat_at and self._connection is not None:
             self._beat_at = now + BEAT_S
-            self._connection.send({"is": "beat"})
-        if (
-            self.is_connected
-            and now - self._heard > self._shape.lost_after_s
-            and self._connection is not None
-        ):
+            self._connection.send(pack(Beat()))
+        is_silent = now - self._heard > self._shape.lost_after_s
+        if self.has_started and is_silent and not self.is_lost:
+            self.is_lost = True
+            self._on_lost()  # told before the connection is closed: the way there may still be open
+        if self.is_connected and is_silent and self._connection is not None:
             self._connection.close()
             self._on_closed("it has become silent")
-        if self.has_started:
-            self.is_lost = self.is_lost or now - self._heard > self._shape.lost_after_s
-        else:
+        if not self.has_started:
             self.is_late = now >= self._give_up_at
             if now >= self._say_at and not self.is_connected:
                 self._say_at = now + SAY_EVERY_S

@@ -1,7 +1,7 @@
 """Node 0's end of the channel: who comes in, what each says, and who is silent.
 
 What arrives has passed the handshake (`launcher.channel.acceptor`), and is still not believed to be right.
-Whether the job starts is decided by `launcher.cluster.rendezvous`, how it ends by `launcher.cluster.ending`.
+Whether the job starts is decided by `launcher.cluster.rendezvous`, how it ends by `launcher.cluster.outcome`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,23 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
-from launcher.channel.frames import Garbled, number, text, words
-from launcher.cluster.ending import Ending, read_failure
+from launcher.channel.frames import number
 from launcher.cluster.hello import compare_clocks, read_hello, read_identity
 from launcher.cluster.membership import Member, Membership
+from launcher.cluster.messages import (
+    FROM_NODE,
+    Beat,
+    Busy,
+    Bye,
+    Ended,
+    Failed,
+    Note,
+    Told,
+    Welcome,
+    pack,
+    unpack,
+)
+from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import COORDINATOR_BEAT_S, Shape
 
@@ -27,9 +40,10 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 TICK_S = 0.5
+SAME_S = 2.0
+"""Nodes that fall silent within this time have done so at once: a heartbeat, and a bit."""
 LATE_S = 1.0
 """A look that comes later than this was kept from its time: by a machine that stood still, or had no CPU."""
-NAME_LENGTH = 16
 
 
 class Coordinator:
@@ -51,7 +65,7 @@ class Coordinator:
         hello: Mapping[str, object],
         loop: Loop,
         say: Callable[[str], None],
-        deliver: Callable[[Message], None],
+        deliver: Callable[[object], None],
         agree: Callable[[], Message],
         find_reasons: Callable[[list[int]], dict[int, str]],
     ) -> None:
@@ -104,6 +118,10 @@ class Coordinator:
         asked_ns = number(message, "mono_ns")
         known = self.members.get(rank)
         is_back = known is not None and known.hello["session"] == session
+        if rank == 0 and is_back:
+            connection.send(pack(Busy("this very launcher")))  # by way of a service in front of us
+            connection.close()
+            return
         if self.has_started and not is_back:
             self._send_away(connection, address, rank)
             return
@@ -118,8 +136,7 @@ class Coordinator:
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
         )
-        answered = {"is": "welcome", "asked_ns": asked_ns, "heard_ns": heard_ns}
-        connection.send({**answered, "answered_ns": time.monotonic_ns()})
+        connection.send(pack(Welcome(asked_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
             return  # it has gone already, and calls again
         if known is not None and known is not member:
@@ -138,50 +155,50 @@ class Coordinator:
         else:
             why, with_whom = "calls when the job has begun", f"nodes 0 to {self._shape.node_count - 1}"
         self.doors.strangers.note(address, f"{why}: as node {rank}")
-        connection.send({"is": "busy", "why": f"a job that runs already, with {with_whom}"})
+        connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
     def _catch_up(self, connection: Connection) -> None:
         """Tell a node that has come, or come back, what it has missed."""
         for message in (self.roll.refusal, self.roll.start, self.ending.stop, self.ending.over):
             if message is not None:
-                connection.send(message)
+                connection.send(pack(message))
 
     # --- what nodes say
 
-    def hear_own(self, message: Message) -> None:
+    def hear_own(self, message: object) -> None:
         """Take a message of node 0 itself."""
         self._hear(self.members[0], message)
 
-    def _on_message(self, member: Member, message: Message) -> None:
+    def _on_message(self, member: Member, packed: Message) -> None:
         """Take a message of another node.
 
         Raises:
             Garbled: It is none.
         """
         member.heard = time.monotonic()
-        if message.get("is") != "beat":
-            self._hear(member, message)
+        if packed.get("is") != "beat":
+            self._hear(member, unpack(packed, FROM_NODE))
 
-    def _hear(self, member: Member, message: Message) -> None:
+    def _hear(self, member: Member, message: object) -> None:
         rank = member.rank
-        match message.get("is"):
-            case "failed":
-                self.ending.take(*read_failure(member, message))
-            case "told":
-                what = f"{member.name} was told {words(message, 'name', NAME_LENGTH)}"
-                self.ending.begin_stop(what, {"told": number(message, "number"), "by": rank})
-            case "ended":
-                self.ending.end(rank, number(message, "status"), message.get("record"))
-            case "bye":
+        match message:
+            case Failed():
+                self.ending.take(read_failure(member, message), message.left_ms)
+            case Told() if not self.has_started:
+                self.roll.refuse_by_signal(message.name, member)
+            case Told():
+                what = f"{member.name} was told {message.name}"
+                self.ending.begin_stop(what, rank, told=message.number)
+            case Ended():
+                self.ending.end(rank, message.status, message.record)
+            case Bye():
                 member.has_heard_end = True
                 member.hang_up()
-            case "note":
-                subscriber = self.subscribers.get(text(message, "kind"))
+            case Note():
+                subscriber = self.subscribers.get(message.kind)
                 if subscriber is not None:
-                    self._loop.guard(lambda: subscriber(rank, message.get("body")))
-            case _:
-                raise Garbled("a message of an unknown kind")
+                    self._loop.guard(lambda: subscriber(rank, message.body))
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -205,9 +222,9 @@ class Coordinator:
         return all(member.has_heard_end for member in others)
 
     def _is_lost(self, rank: int) -> bool:
-        return self.ending.court.is_lost(rank)
+        return self.ending.arbiter.is_lost(rank)
 
-    def _tell_all(self, message: Message) -> None:
+    def _tell_all(self, message: object) -> None:
         self.roster.send_all(message)
         self._deliver(message)
 
@@ -217,7 +234,7 @@ class Coordinator:
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        self._tell_all({"is": "note", "kind": kind, "body": body})
+        self._tell_all(Note(kind, body))
 
     def tell(self, rank: int, kind: str, body: object) -> bool:
         """Tell one node, which may be node 0, what `broadcast` tells all; False if it is not there.
@@ -225,7 +242,7 @@ class Coordinator:
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        message: Message = {"is": "note", "kind": kind, "body": body}
+        message = Note(kind, body)
         if rank == 0:
             self._deliver(message)
             return True
@@ -258,9 +275,9 @@ class Coordinator:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do."""
-        if self._tick_at is None or self.ending.settles_at is None:
+        if self._tick_at is None or self.ending.due is None:
             return self._tick_at
-        return min(self._tick_at, self.ending.settles_at)
+        return min(self._tick_at, self.ending.due)
 
     def fire(self, now: float) -> None:
         """Look after the time: who is late, who is silent, who wants to hear from us."""
@@ -272,7 +289,7 @@ class Coordinator:
         self._find_lost(now)
         if now >= self._beat_at:
             self._beat_at = now + COORDINATOR_BEAT_S
-            self.roster.send_all({"is": "beat"})
+            self.roster.send_all(Beat())
         self.roll.fire(now)
         self._tick_at = now + TICK_S
         self.ending.consider()
@@ -282,19 +299,24 @@ class Coordinator:
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
-        for rank, member in list(self.members.items()):
-            if rank == 0 or now - member.heard <= after:
-                continue
-            since = member.heard if member.closed is None else member.closed
-            if now - since <= after or rank in self.ending.court.ended or self._is_lost(rank):
+        others = [
+            member
+            for rank, member in self.members.items()
+            if rank and rank not in self.ending.arbiter.ended and not self._is_lost(rank)
+        ]
+        late = [member for member in others if _since(member) < now - after]
+        same = all(one.closed is None and _since(one) < now - after + SAME_S for one in others)
+        if self.has_started and len(late) > 1 and same:
+            self.ending.lose_all(others, max(map(_since, others)))
+            return
+        for member in late:
+            if self.has_started:
+                self.ending.lose(member, _since(member))
                 continue
             how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
-            if self.has_started:
-                self.ending.lose(member, how, since)
-                continue
             self._say(f"{member.name} has gone again: {how}")
             member.hang_up()
-            del self.members[rank]
+            del self.members[member.rank]
 
     def close(self) -> None:
         """Hang up on everybody."""
@@ -302,3 +324,8 @@ class Coordinator:
         for member in self.members.values():
             member.hang_up()
         self._tick_at = None
+
+
+def _since(member: Member) -> float:
+    """Return since when nothing can be heard of a node (monotonic seconds)."""
+    return member.heard if member.closed is None else max(member.closed, member.heard)

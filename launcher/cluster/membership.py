@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.channel.frames import number
+from launcher.cluster.messages import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,13 +88,14 @@ class Membership:
         """Return the ranks of the nodes that have not said hello."""
         return [rank for rank in range(self.node_count) if rank not in self.members]
 
-    def send_all(self, message: Message) -> None:
+    def send_all(self, message: object) -> None:
         """Tell all nodes but node 0 itself."""
+        packed = pack(message)
         for member in list(self.members.values()):
             if member.connection is not None:
-                member.connection.send(message)
+                member.connection.send(packed)
 
-    def send(self, rank: int, message: Message) -> bool:
+    def send(self, rank: int, message: object) -> bool:
         """Tell one of them; False if it is not there.
 
         Raises:
@@ -102,7 +104,7 @@ class Membership:
         member = self.members.get(rank)
         if member is None or member.connection is None:
             return False
-        member.connection.send(message)
+        member.connection.send(pack(message))
         return True
 
     def is_behind(self, rank: int) -> bool:

@@ -7,34 +7,49 @@ from collections.abc import Callable, Mapping, Sequence
 
 from launcher.agent.agent import find_programs
 from launcher.agent.coordination import Coordination
-from launcher.channel.frames import Garbled, number, text, words
-from launcher.cluster import preemption, tidings
+from launcher.cluster import preemption
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.messages import (
+    Bye,
+    Ended,
+    Failed,
+    News,
+    Note,
+    Over,
+    Refuse,
+    Start,
+    Stop,
+    Told,
+)
+from launcher.cluster.outcome import lose_coordinator, read_verdict
 from launcher.cluster.questions import Questions
-from launcher.cluster.refusals import node_0_missing
+from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import FAREWELL_S as COORDINATOR_FAREWELL_S
 from launcher.cluster.rendezvous import LATE_COMERS_S
-from launcher.cluster.tidings import lose_hub
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
-from launcher.failure import transfer
-from launcher.failure.arbiter import RANK, REFUSED, STALLED, UNMET, UNPROVEN
+from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS, Reason
+from launcher.failure.transfer import fit
 from launcher.preemption.events import DUE
 from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from launcher.cluster.settings import Shape
     from launcher.failure.model import Verdict
     from launcher.process.spawn import Child, Process
 
-Message = dict[str, object]
 MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
 WHAT_LENGTH = 800
 """Of what has happened on another node, with its name."""
+LAST_TRY_S = 5.0
+"""For a node that has given node 0 up, and would tell it so."""
 FAREWELL_S = 1.0
 """For our last word to be on its way."""
 PATIENCE_S = max(COORDINATOR_FAREWELL_S, LATE_COMERS_S) + FAREWELL_S
@@ -55,6 +70,7 @@ class ClusterNode(Coordination):
     """
 
     shares_terminal = False
+    has_others = True
     awaits_deadline = True
     channel: Coordinator | CoordinatorClient
 
@@ -63,6 +79,7 @@ class ClusterNode(Coordination):
         shape: Shape,
         make_channel: MakeChannel,
         make_children: Callable[[Mapping[str, object]], Sequence[Child]],
+        make_twin: Callable[[ClusterNode], CoordinatorClient | None] = lambda node: None,
     ) -> None:
         """Remember what is to be done.
 
@@ -70,15 +87,18 @@ class ClusterNode(Coordination):
             shape: The job.
             make_channel: Opens the channel.
             make_children: From what was agreed at the start to the processes of this node.
+            make_twin: On node 0, where the job's address of it is not ours: calls there, as another launcher
+                may believe to be node 0, too.
         """
         self.shape = shape
         self.has_begun = False
-        self.agreed: dict[str, object] | None = None
-        self.over: Message | None = None
+        self.agreed: Mapping[str, object] | None = None
+        self.over: Over | None = None
         self.subscribers: dict[str, Callable[[object], None]] = {}
         self._make_channel, self._make_children = make_channel, make_children
-        self._refusal: Message | None = None
-        self._stop: Message | None = None
+        self._make_twin = make_twin
+        self._refusal: Refuse | None = None
+        self._stop: Stop | None = None
         self._is_told = False
         self._has_failed = False
         self._still_to_come: int | None = None
@@ -96,24 +116,40 @@ class ClusterNode(Coordination):
         self.channel = self._make_channel(self)
         self.questions = Questions(self)
         preemption.subscribe(self)
-        loop.timers[:] = [self.channel]
+        twin = self._make_twin(self)
+        loop.timers[:] = [self.channel] if twin is None else [self.channel, twin]
         loop.guard(agent.observers.serve)
         if isinstance(self.channel, Coordinator):
             loop.guard(self.channel.roll.check)
-        while self.agreed is None and self._refusal is None and agent.forwarder.told is None:
-            loop.turn()
-            agent.group.reap()
-            if isinstance(self.channel, CoordinatorClient) and self.channel.is_late and self._refusal is None:
-                raise NotReady(node_0_missing(self.shape.timeout_s, self.channel.explain()))
-        told = agent.forwarder.told
-        if told is not None and isinstance(self.channel, Coordinator):
-            self.channel.roll.refuse_by_signal(name_signal(told))
+        try:
+            self._wait()
+        finally:
+            if twin is not None:
+                twin.close()
         if self._refusal is not None:
             self._leave_refused(self._refusal)
         if agent.forwarder.told is None:
             self._take_children()
 
-    def _leave_refused(self, refusal: Message) -> None:
+    def _wait(self) -> None:
+        """Wait for the start, a refusal, or until we are told to end.
+
+        Raises:
+            NotReady: Node 0 has not answered in time.
+        """
+        agent, channel = self.agent, self.channel
+        while self.agreed is None and self._refusal is None and agent.forwarder.told is None:
+            agent.loop.turn()
+            agent.group.reap()
+            if isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
+                raise NotReady(node_0_missing(self.shape.timeout_s, channel.explain()))
+
+    def on_twin(self, message: object) -> None:
+        """Another launcher that is node 0, too, refuses the job."""
+        if isinstance(message, Refuse) and isinstance(self.channel, Coordinator):
+            self.channel.roll.refuse_as(message)
+
+    def _leave_refused(self, refusal: Refuse) -> None:
         """Leave a job that does not start.
 
         Raises:
@@ -122,8 +158,8 @@ class ClusterNode(Coordination):
         if self.agent.forwarder.told is not None:
             self._say_good_bye()
             return
-        lines, error = tidings.read_refusal(refusal)
-        for line in lines:
+        error = read_refusal(refusal)
+        for line in refusal.lines:
             self.agent.say(line)
         channel = self.channel
         if isinstance(channel, Coordinator) and channel.roster.missing():
@@ -161,56 +197,43 @@ class ClusterNode(Coordination):
 
     # --- what node 0 says
 
-    def deliver(self, message: Message) -> None:
-        """Take what node 0 tells all nodes.
-
-        Raises:
-            Garbled: It is no message.
-        """
-        match message.get("is"):
-            case "start":
-                agreed = message.get("agreed")
-                if self.agreed is None:
-                    self.agreed = dict(agreed) if isinstance(agreed, dict) else {}
-            case "refuse":
+    def deliver(self, message: object) -> None:
+        """Take what node 0 tells all nodes."""
+        match message:
+            case Start():
+                self.agreed = message.agreed if self.agreed is None else self.agreed
+            case Refuse():
                 self._refusal = self._refusal or message
-            case "stop":
+            case Stop():
                 self._on_stop(message)
-            case "news":
-                if message.get("by") != self.shape.node_rank:
-                    self.agent.say(f"{words(message, 'what', WHAT_LENGTH)} (--keep-going: this node goes on)")
-            case "waiting":
-                pass  # node 0 has said so already
-            case "over":
+            case News() if message.by != self.shape.node_rank:
+                self.agent.say(f"{message.what} (--keep-going: this node goes on)")
+            case Over():
                 self.over = self.over or message
-            case "note":
-                subscriber = self.subscribers.get(text(message, "kind"))
+            case Note():
+                subscriber = self.subscribers.get(message.kind)
                 if subscriber is not None:
-                    self.agent.loop.guard(lambda: subscriber(message.get("body")))
-            case _:
-                raise Garbled("a message of an unknown kind")
+                    self.agent.loop.guard(lambda: subscriber(message.body))
 
-    def _on_stop(self, message: Message) -> None:
+    def _on_stop(self, stop: Stop) -> None:
         """The job ends, because of something on some node: our processes have no others to work with."""
         if self._stop is not None:
             return
-        what = words(message, "what", WHAT_LENGTH)
-        told = number(message, "told") if "told" in message else None
-        self._stop = message
-        is_ours = message.get("by") == self.shape.node_rank
-        if "left_ms" in message and not is_ours and self.has_begun:
-            left_s = preemption.read_left_s(message)
-            self.agent.observers.respond(DUE, what, left_s, number(message, "by"))
-        elif told is not None:
+        self._stop = stop
+        is_ours = stop.by == self.shape.node_rank
+        if stop.left_ms is not None and not is_ours and self.has_begun:
+            left_s = preemption.read_left_s(stop.left_ms)
+            self.agent.observers.respond(DUE, stop.what, left_s, stop.by)
+        elif stop.told is not None:
             if not is_ours:
-                self.agent.say(f"{what}: for all nodes")
+                self.agent.say(f"{stop.what}: for all nodes")
                 self._is_told = True
-                self._pass_on_for_job(told)
+                self._pass_on_for_job(stop.told)
         else:
             if not is_ours:
                 count = len(self.agent.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
-                self.agent.say(f"{what}{stopping}")
+                self.agent.say(f"{stop.what}{stopping}")
             if self.has_begun and not self.agent.is_ending:
                 self.agent.target.stop(signal.SIGTERM)
 
@@ -235,11 +258,11 @@ class ClusterNode(Coordination):
         """Node 0 is gone: no node is left to agree with."""
         if self.over is not None:
             return
-        what, self.over = lose_hub(self.shape)
+        what, self.over = lose_coordinator(self.shape)
         if self.shape.keep_going:
             self.agent.say(f"{what} (--keep-going: this node goes on)")
         else:
-            self._on_stop({"is": "stop", "what": what, "by": -1})
+            self._on_stop(Stop(what, -1))
 
     @property
     def _has_lost_coordinator(self) -> bool:
@@ -247,7 +270,7 @@ class ClusterNode(Coordination):
 
     # --- what this node tells
 
-    def tell(self, message: Message) -> None:
+    def tell(self, message: object) -> None:
         """Tell node 0 something, which may be we."""
         if isinstance(self.channel, Coordinator):
             self.channel.hear_own(message)
@@ -259,22 +282,31 @@ class ClusterNode(Coordination):
 
         `Coordinator.subscribers` has what hears it there; `Coordinator.broadcast` reaches all.
         """
-        self.tell({"is": "note", "kind": kind, "body": body})
+        self.tell(Note(kind, body))
 
-    def tell_event(self, kind: str, status: int, what: str, more: Message) -> None:
-        """Report what ends the job."""
+    def tell_event(self, kind: str, status: int, what: str, **more: Any) -> None:
+        """Report what ends the job; ``more``: fields of `Failed`."""
         self._has_failed = True
-        add_ns = 0
-        if isinstance(self.channel, CoordinatorClient) and self.channel.offset is not None:
-            add_ns = self.channel.offset.add_ns
-        self.tell(tidings.tell_event(kind, status, what, more, add_ns))
+        offset = self.channel.offset if isinstance(self.channel, CoordinatorClient) else None
+        add_ns, within_ns = (0, 0) if offset is None else (offset.add_ns, offset.delay_ns // 2)
+        what = printable(redact(what))
+        at_ns = time.monotonic_ns() + add_ns
+        self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, **more))
+
+    def on_lost(self) -> None:
+        """Node 0 was not heard for too long: it is told so, should it hear us yet."""
+        after = f"{self.shape.lost_after_s:g} s"
+        name = f"node {self.shape.node_rank}"
+        what = f"{name} gave node 0 up: it heard nothing of it for {after}"
+        self.tell_event(GAVE_UP, EXIT_NOT_READY, what)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether a signal has come before the start, or by way of another node already."""
         forwarder = self.agent.forwarder
         if not self.has_begun:
-            if number in ENDING:
-                forwarder.told = forwarder.told or number
+            if number in ENDING and forwarder.told is None:
+                forwarder.told = number
+                self.on_told(number)
             return True
         if number == self._still_to_come:
             self._still_to_come = None
@@ -288,26 +320,32 @@ class ClusterNode(Coordination):
         """We were told to end: so is the job, unless we have it from there."""
         if not self._is_told:
             self._is_told = True
-            self.tell({"is": "told", "number": int(number), "name": name_signal(number)})
+            self.tell(Told(int(number), name_signal(number)))
 
     def on_failure(self, process: Process, *, follows: bool) -> None:
         """Report a failure of ours, with its time by node 0's clock."""
         if process.child.called and self.agent.told_before is not None:
             return  # an agent that was told to end, as we were: nothing has failed
         what = f"{process.name} {process.end}"
-        self.tell_event(RANK, process.status, what, tidings.describe_process(process))
+        asked = process.passed_on in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+        child = process.child
+        self.tell_event(
+            RANK, process.status, what,
+            asked=asked, follows=follows, rank=child.rank, local_rank=child.local_rank, pid=process.pid,
+            code=process.code or 0, called=child.called,
+        )  # fmt: skip
 
     def on_reason(self, reason: Reason) -> None:
         """The job ends here for a reason of our own: so it does everywhere."""
         before = {STALLED: "stalled", UNPROVEN: "not the fabric that is required", UNMET: "--require-meeting"}
         status = STALLED_STATUS if reason.status is None else reason.status
-        self.tell_event(reason.kind, status, f"{before[reason.kind]}: {reason.what}", {})
+        self.tell_event(reason.kind, status, f"{before[reason.kind]}: {reason.what}")
 
     def on_refused(self, error: LauncherError) -> None:
         """Our processes cannot be started: the others would wait for them."""
         what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
-        self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what, {}))
-        self.tell({"is": "ended", "status": error.exit_status, "record": None})
+        self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
+        self.tell(Ended(error.exit_status))
         self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + FAREWELL_S)
         self._say_good_bye()
 
@@ -324,7 +362,9 @@ class ClusterNode(Coordination):
 
     # --- questions about the job
 
-    def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
+    def answer(
+        self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
+    ) -> None:
         """Say, now or later, what there is to say of this node; nothing asks before the server is there."""
         server = self.agent.observers.server
         if server is not None:
@@ -351,8 +391,9 @@ class ClusterNode(Coordination):
         verdict = outcome.verdict
         if outcome.line:
             self.agent.say(outcome.line)
-        record = None if verdict is None else transfer.render(verdict)
-        self.tell({"is": "ended", "status": outcome.status, "record": record})
+        has_given_up = self._has_lost_coordinator and not self.shape.keep_going
+        status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
+        self.tell(Ended(status, None if verdict is None else fit(verdict)))
         self._wait_for_end(outcome.status)
         over = self.over
         if over is None or (self.shape.keep_going and self._has_lost_coordinator):
@@ -360,11 +401,11 @@ class ClusterNode(Coordination):
                 self.agent.publish(verdict, shown=True)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         self.agent.loop.guard(lambda: self._say_verdict(over, verdict))
-        return tidings.read_status(over)
+        return over.status
 
-    def _say_verdict(self, over: Message, own: Verdict | None) -> None:
+    def _say_verdict(self, over: Over, own: Verdict | None) -> None:
         """Say what failed first: the same on every node."""
-        verdict = tidings.read_verdict(over, own, self.shape, self.agent.started_ns)
+        verdict = read_verdict(over, own, self.shape, self.agent.started_ns)
         if verdict is not None:
             self.agent.publish(verdict, shown=True)
 
@@ -389,11 +430,13 @@ class ClusterNode(Coordination):
 
     def _say_good_bye(self) -> None:
         """Hang up: at once on a node, on node 0 when all have heard the end."""
-        channel = self.channel
+        channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):
-            self.agent.loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
-        else:
-            channel.send({"is": "bye"})
+            loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
+            return
+        if channel.is_lost:  # the others must not take the job for a success
+            loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
+        channel.send(Bye())
 
     def close(self) -> None:
         """Hang up."""

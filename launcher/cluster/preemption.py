@@ -47,16 +47,12 @@ def tell(node: ClusterNode, kind: str, what: str, left_s: float, ends: bool) -> 
     if kind != DUE:
         node.publish_note(KIND, {"kind": kind, "what": what[:WORDS_LENGTH], "left_ms": left_ms})
     elif ends:
-        node.tell_event(PREEMPTED, EXIT_NOT_READY, what, {"left_ms": left_ms})
+        node.tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms=left_ms)
 
 
-def read_left_s(message: dict[str, object]) -> float:
-    """Return how long the machine lasts, as its node says.
-
-    Raises:
-        Garbled: It does not say that.
-    """
-    return min(max(0, number(message, "left_ms")), LEFT_LIMIT_MS) / 1000
+def read_left_s(left_ms: int) -> float:
+    """Return how long the machine lasts, as its node says."""
+    return min(max(0, left_ms), LEFT_LIMIT_MS) / 1000
 
 
 def hear_note(node: ClusterNode, body: object) -> None:
@@ -69,7 +65,7 @@ def hear_note(node: ClusterNode, body: object) -> None:
     try:
         by, kind = number(body, "by"), text(event, "kind")
         what = f"node {by}: {words(event, 'what', WORDS_LENGTH)}"
-        left_s = read_left_s(event)
+        left_s = read_left_s(number(event, "left_ms"))
     except Garbled:
         return
     if node.shape.keep_going:

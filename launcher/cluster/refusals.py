@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 
 from launcher.channel.frames import OTHER_KEY
-from launcher.core.errors import Problem
+from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.cluster.consistency import Disagreement
+    from launcher.cluster.messages import Refuse
 
 ROLL_CALL = "roll call of the nodes"
 OR_ELSE = (
@@ -97,9 +98,9 @@ def _key_fix(reason: str) -> str:
     return f"{SAME_KEY}; else " if OTHER_KEY in reason else ""
 
 
-def ended_by_signal(name: str) -> Problem:
-    """Return that node 0 was told to end before the start."""
-    what = f"node 0 was told {name} while the nodes came together"
+def ended_by_signal(name: str, node: str) -> Problem:
+    """Return that a node was told to end before the start."""
+    what = f"{node} was told {name} while the nodes came together"
     return Problem("roll-call-ended", what, ROLL_CALL, "nothing, if that was wanted")
 
 
@@ -135,3 +136,9 @@ def describe_missing(
     if not has_heard:
         parts.append(NOBODY)
     return "; ".join(parts)
+
+
+def read_refusal(refusal: Refuse) -> LauncherError:
+    """Return why the job does not start, as the coordinator tells it."""
+    problem = Problem(refusal.code, refusal.what, refusal.where, refusal.fix)
+    return NotReady(problem) if refusal.status == EXIT_NOT_READY else EnvironmentUntrusted(problem)

@@ -6,6 +6,7 @@ import time
 
 from launcher.cluster import refusals
 from launcher.cluster.consistency import compare, name_nodes, render_table
+from launcher.cluster.messages import Refuse, Start, Waiting
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED
 from launcher.core.redact import printable, redact
@@ -19,16 +20,17 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
     from launcher.core.errors import Problem
 
-    Message = dict[str, object]
 
 FAREWELL_S = 5.0
 """For nodes to hear that the job does not start, or how it ended, and hang up."""
+HURRY_S = 0.15
+"""The same, where a node was told to end: what has sent the signal waits."""
 LATE_COMERS_S = 10.0
 """For nodes that come after the roll call has failed: they hear why, instead of waiting for nobody."""
 NAMED_MAX = 20
 """Nodes that are named in one message, and looked for."""
 LINES_MAX = 200
-WAITING_LENGTH = 1600
+WAITING_LENGTH = 800
 
 
 class Seen:
@@ -43,7 +45,7 @@ class Seen:
 
     def __init__(
         self,
-        agree: Callable[[], Message],
+        agree: Callable[[], dict[str, object]],
         find_reasons: Callable[[list[int]], dict[int, str]],
         turned_away: Callable[[], Mapping[str, str]],
         has_heard: Callable[[], bool],
@@ -67,11 +69,11 @@ class Rendezvous:
         roster: Membership,
         seen: Seen,
         say: Callable[[str], None],
-        tell_all: Callable[[Message], None],
+        tell_all: Callable[[object], None],
     ) -> None:
         now = time.monotonic()
-        self.start: Message | None = None
-        self.refusal: Message | None = None
+        self.start: Start | None = None
+        self.refusal: Refuse | None = None
         self.leave_by: float | None = None
         self._shape, self._roster, self._seen = shape, roster, seen
         self._say, self._tell_all = say, tell_all
@@ -109,7 +111,7 @@ class Rendezvous:
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
             self._say(line)
-        self.start = {"is": "start", "agreed": self._seen.agree()}
+        self.start = Start(self._seen.agree())
         seconds = time.monotonic() - self._began
         self._say(f"all {self._shape.node_count} nodes are here, after {seconds:.1f} s")
         self._tell_all(self.start)
@@ -118,19 +120,23 @@ class Rendezvous:
         """The job must not start: tell everybody why."""
         if self.refusal is not None:
             return
-        self.refusal = {
-            "is": "refuse",
-            "status": status,
-            "lines": refusals.fit_table(lines[:LINES_MAX]),
-            **{name: refusals.fit(printable(redact(value))) for name, value in vars(problem).items()},
-        }
+        code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
+        self.refusal = Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)
         self.leave_by = time.monotonic() + (LATE_COMERS_S if self._roster.missing() else FAREWELL_S)
         self._tell_all(self.refusal)
 
-    def refuse_by_signal(self, name: str) -> None:
-        """This node was told to end before the job has started."""
+    def refuse_by_signal(self, name: str, by: Member) -> None:
+        """A node was told to end before the job has started."""
         if self.start is None:
-            self._refuse(EXIT_NOT_READY, refusals.ended_by_signal(name), [])
+            self._refuse(EXIT_NOT_READY, refusals.ended_by_signal(name, by.name), [])
+            self.leave_by = time.monotonic() + HURRY_S
+
+    def refuse_as(self, refusal: Refuse) -> None:
+        """Another launcher that is node 0, too, has refused the job."""
+        if self.is_open:
+            self.refusal = refusal
+            self.leave_by = time.monotonic() + FAREWELL_S
+            self._tell_all(refusal)
 
     def refuse_doubles(self, one: Member, other: Member) -> None:
         """Two launchers say that they are the same node."""
@@ -150,7 +156,7 @@ class Rendezvous:
             self._say_at = now + SAY_EVERY_S
             what = f"waiting for {len(missing)} of {count} nodes: {self.describe_missing()}"
             self._say(what)
-            self._tell_all({"is": "waiting", "what": what[:WAITING_LENGTH]})
+            self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
     def describe_missing(self) -> str:
         """Return who has not come, with what is known of each."""

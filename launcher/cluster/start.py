@@ -69,7 +69,9 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if shape.node_rank != 0:
-            return CoordinatorClient(key, shape, hello, node.agent.loop, node.agent.say, node.deliver)
+            return CoordinatorClient(
+                key, shape, hello, node.agent.loop, node.agent.say, node.deliver, node.on_lost
+            )
         return make_hub(plan, shape, hello, key, node, has_token=has_token)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
@@ -77,8 +79,16 @@ def run_together(
 
     if plan.widen_cpus:
         widen_cpus()
+
+    def make_twin(node: ClusterNode) -> CoordinatorClient | None:
+        host = Host()
+        if shape.node_rank != 0 or host.address_of(shape.address) in (None, *host.own_addresses()):
+            return None
+        loop, on_refused = node.agent.loop, node.on_twin
+        return CoordinatorClient(key, shape, hello, loop, lambda _: None, on_refused, lambda: None)
+
     place = Place(shape.node_rank, shape.world_size)
-    node = ClusterNode(shape, make_channel, make)
+    node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
     return agent.run()
 

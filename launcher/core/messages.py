@@ -34,13 +34,15 @@ if TYPE_CHECKING:
     """The number of a signal."""
     NodeRank = int
     """Rank of a node."""
-    Raw = str
-    """A text that is made safe later, before it is shown."""
+    Line = str
+    """A text of at most `LINE_LENGTH` characters; what is longer is cut, and that first: the look for secrets
+    takes its time with each character."""
 
 NUMBER_BITS = 63
 """Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
 NODES_MAX = 1 << 20
 ITEMS_MAX = 1 << 16
+LINE_LENGTH = 800
 
 
 class Garbled(ValueError):
@@ -114,11 +116,15 @@ def whole(low: int, high: int) -> Rule:
 
 def safe_text(value: object) -> str:
     """Return a text without secrets and without what a terminal obeys."""
-    return printable(redact(raw_text(value)))
+    return printable(redact(_text(value)))
 
 
-def raw_text(value: object) -> str:
-    """Return a text as it came."""
+def short_text(value: object) -> str:
+    """Return the same, not longer than a line."""
+    return safe_text(_text(value)[: 4 * LINE_LENGTH])[:LINE_LENGTH]
+
+
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise Garbled(f"expected a text, not {type(value).__name__}")
     return value
@@ -135,7 +141,8 @@ RULES: dict[str, Rule] = {
     "int": whole(-(1 << NUMBER_BITS), 1 << NUMBER_BITS),
     "bool": truth,
     "str": safe_text,
-    "Raw": raw_text,
+    "Line": short_text,
+    "object": lambda value: value,
     "Status": whole(0, 255),
     "Signal": whole(1, 64),
     "NodeRank": whole(0, NODES_MAX),

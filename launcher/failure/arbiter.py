@@ -1,28 +1,36 @@
-"""What came first in the whole job, and what that makes the job's end: pure, on node 0 only.
+"""What came first in a whole job, and what that makes the job's end: pure.
 
 Nodes report failures as they happen, and have the last word about each (its verdict) only when all of their
-processes have ended. The first report stops the others at once; who was first of all is decided when
-every node has been heard or given up.
+processes have ended. The first report stops the others at once; what was first of all is decided when every
+node has been heard or given up.
+
+Times are by one clock, and each is wrong by its `Event.within_ns` at most: where two may have been in either
+order, both are named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from launcher.core.messages import message
+from launcher.failure.model import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from launcher.core.messages import Status
-    from launcher.failure.model import Cause
+    from collections.abc import Mapping
 
-RANK, LOST, STALLED, REFUSED = "rank", "lost", "stalled", "refused"
-UNPROVEN, UNMET, PREEMPTED = "unproven", "unmet", "preempted"
-"""Kinds of events: a process has failed; a node is gone; a job hangs; a node could not start its command; its
-NCCL uses another fabric than the one that is required; its processes have not met; its
-machine is taken back."""
+    from launcher.core.messages import Line, NodeRank, Status
+    from launcher.failure.model import Verdict
+
+RANK, LOST, REFUSED, PREEMPTED = "rank", "lost", "refused", "preempted"
+GAVE_UP, CUT_OFF = "gave-up", "cut-off"
+STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
+"""Kinds of events: a process has failed; a node is gone; a node could not start its command; its machine is
+taken back; it has given the coordinator up; the coordinator hears no other node; a job hangs; its NCCL uses
+another fabric than the one that is required; its processes have not met."""
 SILENT_NS = 2_500_000_000
-"""A node may have been gone for this long before the last that was heard of it: a heartbeat and a bit."""
+"""So long after its last word a node that fell silent may have gone: a heartbeat and a bit."""
+LATENESS_NS = 25_000_000
+"""A launcher on a busy machine hears of the end of a process so late."""
+EVENTS_OF_NODE = 8
 
 
 @message
@@ -32,31 +40,35 @@ class Event:
     Attributes:
         node: Rank of the node.
         kind: One of those above.
-        at_ns: When, by node 0's monotonic clock.
+        at_ns: When, by the coordinator's monotonic clock.
         status: What it makes the job's status.
-        asked: Whether somebody had asked that process to end before.
+        within_ns: How wrong that may be, either way.
+        asked: Whether that process was asked to end before.
+        follows: Whether its last words only tell of a failure elsewhere.
         what: In words, for the log.
         cause: Why, where no verdict of the node says it.
         facts: Numbers of the process: rank, local_rank, pid, code.
         called: What the process is called if it has no rank.
     """
 
-    node: int
-    kind: str
+    node: NodeRank
+    kind: Line
     at_ns: int
     status: Status
+    within_ns: int = 0
     asked: bool = False
-    what: str = ""
+    follows: bool = False
+    what: Line = ""
     cause: Cause | None = None
     facts: Mapping[str, int] | None = None
-    called: str = ""
+    called: Line = ""
 
 
 class FailureArbiter:
     """The events of a job and how each node has ended.
 
     Attributes:
-        events: One at most of each node and kind, as they were heard.
+        events: As they were heard.
         ended: Status of the nodes whose processes have all ended.
         records: Their verdicts, where they had a failure.
     """
@@ -65,12 +77,15 @@ class FailureArbiter:
         self.node_count = node_count
         self.events: list[Event] = []
         self.ended: dict[int, int] = {}
-        self.records: dict[int, Mapping[str, object]] = {}
+        self.records: dict[int, Verdict] = {}
         self._lost: set[int] = set()
 
     def report(self, event: Event) -> bool:
         """Take an event; return whether it is news."""
-        if any(known.node == event.node and known.kind == event.kind for known in self.events):
+        known = [one for one in self.events if (one.node, one.kind) == (event.node, event.kind)]
+        if event.kind == RANK:
+            known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
+        if known or sum(one.node == event.node for one in self.events) >= EVENTS_OF_NODE:
             return False
         if event.kind == LOST:
             if event.node in self.ended:
@@ -79,7 +94,7 @@ class FailureArbiter:
         self.events.append(event)
         return True
 
-    def end(self, node: int, status: int, record: Mapping[str, object] | None) -> None:
+    def end(self, node: int, status: int, record: Verdict | None) -> None:
         """All processes of a node have ended."""
         self.ended.setdefault(node, status)
         if record is not None:
@@ -96,27 +111,37 @@ class FailureArbiter:
     def find_first(self) -> Event | None:
         """Return what came first of its own accord; None if nothing has failed.
 
-        A process that has only lost its peers tells of somebody else's failure: that comes first, if it is
-        known. A node that was lost is why others have lost their peers, too, and was gone some time
-        before it was missed.
+        A process that has only lost its peers tells of a failure elsewhere: that comes first, if it is known.
+        A node that was lost is why others have lost their peers, too; one that fell silent may have gone
+        after the last that was heard of it.
         """
         own = [event for event in self.events if not event.asked] or self.events
-        if not own:
-            return None
         ordered = sorted(own, key=lambda event: event.at_ns)
-        plain = [event for event in ordered if event.kind != LOST and not self._is_consequence(event)]
-        lost = [event for event in ordered if event.kind == LOST]
-        if plain and not (lost and lost[0].at_ns + SILENT_NS < plain[0].at_ns):
-            return plain[0]
-        return lost[0] if lost else ordered[0]
+        true = [event for event in ordered if not self._only_follows(event)]
+        first = next(iter(true or ordered), None)
+        if first is not None and first.kind == LOST and first.within_ns:
+            latest = first.at_ns + first.within_ns
+            sooner = [event for event in true if event.kind != LOST and event.at_ns <= latest]
+            return next(iter(sooner), first)
+        return first
 
-    def _is_consequence(self, event: Event) -> bool:
-        causes = self.records.get(event.node, {}).get("causes") if event.kind == RANK else None
-        return (
-            isinstance(causes, (list, tuple))
-            and bool(causes)
-            and all(isinstance(cause, Mapping) and cause.get("consequence") is True for cause in causes)
-        )
+    def find_also(self, first: Event) -> list[tuple[Event, bool]]:
+        """Return what else has failed of its own accord, and whether that was at the same time."""
+        found = []
+        for event in sorted(self.events, key=lambda event: event.at_ns):
+            if event is not first and not event.asked and not self._only_follows(event):
+                apart_ns = abs(event.at_ns - first.at_ns)
+                found.append((event, apart_ns <= event.within_ns + first.within_ns))
+        return found
+
+    def _only_follows(self, event: Event) -> bool:
+        """Whether a failure only tells of another: by its last words, or by the verdict of its node on it."""
+        if event.kind != RANK:
+            return False
+        record = self.records.get(event.node)
+        if record is None or (event.facts is not None and record.first.pid != event.facts.get("pid")):
+            return event.follows
+        return bool(record.causes) and all(cause.consequence for cause in record.causes)
 
     def status(self) -> int:
         """Return the job's status, as far as is known."""

@@ -87,6 +87,7 @@ class Verdict:
         note: Why its error file could not be used.
         others: The other processes, as they ended.
         leftovers: What could not be ended.
+        also: What else has failed of its own accord, on this node or on others, in words.
     """
 
     first: End
@@ -106,6 +107,7 @@ class Verdict:
     note: str
     others: tuple[End, ...]
     leftovers: tuple[str, ...]
+    also: tuple[str, ...] = ()
 
     @property
     def summary(self) -> str:

@@ -57,6 +57,7 @@ def render_json(verdict: Verdict) -> str:
         "note": verdict.note or None,
         "others": [{**_describe(end), "seconds_after": _rounded(end.after_ns)} for end in verdict.others],
         "leftovers": list(verdict.leftovers),
+        "also": list(verdict.also),
         "shortened": False,
     }
     return json.dumps(record, indent=1, ensure_ascii=False) + "\n"

@@ -100,6 +100,8 @@ def _head(verdict: Verdict) -> Iterator[str]:
 
 
 def _tail(verdict: Verdict) -> Iterator[str]:
+    for text in verdict.also:
+        yield f"  also:  {_cut(text)}"
     groups: dict[str, list[End]] = {}
     for end in verdict.others:
         groups.setdefault(end.status, []).append(end)

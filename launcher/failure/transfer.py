@@ -19,6 +19,11 @@ STEPS = ((64, 400), (40, 300), (20, 200), (10, 150), (5, 100), (1, 40))
 LISTS_OF_TEXT = ("traceback", "stderr", "leftovers")
 
 
+def fit(verdict: Verdict) -> Verdict:
+    """Return a verdict that fits into a frame."""
+    return parse_message(Verdict, render(verdict))
+
+
 def render(verdict: Verdict) -> dict[str, object]:
     """Return a verdict as what JSON can hold in `ROOM_BYTES`."""
     record = render_message(verdict)

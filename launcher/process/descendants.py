@@ -85,6 +85,12 @@ def is_alive(pid: int) -> bool:
     return bool(words) and (words[_STATE] not in ENDED or int(words[_THREADS]) > 1)
 
 
+def has_ended(pid: int) -> bool:
+    """Whether a process is a zombie none of whose threads go on; False where /proc does not say."""
+    words = _stat(pid)
+    return bool(words) and words[_STATE] in ENDED and int(words[_THREADS]) <= 1
+
+
 def describe(pid: int) -> str:
     """Return what there is to say about a process that does not end."""
     from launcher.core.redact import printable, redact_argv

@@ -11,7 +11,7 @@ import os
 import time
 
 from launcher.core.signal import signal
-from launcher.process.descendants import find_children, find_descendants, is_alive
+from launcher.process.descendants import find_children, find_descendants, has_ended, is_alive
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -177,6 +177,8 @@ class Stopper:
                     self._tell_one(below, number)
 
     def _tell_one(self, pid: int, number: int) -> None:
+        if has_ended(pid):
+            return  # it has not ended because of us
         self.told[pid] = number
         send(pid, number)
         send(pid, signal.SIGCONT)  # one that is stopped, or about to be, could not act on it

@@ -115,7 +115,7 @@ def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
 def test_another_version_of_the_launcher_is_named(pair: Job) -> None:
     """On both nodes, before anything has started."""
     shutil.copytree(Path(ROOT) / "launcher", pair.folder / "other" / "launcher")
-    init = pair.folder / "other" / "launcher" / "__init__.py"
+    init = pair.folder / "other" / "launcher" / "core" / "version.py"
     init.write_text(init.read_text().replace(__version__, "0.0.7"))
     pair.start(0, "--", "touch", str(pair.folder / "started"))
     pair.start(1, "--", "touch", str(pair.folder / "started"), cwd=str(pair.folder / "other"))

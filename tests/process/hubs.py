@@ -13,6 +13,7 @@ from launcher.channel.acceptor import listen
 from launcher.channel.frames import Calling, Garbled, Sealed
 from launcher.channel.keys import make_key
 from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.messages import pack
 from launcher.cluster.settings import Shape
 from launcher.process.loop import Loop
 
@@ -50,7 +51,7 @@ class LiveHub:
             {**make_hello(0, count), "host": "node0"},
             self.loop,
             self.said.append,
-            self.told.append,
+            lambda message: self.told.append(pack(message)),
             lambda: {"master_port": 6105},
             lambda ranks: {},
         )
@@ -67,7 +68,7 @@ class LiveHub:
         if self._asked:
             self._asked.popleft()()
 
-    def hear_own(self, message: dict[str, object]) -> None:
+    def hear_own(self, message: object) -> None:
         """Let node 0 hear its own node, in the thread that turns it: what two seal is mixed up."""
         self._asked.append(lambda: self.hub.hear_own(message))
         self._wake.send(b".")

@@ -24,10 +24,13 @@ from hypothesis import strategies as st
 from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, HELLO, Calling
 from launcher.channel.turned_away import NAMED_MAX
+from launcher.cluster.messages import Ended
 from launcher.cluster.preemption import KIND, subscribe
+from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
 from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_hello
 from tests.process.looking import wait_for
+from tests.unit.test_verdict import dead, judge
 
 QUICK = settings(
     max_examples=60,
@@ -148,7 +151,7 @@ def test_frames_of_a_node_of_the_job_are_no_fault_of_ours(frames: list[bytes]) -
         last.say(make_hello(1, 2))
         last.say({"is": "ended", "status": 0, "record": None})
         last.hear("start")
-        live.hear_own({"is": "ended", "status": 0, "record": None})
+        live.hear_own(Ended(0))
         assert last.hear("over")
         assert live.faults == []
         last.socket.close()
@@ -172,17 +175,32 @@ def test_hellos_before_the_start_are_no_fault_of_ours(hellos: list[tuple[dict[st
 
 
 def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
-    """It fits as it comes, and not as it would be passed on: the verdict is that on the failure alone."""
+    """It fits as it comes, and not as it would be passed on: so much of it is passed on as does."""
     with live_hub(2) as live:
         caller = Caller(live.port)
         caller.say(make_hello(1, 2))
         caller.hear("start")
-        caller.say({**GOOD["failed"], "is": "failed"})
-        say_raw(caller, render({"is": "ended", "status": 1, "record": {"x": "\u00e9" * 30_000}}))
-        live.hear_own({"is": "ended", "status": 0, "record": None})
-        assert caller.hear("over")["status"] == 1
+        caller.say({**GOOD["failed"], "is": "failed", "pid": dead(1, 1).pid})
+        record = {**transfer.render(judge(dead(1, 1))), "exception": "\u00e9" * 30_000}
+        say_raw(caller, render({"is": "ended", "status": 1, "record": record}))
+        live.hear_own(Ended(0))
+        over = caller.hear("over")
+        assert over["status"] == 1 and "\u00e9" in str(over["record"])
         assert live.faults == []
         caller.socket.close()
+
+
+@pytest.mark.parametrize("status", [256, -1, 1.0, True, "0", None])
+def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
+    """Of 256 a shell would make 0: a success."""
+    with live_hub(2) as live:
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        caller.hear("start")
+        caller.say({"is": "ended", "status": status, "record": None})
+        with pytest.raises(ConnectionError):
+            caller.hear("over")
+        assert live.hub.ending.arbiter.ended == {} and live.faults == []
 
 
 def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:

@@ -46,7 +46,9 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
     loop = Loop(said.append)
     with live_hub(2) as hub:
         shape = Shape(1, 2, 2, "node0", (hub.port,))
-        link = CoordinatorClient(KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None)
+        link = CoordinatorClient(
+            KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None, lambda: None
+        )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
         assert link.is_connected

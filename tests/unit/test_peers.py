@@ -31,14 +31,16 @@ from launcher.cluster.client import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.hello import TEXTS_KEPT, read_hello
+from launcher.cluster.messages import First
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
 from launcher.cluster.start import find_address
-from launcher.cluster.verdict import read_own
 from launcher.core.errors import NotReady, UsageError
+from launcher.core.messages import parse
 from launcher.core.model import Allocation, Scope
 from launcher.failure import transfer
-from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
+from launcher.failure.arbiter import LOST, RANK, SILENT_NS, Event, FailureArbiter
+from launcher.failure.model import Cause, Verdict
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
 from launcher.options.options import read_options
@@ -314,70 +316,103 @@ def fail(node: int, at_ms: int, *, status: int = 1, asked: bool = False) -> Even
     return Event(node, RANK, at_ms * MS, status, asked=asked)
 
 
-def record(*, consequence: bool) -> dict[str, object]:
+def record(*, consequence: bool) -> Verdict:
     """Return a verdict with one cause."""
-    return {"causes": [{"consequence": consequence}]}
+    return judge(dead(0, 1), causes=[Cause("one", "what", "fix", None, consequence)])
 
 
 def test_the_earliest_failure_is_the_first_in_whatever_order_they_are_heard() -> None:
     """Times are node 0's."""
-    court = FailureArbiter(3)
-    assert court.report(fail(2, 200)) and court.report(fail(1, 100, status=9))
-    assert not court.report(fail(1, 50))
-    assert (court.find_first(), court.status()) == (fail(1, 100, status=9), 9)
+    arbiter = FailureArbiter(3)
+    assert arbiter.report(fail(2, 200)) and arbiter.report(fail(1, 100, status=9))
+    assert not arbiter.report(fail(1, 50))
+    assert (arbiter.find_first(), arbiter.status()) == (fail(1, 100, status=9), 9)
 
 
 def test_who_was_asked_to_end_is_first_only_if_nobody_else_failed() -> None:
     """SIGTERM from us is no failure of its own."""
-    court = FailureArbiter(2)
-    court.report(fail(0, 100, asked=True))
-    assert court.find_first() == fail(0, 100, asked=True)
-    court.report(fail(1, 300))
-    assert court.find_first() == fail(1, 300)
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 100, asked=True))
+    assert arbiter.find_first() == fail(0, 100, asked=True)
+    arbiter.report(fail(1, 300))
+    assert arbiter.find_first() == fail(1, 300)
 
 
 def test_who_has_only_lost_its_peers_is_not_the_first() -> None:
     """A process closes its connections some time before it ends."""
-    court = FailureArbiter(2)
-    court.report(fail(0, 100))
-    court.report(fail(1, 150))
-    court.end(0, 1, record(consequence=True))
-    court.end(1, 1, record(consequence=False))
-    assert court.find_first() == fail(1, 150)
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 100))
+    arbiter.report(fail(1, 150))
+    arbiter.end(0, 1, record(consequence=True))
+    arbiter.end(1, 1, record(consequence=False))
+    assert arbiter.find_first() == fail(1, 150)
 
 
 def test_a_lost_node_is_why_others_have_lost_their_peers() -> None:
     """It is missed ten seconds after its last word, which was the earlier."""
-    court = FailureArbiter(2)
-    court.report(fail(0, 1000))
-    court.end(0, 1, record(consequence=True))
-    assert court.open_nodes() == [1]
-    court.report(Event(1, LOST, 500 * MS, 75))
-    assert court.open_nodes() == []
-    first = court.find_first()
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 1000))
+    arbiter.end(0, 1, record(consequence=True))
+    assert arbiter.open_nodes() == [1]
+    arbiter.report(Event(1, LOST, 500 * MS, 75))
+    assert arbiter.open_nodes() == []
+    first = arbiter.find_first()
     assert first is not None and (first.node, first.status) == (1, 75)
 
 
 def test_a_node_that_is_lost_after_a_failure_is_not_the_first() -> None:
     """Platforms end the containers of a job that has failed."""
-    court = FailureArbiter(2)
-    court.report(fail(0, 1000, status=3))
-    court.end(0, 3, record(consequence=False))
-    court.report(Event(1, LOST, 900 * MS, 75))
-    assert court.status() == 3
-    court = FailureArbiter(2)
-    court.report(fail(0, 9000, status=3))
-    court.end(0, 3, record(consequence=False))
-    court.report(Event(1, LOST, 900 * MS, 75))
-    assert court.status() == 75
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 1000, status=3))
+    arbiter.end(0, 3, record(consequence=False))
+    arbiter.report(Event(1, LOST, 900 * MS, 75, SILENT_NS))
+    assert arbiter.status() == 3
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 9000, status=3))
+    arbiter.end(0, 3, record(consequence=False))
+    arbiter.report(Event(1, LOST, 900 * MS, 75, SILENT_NS))
+    assert arbiter.status() == 75
+
+
+def test_a_node_whose_connection_ended_before_a_failure_is_the_first() -> None:
+    """The moment of that is known: its launcher was killed, and a rank elsewhere failed a little later."""
+    arbiter = FailureArbiter(2)
+    arbiter.report(fail(0, 1000, status=3))
+    arbiter.end(0, 3, record(consequence=False))
+    lost = Event(1, LOST, 900 * MS, 75)
+    arbiter.report(lost)
+    assert arbiter.find_first() == lost
+    assert arbiter.find_also(lost) == [(fail(0, 1000, status=3), False)]
+
+
+def test_two_failures_whose_order_the_clocks_cannot_tell_are_both_named() -> None:
+    """Each is known within some milliseconds."""
+    arbiter = FailureArbiter(3)
+    one, other, later = (
+        Event(node, RANK, at_ms * MS, status, 20 * MS)
+        for node, at_ms, status in ((0, 1000, 1), (1, 1030, 2), (2, 1100, 3))
+    )
+    for event in (later, other, one):
+        arbiter.report(event)
+    assert arbiter.find_first() == one
+    assert arbiter.find_also(one) == [(other, True), (later, False)]
+
+
+def test_what_only_follows_by_its_last_words_is_no_first() -> None:
+    """The node's verdict may be still to come."""
+    arbiter = FailureArbiter(2)
+    arbiter.report(Event(0, RANK, 100 * MS, 1, follows=True))
+    true = fail(1, 400)
+    arbiter.report(true)
+    assert arbiter.find_first() == true and arbiter.find_also(true) == []
 
 
 def test_a_node_that_has_ended_cannot_be_lost() -> None:
     """It has said all that it had to say."""
-    court = FailureArbiter(2)
-    court.end(1, 0, None)
-    assert not court.report(Event(1, LOST, 5, 75))
-    assert (court.open_nodes(), court.status()) == ([0], 0)
+    arbiter = FailureArbiter(2)
+    arbiter.end(1, 0, None)
+    assert not arbiter.report(Event(1, LOST, 5, 75))
+    assert (arbiter.open_nodes(), arbiter.status()) == ([0], 0)
 
 
 # --- verdicts
@@ -405,8 +440,8 @@ def test_a_verdict_is_shortened_until_it_fits_into_a_frame() -> None:
 def test_no_record_does_more_than_be_no_verdict(record: object) -> None:
     """What comes from a node is looked at before it is shown."""
     assert transfer.parse(record) is None
-    if isinstance(record, dict):
-        assert read_own(record, None, 0) is None
+    with pytest.raises(Garbled):
+        parse(First, record)
 
 
 # --- keys

@@ -1,0 +1,300 @@
+"""How a job of several nodes ends: what stops the others, what came first, what all are told."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.agent.policy import SETTLE_S as CAUSE_S
+from launcher.cluster.messages import First, News, Over, Stop
+from launcher.cluster.rendezvous import FAREWELL_S
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.failure.arbiter import (
+    CUT_OFF,
+    GAVE_UP,
+    LOST,
+    PREEMPTED,
+    RANK,
+    REFUSED,
+    SILENT_NS,
+    STALLED,
+    UNMET,
+    UNPROVEN,
+    Event,
+    FailureArbiter,
+)
+from launcher.failure.model import Cause, End, ProcessExit, Verdict
+from launcher.failure.reason import NEVER_MET_FIX
+from launcher.failure.transfer import fit
+from launcher.failure.verdict import make_verdict
+from launcher.preemption.events import FIX, STATUS_WORDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.messages import Failed
+    from launcher.cluster.settings import Shape
+
+SETTLE_S = 0.3
+"""After a first report, for one of something that was earlier: nodes have told within milliseconds."""
+SLACK_S = 5.0
+ALSO_MAX = 4
+LOST_FIX = "look at the node, at its network, and at whether its container was ended"
+CUT_OFF_FIX = (
+    "look at the network of this node, and at whether its container or machine was paused or ran out of CPU"
+)
+CAUSES = {
+    STALLED: Cause(
+        "stalled",
+        "",
+        "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
+    ),
+    REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
+    PREEMPTED: Cause("preempted", "", FIX, retryable=True),
+    UNPROVEN: Cause("other-fabric", "", "what that node has said before tells the fix", retryable=False),
+    UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
+    GAVE_UP: Cause("node-lost", "", CUT_OFF_FIX, retryable=True),
+}
+"""Kinds of events that are a cause by themselves; what has happened is the event's to say."""
+WORDS = {
+    LOST: "is lost",
+    CUT_OFF: "was cut off from all other nodes",
+    GAVE_UP: "was not heard any more",
+    STALLED: "was ended because it hung",
+    REFUSED: "could not start its processes",
+    PREEMPTED: STATUS_WORDS,
+    UNPROVEN: "was ended because NCCL uses another fabric",
+    UNMET: "was ended because its processes did not meet",
+}
+
+
+class Ending:
+    """What has failed, and what follows from that; on the coordinator.
+
+    Attributes:
+        arbiter: What has failed.
+        stop: That the job stops, once that was told.
+        over: How it ended, once that was decided.
+        due: When something is to be decided, if only time is waited for; monotonic seconds.
+        leave_by: Until when nodes are told how it ended.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        membership: Membership,
+        tell_all: Callable[[object], None],
+        has_started: Callable[[], bool],
+    ) -> None:
+        self.arbiter = FailureArbiter(shape.node_count)
+        self.stop: Stop | None = None
+        self.over: Over | None = None
+        self.due: float | None = None
+        self.leave_by: float | None = None
+        self._shape, self._membership = shape, membership
+        self._tell_all, self._has_started = tell_all, has_started
+        self._first_at: float | None = None
+        self._decide_by: float | None = None
+        self._held: tuple[float, Event] | None = None
+
+    def take(self, event: Event, left_ms: int | None = None) -> None:
+        """Something has ended the job; ``left_ms``: how long the machine of its node lasts."""
+        if not self.arbiter.report(event):
+            return
+        now = time.monotonic()
+        self._first_at = self._first_at or now
+        if event.follows and self.stop is None:
+            self._held = self._held or (now + CAUSE_S, event)  # what it has lost has time to say why
+        elif not event.asked:
+            self.begin_stop(event.what, event.node, left_ms=left_ms)
+        self.consider()
+
+    def begin_stop(self, what: str, by: int, *, told: int | None = None, left_ms: int | None = None) -> None:
+        """Something has ended the job: the others would wait for it forever."""
+        self._held = None
+        if self.stop is not None or self.over is not None:
+            return
+        if self._shape.keep_going:
+            self._tell_all(News(what, by))
+            return
+        self.stop = Stop(what, by, told, left_ms)
+        self._decide_by = time.monotonic() + self._shape.grace_s + self._shape.lost_after_s + SLACK_S
+        self._tell_all(self.stop)
+
+    def end(self, rank: int, status: int, record: Verdict | None) -> None:
+        """The processes of a node have all ended."""
+        self.arbiter.end(rank, status, record)
+        self.consider()
+
+    def lose(self, member: Member, since: float) -> None:
+        """A node is gone: its connection has ended, or it was silent for too long."""
+        after = f"nothing was heard of it for {self._shape.lost_after_s:g} s"
+        how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
+        what = f"{member.name} is lost: {how}, and {after}"
+        if self._shape.node_count == 2 and not member.closed:
+            what += "; or the network of node 0 was cut, or node 0 was paused"
+        cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+        within_ns = 0 if member.closed else SILENT_NS
+        self.take(
+            Event(member.rank, LOST, int(since * 1e9), EXIT_NOT_READY, within_ns, what=what, cause=cause)
+        )
+
+    def lose_all(self, members: Sequence[Member], since: float) -> None:
+        """All other nodes fell silent at once: it is this node that is cut off, or was paused."""
+        own = self._membership.members[0]
+        what = (
+            f"{own.name} heard nothing of all {len(members)} other nodes for {self._shape.lost_after_s:g} s: "
+            "its own network was cut, or it was paused"
+        )
+        cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
+        self.take(Event(0, CUT_OFF, int(since * 1e9), EXIT_NOT_READY, what=what, cause=cause))
+        for member in members:
+            self.lose(member, member.heard)
+
+    def consider(self) -> None:
+        """Decide what can be decided by now."""
+        if self.over is not None or not self._has_started():
+            return
+        now = time.monotonic()
+        self.due = None
+        if self._held is not None:
+            until, event = self._held
+            if now >= until:
+                self.begin_stop(event.what, event.node)
+            else:
+                self.due = until
+        if self.arbiter.open_nodes() and (self._decide_by is None or now < self._decide_by):
+            return
+        if self._first_at is not None and now < self._first_at + SETTLE_S:
+            self.due = self._first_at + SETTLE_S
+            return
+        self.due = None
+        self.over = self._judge(now)
+        self.leave_by = now + FAREWELL_S
+        self._tell_all(self.over)
+
+    def _judge(self, now: float) -> Over:
+        first = self.arbiter.find_first()
+        if first is None:
+            return Over(self.arbiter.status())
+        also = [self._describe(event, first, same) for event, same in self.arbiter.find_also(first)]
+        if first.kind in (CUT_OFF, GAVE_UP):
+            also = []
+        record = self.arbiter.records.get(first.node) if first.kind == RANK else None
+        if record is not None and first.facts is not None and record.first.pid != first.facts.get("pid"):
+            record = None
+        if first.kind == GAVE_UP:
+            first = self._blame_coordinator(first)
+        member = self._membership.members.get(first.node)
+        host = "" if member is None else member.host
+        told = First(first, host, time.monotonic_ns() - first.at_ns, time.time_ns())
+        return Over(first.status, told, None if record is None else fit(record), tuple(also[:ALSO_MAX]))
+
+    def _blame_coordinator(self, first: Event) -> Event:
+        """Return that nodes have given this one up as a failure of this one."""
+        ranks = [event.node for event in self.arbiter.events if event.kind == GAVE_UP]
+        names = f"node {ranks[0]}" if len(ranks) == 1 else f"nodes {', '.join(map(str, sorted(ranks)))}"
+        own = self._membership.members[0]
+        what = (
+            f"{names} heard nothing of {own.name} for {self._shape.lost_after_s:g} s: "
+            "the network between them was cut, or one of them was paused"
+        )
+        return replace(first, node=0, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
+
+    def _describe(self, event: Event, first: Event, same: bool) -> str:
+        """Return what else has failed."""
+        seconds = (event.at_ns - first.at_ns) / 1e9
+        when = f"{abs(seconds):.3f} s {'later' if seconds >= 0 else 'earlier'}"
+        return f"{event.what}, {'at the same time' if same else when}"
+
+
+def read_failure(member: Member, failed: Failed) -> Event:
+    """Return what a node says has ended the job."""
+    what = failed.what if failed.kind == GAVE_UP else f"{failed.what} on {member.name}"
+    cause = CAUSES.get(failed.kind)
+    facts = {
+        name: value
+        for name, value in (
+            ("rank", failed.rank),
+            ("local_rank", failed.local_rank),
+            ("pid", failed.pid),
+            ("code", failed.code),
+        )
+        if value is not None
+    }
+    return Event(
+        node=member.rank,
+        kind=failed.kind,
+        at_ns=failed.at_ns,
+        status=failed.status or 1,
+        within_ns=failed.within_ns,
+        asked=failed.asked,
+        follows=failed.follows,
+        what=what,
+        cause=None if cause is None else replace(cause, what=failed.what),
+        facts=facts if failed.kind == RANK and not failed.called else None,
+        called=failed.called,
+    )
+
+
+def lose_coordinator(shape: Shape) -> tuple[str, Over]:
+    """Return that node 0 is gone, in words, and how the job ends by that: no node is left to decide it."""
+    what = f"node 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
+    cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+    event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
+    first = First(event, shape.address, int(shape.lost_after_s * 1e9), time.time_ns())
+    return what, Over(EXIT_NOT_READY, first)
+
+
+def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int) -> Verdict | None:
+    """Return the verdict on the whole job; None where nothing has failed.
+
+    Args:
+        over: What the coordinator has told in the end.
+        own: On our own processes, where it has none and still says that something has failed.
+        shape: The job.
+        started_ns: When our processes were started, nanoseconds since 1970.
+    """
+    verdict = over.record
+    if verdict is None and over.first is not None:
+        verdict = judge_event(over.first, shape.world_size, started_ns)
+    if verdict is None and over.status:
+        verdict = own
+    return verdict if verdict is None or not over.also else replace(verdict, also=over.also)
+
+
+def judge_event(first: First, world_size: int | None, started_ns: int) -> Verdict:
+    """Return the verdict on an event of which no node could tell more.
+
+    Args:
+        first: What came first.
+        world_size: Processes in the job.
+        started_ns: When it was started, nanoseconds since 1970.
+    """
+    event = first.event
+    facts = event.facts or {}
+    called = "" if facts else event.called or f"node {event.node}"
+    exit_ = ProcessExit(
+        rank=facts.get("rank", 0),
+        local_rank=facts.get("local_rank", 0),
+        pid=facts.get("pid", 0),
+        code=facts.get("code", event.status),
+        ended_ns=max(first.wall_ns - first.ago_ns, started_ns),
+        called=called,
+    )
+    verdict = make_verdict(
+        exit_,
+        [],
+        host_name=first.host,
+        node_rank=event.node,
+        world_size=world_size,
+        attempt=0,
+        started_ns=started_ns,
+        told=None,
+        causes=[event.cause] if event.cause is not None else [],
+    )
+    if event.kind not in WORDS:
+        return verdict
+    return replace(verdict, first=End(**{**vars(verdict.first), "status": WORDS[event.kind]}))

@@ -1,0 +1,165 @@
+"""Faults of nodes and networks, and the words for them: no false success, the right rank, the right node."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.together import Job, assert_one_truth
+from tests.process.looking import wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
+
+SAVES = """
+trap 'sleep 0.3; echo saved >> {folder}/saved-$RANK; exit 0' TERM
+echo $$ > {folder}/pid-$RANK.new; mv {folder}/pid-$RANK.new {folder}/pid-$RANK
+while :; do sleep 0.05; done
+"""
+DIES_SLOWLY = """
+import os, sys, time
+if os.environ["RANK"] == "1":
+    try:
+        raise ValueError("the true cause")
+    finally:
+        time.sleep(0.6)
+time.sleep(0.1)
+sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.11]:31372")
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on four nodes."""
+    need_namespaces()
+    with Cluster(4) as four:
+        yield (one := Job(four, tmp_path))
+        one.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on two nodes."""
+    need_namespaces()
+    with Cluster(2) as two:
+        yield (one := Job(two, tmp_path))
+        one.close()
+
+
+def hear_no_more(job: Job, deaf: int, mute: int, *, again: bool = False) -> None:
+    """Drop all packets from one node to another; those in the other direction arrive."""
+    nodes = job.cluster.nodes
+    rule = ("INPUT", "-s", nodes[mute].address, "-j", "DROP")
+    job.on(nodes[deaf], ("iptables", "-D" if again else "-A", *rule))
+
+
+def test_a_node_that_gave_node_0_up_makes_no_success_of_the_job(job: Job) -> None:
+    """It hears nothing of node 0, its rank saves and ends with 0; then packets flow again."""
+    job.start_all("--lost-after", "5", "--", "sh", "-c", SAVES.format(folder=job.folder))
+    wait_for(lambda: len(list(job.folder.glob("pid-*[0-9]"))) == 4, "all processes have begun")
+    hear_no_more(job, 2, 0)
+    wait_for(lambda: (job.folder / "saved-2").exists(), "the deaf node has ended its rank")
+    hear_no_more(job, 2, 0, again=True)
+    done = job.wait()
+    assert {one.status for one in done.values()} == {75}, {name: one.err for name, one in done.items()}
+    for name in (0, 1, 3):
+        assert "[node-lost]" in done[name].err and "heard nothing of node 0" in done[name].err
+
+
+def test_a_rank_that_dies_slowly_is_the_one_to_blame(job: Job) -> None:
+    """Those that it leaves die first, of its connections; its exception is said when it has ended."""
+    job.start_all("--", sys.executable, "-c", DIES_SLOWLY)
+    done = job.wait()
+    assert_one_truth(done, 1, "rank 1 of 4 failed first")
+    assert all("[python-exception] ValueError: the true cause" in one.err for one in done.values())
+
+
+def test_a_launcher_that_is_killed_before_a_rank_fails_elsewhere_is_named(job: Job) -> None:
+    """The moment at which its connection ended is known."""
+    job.start_waiting("--lost-after", "5")
+    job.cluster.crash(job.cluster.nodes[3])
+    job.kill_rank(1)
+    done = job.wait(0, 1, 2)
+    assert_one_truth(done, 75, "node 3 failed first: it is lost")
+    assert all("also:  rank 1" in one.err for one in done.values()), done[0].err
+    job.launchers.pop(3).communicate()
+
+
+def test_a_failure_that_is_heard_late_is_named_beside_the_first(job: Job) -> None:
+    """Rank 2 has ended when its node is told of rank 1: it has not ended because of that."""
+    exits = "while ! test -e {0}/go-$RANK; do sleep 0.01; done; echo > {0}/gone-$RANK; exit $((RANK + 2))"
+    job.start_all("--", "sh", "-c", f"echo > {job.folder}/up-$RANK; {exits.format(job.folder)}")
+    wait_for(lambda: len(list(job.folder.glob("up-*"))) == 4, "all processes have begun")
+    job.signal(2, signal.SIGSTOP)
+    for rank in (2, 1):
+        (job.folder / f"go-{rank}").touch()
+        wait_for((job.folder / f"gone-{rank}").exists, f"rank {rank} ends")
+    wait_for(lambda: "rank 1 (pid" in job.errors[0].read_text(), "node 0 has heard of rank 1")
+    job.signal(2, signal.SIGCONT)
+    done = job.wait()
+    assert_one_truth(done, 3, "rank 1 of 4 failed first")
+    assert all("  also:  rank 2 (pid " in one.err for one in done.values()), done[0].err
+
+
+@pytest.mark.parametrize("told", [0, 1])
+def test_a_signal_while_nodes_are_waited_for_ends_at_once(job: Job, told: int) -> None:
+    """Podman kills after ten seconds; all that wait are told, and by whom."""
+    for index in (0, 1, 2):
+        job.start(index, "--", "true")
+    wait_for(lambda: "waiting for" in job.errors[2].read_text() or _all_are_in(job), "they wait for node 3")
+    began = time.monotonic()
+    job.signal(told, signal.SIGTERM)
+    job.launchers[told].wait(20)
+    seconds = time.monotonic() - began
+    done = job.wait(0, 1, 2)
+    assert time.monotonic() - began < 5.0
+    assert seconds < 1.0, seconds
+    assert done[told].status == 143
+    for name in {0, 1, 2} - {told}:
+        assert done[name].status == 75
+        assert f"node {told} (node{told}) was told SIGTERM while the nodes came together" in done[name].err
+
+
+def _all_are_in(job: Job) -> bool:
+    """Whether node 0 waits for the last node alone, as its log tells."""
+    ports = job.on(job.cluster.nodes[0], ("ss", "-Htn", "state", "established", "sport", "=", ":6106"))
+    return len(ports.splitlines()) >= 2
+
+
+def test_a_node_0_that_is_cut_off_blames_itself(job: Job) -> None:
+    """All others fall silent at once: it is its own network."""
+    job.start_waiting("--lost-after", "5")
+    job.cluster.disconnect(job.cluster.nodes[0])
+    done = job.wait()
+    assert {one.status for one in done.values()} == {75}
+    assert done[0].first == ["node 0 failed first: it was cut off from all other nodes"], done[0].err
+    for name in (1, 2, 3):
+        assert "node 0 failed first: it is lost" in done[name].first[0]
+
+
+def test_a_node_0_that_stood_still_for_long_blames_itself(job: Job) -> None:
+    """The others have given it up when it goes on."""
+    job.start_waiting("--lost-after", "5")
+    job.signal(0, signal.SIGSTOP)
+    done = job.wait(1, 2, 3)
+    job.signal(0, signal.SIGCONT)
+    done = {**done, **job.wait(0)}
+    assert {one.status for one in done.values()} == {75}
+    assert done[0].first and done[0].first[0].startswith("node 0 failed first: "), done[0].err
+
+
+@pytest.mark.parametrize("ranks", [(0, 0)])
+def test_two_launchers_that_are_both_node_0_are_named_at_once(pair: Job, ranks: tuple[int, int]) -> None:
+    """Each would wait for node 1 and suspect a firewall."""
+    for index, rank in enumerate(ranks):
+        pair.start(index, "--", "true", rank=rank)
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {78}
+    for one in done.values():
+        assert "[two-nodes-one-rank] two nodes say that they are node 0: " in one.err
