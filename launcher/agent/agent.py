@@ -17,7 +17,7 @@ import gc
 import os
 import time
 
-from launcher.agent.coordination import Coordination
+from launcher.agent.coordination import Coordination, Outcome
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow, may_restart
@@ -98,23 +98,6 @@ class Place:
 
     node_rank: int | None = None
     world_size: int | None = None
-
-
-@frozen
-class Outcome:
-    """How the processes of this node ended.
-
-    Attributes:
-        status: What that makes the status.
-        verdict: Why; None where nothing has failed.
-        line: What is to be said of it where there is no verdict.
-        shown: Whether the verdict is to be shown, beside being written to a file.
-    """
-
-    status: int
-    verdict: Verdict | None = None
-    line: str = ""
-    shown: bool = True
 
 
 class Agent:

@@ -6,6 +6,8 @@ and a node that serves (`launcher.mpi`) each have one of their own.
 
 from __future__ import annotations
 
+from launcher.core.frozen import frozen
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,6 +37,23 @@ if TYPE_CHECKING:
 
         def fire(self, now: float) -> None:
             """It is time."""
+
+
+@frozen
+class Outcome:
+    """How the processes of this node ended.
+
+    Attributes:
+        status: What that makes the status.
+        verdict: Why; None where nothing has failed.
+        line: What is to be said of it where there is no verdict.
+        shown: Whether the verdict is to be shown, beside being written to a file.
+    """
+
+    status: int
+    verdict: Verdict | None = None
+    line: str = ""
+    shown: bool = True
 
 
 class Coordination:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.agent.agent import Agent, Outcome
+from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.signal import signal
 from launcher.failure.causes import find_causes
@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from launcher.agent.agent import Agent
     from launcher.core.model import Supervision
     from launcher.failure.reason import Reason
     from launcher.output.router import OutputRouter
