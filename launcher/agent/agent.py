@@ -409,7 +409,9 @@ class Agent:
     def end_for(self, reason: Reason) -> None:
         """End the job as a failure, for a reason of our own."""
         self.reason = self.reason or reason
-        if self.group.running:
+        if self.coordination.decides(reason):
+            pass  # on all nodes at once, by what it finds there
+        elif self.group.running:
             self.target.stop(signal.SIGTERM)
         elif self.first is None:
             self.first = next((one for one in self.group.ended if not one.child.companion), None)

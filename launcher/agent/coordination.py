@@ -115,6 +115,10 @@ class Coordination:
     def on_reason(self, reason: Reason) -> None:
         """The agent ends its processes for a reason of its own."""
 
+    def decides(self, reason: Reason) -> bool:
+        """Whether the end of the processes for a reason of ours is for the rest of the job to decide."""
+        return False
+
     def on_refused(self, error: LauncherError) -> None:
         """The processes of this node cannot be started."""
 

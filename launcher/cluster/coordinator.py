@@ -19,6 +19,7 @@ from launcher.cluster.messages import (
     Bye,
     Ended,
     Failed,
+    Looked,
     Note,
     Told,
     Welcome,
@@ -192,6 +193,8 @@ class Coordinator:
                 self.ending.begin_stop(what, rank, told=message.number)
             case Ended():
                 self.ending.end(rank, message.status, message.record)
+            case Looked():
+                self.ending.note_look(rank, message)
             case Bye():
                 member.has_heard_end = True
                 member.hang_up()

@@ -36,7 +36,6 @@ class Failed:
         follows: Whether its last words only tell of a failure elsewhere.
         called: What the process is called if it has no rank.
         left_ms: How long the machine lasts that is taken back.
-        suspects: Of a node that hangs: its processes that differ from the others, in words.
     """
 
     kind: Line
@@ -52,7 +51,6 @@ class Failed:
     code: int | None = None
     called: Line = ""
     left_ms: int | None = None
-    suspects: tuple[Line, ...] = ()
 
 
 @message
@@ -73,9 +71,12 @@ class Ended:
 
 @message
 class Looked:
-    """What this node has found when it was asked to look at its processes, see `Failed.suspects`."""
+    """What the ranks of this node do, of those that do not just wait; ``count``: of how many."""
 
-    suspects: tuple[Line, ...]
+    stopped: tuple[Line, ...]
+    stuck: tuple[Line, ...]
+    busy: tuple[Line, ...]
+    count: int
 
 
 @message
@@ -146,7 +147,7 @@ class Refuse:
 
 @message
 class Look:
-    """A node hangs: look at your processes."""
+    """A node hangs: tell what your ranks do."""
 
 
 @message

@@ -14,6 +14,8 @@ from launcher.cluster.messages import (
     Bye,
     Ended,
     Failed,
+    Look,
+    Looked,
     News,
     Note,
     Over,
@@ -34,6 +36,7 @@ from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, STALLE
 from launcher.failure.reason import STALLED_STATUS, Reason
 from launcher.failure.transfer import fit
 from launcher.preemption.events import DUE
+from launcher.process.descendants import read_state
 from launcher.process.signals import ENDING, name_signal
 
 TYPE_CHECKING = False
@@ -46,8 +49,13 @@ if TYPE_CHECKING:
 
 MakeChannel = Callable[["ClusterNode"], "Coordinator | CoordinatorClient"]
 
-WHAT_LENGTH = 800
-"""Of what has happened on another node, with its name."""
+SUSPECTS_MAX = 8
+STATES = {
+    "Tt": "is stopped (state T)",
+    "D": "waits for a device or a file system (state D)",
+    "R": "runs (state R)",
+}
+"""What a rank does that others may wait for, as ps shows it; the most certain first."""
 LAST_TRY_S = 5.0
 """For a node that has given node 0 up, and would tell it so."""
 FAREWELL_S = 1.0
@@ -208,6 +216,8 @@ class ClusterNode(Coordination):
                 self._on_stop(message)
             case News() if message.by != self.shape.node_rank:
                 self.agent.say(f"{message.what} (--keep-going: this node goes on)")
+            case Look():
+                self.tell(self._look())
             case Over():
                 self.over = self.over or message
             case Note():
@@ -337,9 +347,25 @@ class ClusterNode(Coordination):
 
     def on_reason(self, reason: Reason) -> None:
         """The job ends here for a reason of our own: so it does everywhere."""
-        before = {STALLED: "stalled", UNPROVEN: "not the fabric that is required", UNMET: "--require-meeting"}
+        before = {UNPROVEN: "not the fabric that is required: ", UNMET: "--require-meeting: "}
         status = STALLED_STATUS if reason.status is None else reason.status
-        self.tell_event(reason.kind, status, f"{before[reason.kind]}: {reason.what}")
+        self.tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
+
+    def decides(self, reason: Reason) -> bool:
+        """Whether all nodes are looked at before the end: the one that is silent first need not be why."""
+        return reason.kind == STALLED and not self.shape.keep_going
+
+    def _look(self) -> Looked:
+        """Return what the ranks of this node do."""
+        found: dict[str, list[str]] = {state: [] for state in STATES}
+        ranks = [one for one in self.agent.group.running.values() if not one.child.companion]
+        for one in ranks:
+            state = read_state(one.pid) or ""
+            for kind, words in STATES.items():
+                if state in kind:
+                    found[kind].append(f"{one.name} {words}")
+        stopped, stuck, busy = (tuple(names[:SUSPECTS_MAX]) for names in found.values())
+        return Looked(stopped, stuck, busy, len(ranks))
 
     def on_refused(self, error: LauncherError) -> None:
         """Our processes cannot be started: the others would wait for them."""

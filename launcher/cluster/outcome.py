@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.agent.policy import SETTLE_S as CAUSE_S
-from launcher.cluster.messages import First, News, Over, Stop
+from launcher.cluster.messages import First, Look, News, Over, Stop
 from launcher.cluster.rendezvous import FAREWELL_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
@@ -34,11 +34,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.cluster.membership import Member, Membership
-    from launcher.cluster.messages import Failed
+    from launcher.cluster.messages import Failed, Looked
     from launcher.cluster.settings import Shape
 
 SETTLE_S = 0.3
 """After a first report, for one of something that was earlier: nodes have told within milliseconds."""
+LOOK_S = 2.0
+"""For all nodes to tell what their ranks do, where one hangs."""
 SLACK_S = 5.0
 ALSO_MAX = 4
 LOST_FIX = "look at the node, at its network, and at whether its container was ended"
@@ -98,6 +100,8 @@ class Ending:
         self._first_at: float | None = None
         self._decide_by: float | None = None
         self._held: tuple[float, Event] | None = None
+        self._looks: dict[int, Looked] | None = None
+        self._look_until = 0.0
 
     def take(self, event: Event, left_ms: int | None = None) -> None:
         """Something has ended the job; ``left_ms``: how long the machine of its node lasts."""
@@ -105,11 +109,41 @@ class Ending:
             return
         now = time.monotonic()
         self._first_at = self._first_at or now
-        if event.follows and self.stop is None:
+        if event.kind == STALLED and self.stop is None:
+            if self._looks is None:
+                self._looks, self._look_until = {}, now + LOOK_S
+                self._tell_all(Look())
+        elif event.follows and self.stop is None:
             self._held = self._held or (now + CAUSE_S, event)  # what it has lost has time to say why
         elif not event.asked:
             self.begin_stop(event.what, event.node, left_ms=left_ms)
         self.consider()
+
+    def note_look(self, rank: int, looked: Looked) -> None:
+        """A node has told what its ranks do."""
+        if self._looks is not None:
+            self._looks[rank] = looked
+            self.consider()
+
+    def _end_stall(self, looks: dict[int, Looked]) -> None:
+        """The job hangs: blame a rank that the others wait for, if one is seen, and stop all."""
+        stalled = next(event for event in self.arbiter.events if event.kind == STALLED)
+        busy, ranks = (
+            sum(len(look.busy) for look in looks.values()),
+            sum(look.count for look in looks.values()),
+        )
+        seen = [(rank, look.stopped) for rank, look in sorted(looks.items())]
+        seen += [(rank, look.stuck) for rank, look in sorted(looks.items())]
+        seen += [(rank, look.busy) for rank, look in sorted(looks.items()) if 2 * busy < ranks]
+        for rank, names in seen:
+            member = self._membership.members.get(rank)
+            if names and member is not None:
+                what = f"stalled: {', '.join(names)} on {member.name}, and the others wait"
+                blamed = replace(stalled, node=rank, what=what, cause=replace(CAUSES[STALLED], what=what))
+                self.arbiter.events[self.arbiter.events.index(stalled)] = blamed
+                self.begin_stop(what, rank)
+                return
+        self.begin_stop(stalled.what, stalled.node)
 
     def begin_stop(self, what: str, by: int, *, told: int | None = None, left_ms: int | None = None) -> None:
         """Something has ended the job: the others would wait for it forever."""
@@ -159,6 +193,11 @@ class Ending:
             return
         now = time.monotonic()
         self.due = None
+        if self._looks is not None and self.stop is None:
+            if now >= self._look_until or len(self._looks) == len(self.arbiter.open_nodes()):
+                self._end_stall(self._looks)
+            else:
+                self.due = self._look_until
         if self._held is not None:
             until, event = self._held
             if now >= until:

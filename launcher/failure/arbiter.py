@@ -83,6 +83,8 @@ class FailureArbiter:
     def report(self, event: Event) -> bool:
         """Take an event; return whether it is news."""
         known = [one for one in self.events if (one.node, one.kind) == (event.node, event.kind)]
+        if event.kind == STALLED:
+            known = [one for one in self.events if one.kind == STALLED]  # a job hangs as a whole
         if event.kind == RANK:
             known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
         if known or sum(one.node == event.node for one in self.events) >= EVENTS_OF_NODE:

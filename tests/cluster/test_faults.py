@@ -163,3 +163,24 @@ def test_two_launchers_that_are_both_node_0_are_named_at_once(pair: Job, ranks: 
     assert {one.status for one in done.values()} == {78}
     for one in done.values():
         assert "[two-nodes-one-rank] two nodes say that they are node 0: " in one.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGSTOP, 0], ids=["stopped", "runs"])
+def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job, number: int) -> None:
+    """All are silent; one is stopped, or goes round in circles, on the node that is heard last."""
+    loop = "while test -e {0}/hang; do :; done" if not number else "sleep 1000"
+    script = (
+        f"test $RANK = 3 && exec sh -c 'echo $$ > {{0}}/pid-3; {loop}'; echo > {{0}}/pid-$RANK; sleep 1000"
+    )
+    (job.folder / "hang").touch()
+    flags = ("--stall-timeout", "2", "--on-stall", "stop")
+    job.start_all(*flags, "--", "sh", "-c", script.format(job.folder))
+    wait_for(lambda: len(list(job.folder.glob("pid-*"))) == 4, "all processes have begun")
+    if number:
+        job.kill_rank(3, number)
+    done = job.wait()
+    words = "is stopped (state T)" if number else "runs (state R)"
+    for one in done.values():
+        assert one.first == ["node 3 ended first: it was ended because it hung"], one.err
+        assert f"{words} on node 3 (node3), and the others wait" in one.err
+    assert {one.status for one in done.values()} == {1}
