@@ -9,8 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling, number, text
-from launcher.cluster.attempt import Attempt, Outcome
-from launcher.cluster.obstacle import NOT_YET, Obstacle
+from launcher.cluster.attempt import NOT_YET, Attempt, Obstacle, Outcome
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.core.model import Claim
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 IDENTITY = (
     Fact.RANK,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from launcher.identity.ledger import Ledger
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 STATIC, C10D = "static", "c10d"
 DEFAULT_PORT = 6105

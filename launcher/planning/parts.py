@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from launcher.fabrics.node import NodePlan
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
     from launcher.planning.shape import Shape
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"

@@ -41,7 +41,7 @@ from launcher.failure import transfer
 from launcher.failure.arbiter import LOST, RANK, Event, FailureArbiter
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
