@@ -14,8 +14,8 @@ import socket
 import time
 
 from launcher.channel.lines import Garbled, Lines, pack, read_peer
+from launcher.control import NAME
 from launcher.control.processes import TICKS
-from launcher.control.server import NAME
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.redact import printable
 from launcher.stacks.look import read_file
