@@ -14,7 +14,7 @@ from statistics import median
 
 from benchmarks.machine import describe_machine
 from benchmarks.tables import cell, markdown, promise
-from launcher.options.options import Options
+from launcher.options.reading import Options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 

@@ -30,7 +30,7 @@ ROUNDS = 21
 PLAN = """
 import sys, time
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 environ = {"LAUNCHER_NNODES": sys.argv[2], "LAUNCHER_NODE_RANK": "0", "LAUNCHER_MASTER_ADDR": "10.0.0.9"}
 environ["AZUREML_CR_COMPUTE_CONTEXT"] = '{"vm_size": "Standard_ND96isr_H200_v5"}'

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 
 from launcher.core.model import Plan  # noqa: E402
-from launcher.options.options import read_options  # noqa: E402
+from launcher.options.reading import read_options  # noqa: E402
 from launcher.planning.plan import plan_job  # noqa: E402
 from launcher.planning.recorded import RecordedHost  # noqa: E402
 from launcher.planning.settings import render_environ  # noqa: E402

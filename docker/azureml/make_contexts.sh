@@ -17,7 +17,7 @@ mkdir -p "$launcher/docker"
 # From a copy: setuptools leaves its own build folder where it builds, and packs again what lies in there.
 source=$(mktemp -d)
 trap 'rm -rf "$source"' EXIT
-(cd "$checkout" && cp -R bin launcher share setup.cfg pyproject.toml README.md LICENSE "$source")
+(cd "$checkout" && cp -R bin launcher setup.cfg setup.py pyproject.toml README.md LICENSE "$source")
 "${PYTHON:-python3}" -m pip wheel --quiet --wheel-dir "$launcher/wheels" "$source"
 
 for requirements in "$here"/requirements/*.txt; do

@@ -10,8 +10,7 @@ from launcher.failure.counters import read_counters
 from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.record import default_failure_file, render_json, write_verdict
 from launcher.failure.report import render_text
-from launcher.failure.root_cause import read_root_cause
-from launcher.failure.stderr import read_words_of
+from launcher.failure.stderr import read_root_cause, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.verdict import make_verdict
 from launcher.machine.host import Host

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import option
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 from launcher.machine.infiniband import is_usable
 from launcher.machine.limits import LOCKED, read_limit
 

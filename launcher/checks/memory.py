@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 from launcher.machine.cgroup import read_memory_limit
 
 TYPE_CHECKING = False

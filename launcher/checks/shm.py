@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ Source: NVIDIA NVML API reference; its count of used memory has some of the driv
 from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

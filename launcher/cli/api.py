@@ -8,7 +8,7 @@ import sys
 from launcher.command.line import is_python
 from launcher.core.errors import Problem, UsageError
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

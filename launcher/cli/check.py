@@ -12,7 +12,7 @@ from launcher.core.errors import EXIT_HARDWARE, LauncherError, UsageError
 from launcher.core.model import Plan, Scope
 from launcher.frameworks.script import describe_missing
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.views.check import render_finding, render_json, render_text
 
 TYPE_CHECKING = False

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 
 from launcher.core.errors import NotReady, Problem
 from launcher.options.parser import make_parser
 from launcher.ssh.files import cannot_write, exists, name_user, write_private
-from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, KEYGEN_TIMEOUT_S, Keys, find_tool
+from launcher.ssh.keys import CLIENT_FILES, HOST_FILES, NAMELESS, Keys, run_keygen
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-NAMELESS = "No user exists for uid"
-"""What ssh-keygen and ssh say of a user id without an entry in /etc/passwd."""
 _ONE_FILE = """\
 {path}: the client key and the host key of a job. Whoever has this file can enter the job's nodes.
 Give it to every node, as one of
@@ -75,15 +72,7 @@ def _make_folder(path: str) -> None:
 
 
 def _make_key(path: str, environ: Mapping[str, str]) -> str:
-    line = [find_tool("ssh-keygen", environ), "-q", "-t", "ed25519", "-N", "", "-C", "launcher", "-f", path]
-    done = subprocess.run(
-        line,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=KEYGEN_TIMEOUT_S,
-        check=False,
-    )
+    done = run_keygen(("-q", "-t", "ed25519", "-N", "", "-C", "launcher", "-f", path), environ)
     if done.returncode:
         what = f"ssh-keygen: {done.stderr.strip() or 'failed without a word'}"
         fix = name_user(os.getuid()) if NAMELESS in what else "look at what it says"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from launcher.cli import run as running
 from launcher.core.errors import Problem, UsageError
 from launcher.core.version import __version__
-from launcher.options.options import read_options
 from launcher.options.quick import ABOUT_RUN
+from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

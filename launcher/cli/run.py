@@ -11,8 +11,8 @@ import sys
 from launcher.core.errors import CommandNotFound
 from launcher.core.model import Mode, Plan, Process, Scope
 from launcher.machine.host import Host
-from launcher.options.options import read_options
 from launcher.options.quick import read_quickly
+from launcher.options.reading import read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.files import replace_file
 from launcher.core.model import Companion, Plan, Process, Scope
 from launcher.machine.host import Host
-from launcher.options.options import read_options
 from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
 TYPE_CHECKING = False

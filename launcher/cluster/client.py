@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.attempt import Attempt, Outcome
+from launcher.cluster.attempt import NOT_YET, Attempt, Obstacle, Outcome
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Beat,
@@ -23,7 +23,6 @@ from launcher.cluster.messages import (
     pack,
     unpack,
 )
-from launcher.cluster.obstacle import NOT_YET, Obstacle
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape

@@ -17,7 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})", flags=re.ASCII)
 

@@ -11,7 +11,7 @@ from launcher.command.line import find_script, is_python
 from launcher.core.environ import Malformed, shorten
 from launcher.core.frozen import frozen
 from launcher.options.flags import FLAGS
-from launcher.options.options import Given, Options
+from launcher.options.reading import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

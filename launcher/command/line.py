@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 SHELLS = ("sh", "bash", "dash", "ash")
 """Programs whose ``-c STRING``, or file, may be nothing but one command (`launcher.command.shell`)."""

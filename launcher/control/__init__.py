@@ -2,3 +2,6 @@
 
 Nothing but `launcher.control.server` is loaded before the first question.
 """
+
+NAME = "status"
+"""Of the socket, in the folder of a run."""

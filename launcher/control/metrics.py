@@ -48,7 +48,8 @@ class Exporter:
         Raises:
             OSError: It is taken, or there are no more processes.
         """
-        with listen(address, port) as listener:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        with socket.create_server((address, port), family=family, backlog=WAITING_MAX) as listener:
             launcher = os.getpid()
             self.pid: int | None = os.fork()
             if self.pid == 0:
@@ -68,23 +69,6 @@ class Exporter:
             os.kill(self.pid, signal.SIGKILL)  # our child that nobody has waited for: the pid is its own
             os.waitpid(self.pid, 0)
             self.pid = None
-
-
-def listen(address: str, port: int) -> socket.socket:
-    """Return a socket that listens.
-
-    Raises:
-        OSError: It cannot.
-    """
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((address, port))
-        listener.listen(WAITING_MAX)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def start_exporter(watch: Supervision, path: str, say: Callable[[str], None]) -> Exporter | None:

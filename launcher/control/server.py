@@ -10,6 +10,8 @@ import _socket
 import os
 import time
 
+from launcher.control import NAME
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
     Message = dict[str, object]
 
-NAME = "status"
 CLOSED_S = 1.0
 """How long nobody is let in once we have no descriptor left."""
 WAITING_MAX = 128

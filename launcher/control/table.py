@@ -122,7 +122,7 @@ def make_rows(view: View) -> list[tuple[str, ...]]:
     """Return the table's rows: a process each, and a node that gives no answer."""
     rows: list[tuple[str, ...]] = []
     for node, answer in view.nodes:
-        gpus = {number(gpu, "index"): gpu for gpu in _mappings(answer, "gpus")}
+        gpus = {number(gpu, "index"): gpu for gpu in mappings(answer, "gpus")}
         host = words(answer, "host") or UNKNOWN
         ours = rows_of(answer)
         rows += [_row(str(node), host, one, gpus) for one in ours]
@@ -167,7 +167,7 @@ def make_events(view: View) -> list[str]:
     found: list[tuple[float, str]] = []
     several = len(view.nodes) + len(view.silent) > 1
     for node, answer in view.nodes:
-        for event in _mappings(answer, "events"):
+        for event in mappings(answer, "events"):
             ago, what = number(event, "ago_s"), words(event, "what")
             if ago is not None and what:
                 where = f"node {node}, " if several else ""
@@ -225,10 +225,11 @@ def render_terminal(view: View, console: Console) -> str:
 
 def rows_of(answer: Mapping[str, object]) -> list[Message]:
     """Return the processes of a node's answer."""
-    return _mappings(answer, "ranks")
+    return mappings(answer, "ranks")
 
 
-def _mappings(answer: Mapping[str, object], name: str) -> list[Message]:
+def mappings(answer: Mapping[str, object], name: str) -> list[Message]:
+    """Return the parts of an answer that have names of their own; none for anything else."""
     value = answer.get(name)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 

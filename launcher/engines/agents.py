@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Agent, Allocation, Binding, Machine, Topology
     from launcher.engines.wrapped import Job
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
 """Engines whose processes are of PyTorch."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.machine.host import Host
-    from launcher.options.options import Given, Options
+    from launcher.options.reading import Given, Options
 
 PROCESS, TORCHRUN, MPIRUN = "process", "torchrun", "mpirun"
 ONLY_TORCHRUN = (

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.engines.agents import Request
     from launcher.identity.ledger import Ledger
-    from launcher.options.options import Given, Options
+    from launcher.options.reading import Given, Options
 
 COUNTS = ("standalone", "nnodes")
 """Flags that say how many nodes there are."""

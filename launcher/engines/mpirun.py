@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from launcher.machine.host import Host
     from launcher.machine.mpi import Mpi
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 MPIRUN, SERVE = "mpirun", "serve"
 SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")

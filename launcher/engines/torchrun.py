@@ -19,7 +19,7 @@ from launcher.frameworks.python import UNBUFFERED
 from launcher.identity.rendezvous import C10D, choose_backend
 from launcher.machine.pythons import own_python
 from launcher.options.flags import FLAGS
-from launcher.options.options import PET_PREFIX, Options
+from launcher.options.reading import PET_PREFIX, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Agent, Allocation, Machine, Setting, Topology
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
-from launcher.identity.master import LOOPBACK
-from launcher.options.options import PET_PREFIX, Options
+from launcher.identity.rendezvous import LOOPBACK
+from launcher.options.reading import PET_PREFIX, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

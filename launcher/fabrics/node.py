@@ -12,8 +12,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.fabrics.facts import Facts
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
+
+DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
+SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
+"""ENV names the variables that keep NCCL from a network: they are what is to be mended."""
 
 
 @frozen
@@ -58,8 +63,6 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
     proof, obstacle = None, ""
     if options.switch("verify_fabric"):
-        from launcher.fabrics.proof import plan_proof
-
         proof, obstacle = plan_proof(facts, network, wish.required_origin if wish.required else "")
     notes += [f"--verify-fabric: {obstacle}"] if obstacle else []
     return NodePlan(network, fabric.settings, tuple(notes), proof)
@@ -75,3 +78,24 @@ def read_wish(options: Options) -> Wish:
         required=options.text("require_fabric"),
         required_origin=required.origin if required else "",
     )
+
+
+def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:
+    """Return what NCCL's word is compared with, or why it cannot be heard.
+
+    Its debug output is read from a file of ours. A user who has set one of the three variables wants that
+    output elsewhere, or none: then theirs stay, and a note says that nothing is compared.
+
+    Args:
+        facts: What this node has: the user's variables, and NCCL's files.
+        network: What was planned.
+        required: The flag that ends the job if it is another one; empty for none.
+
+    Source:
+        NCCL "Environment Variables" (NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE) and src/debug.cc.
+    """
+    theirs = [name for name in (DEBUG, FILE, SUBSYSTEMS) if facts.told(name)]
+    if not theirs:
+        return Proof(network, SETTINGS, required), ""
+    said = ", ".join(f"{name}={facts.told(name)}" for name in theirs)
+    return None, f"{said} stays: {network.fabric} is not verified (unset it, or look for NET/ in that output)"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE
-from launcher.core.sizes import say_size
+from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say_size
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
 from launcher.failure.stderr import LastWords, read_words_of

@@ -12,6 +12,7 @@ import re
 import stat
 
 from launcher.core.frozen import frozen
+from launcher.failure.model import ProcessExit
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.hook import WRITER
 
@@ -26,6 +27,30 @@ OF_AN_EXCEPTION = 1
 STDERR_BYTES = 32 << 10
 """How much of the end of a process's stderr is kept; a text of this length has lost its beginning."""
 CPP_FRAME = "frame #"
+CONTINUED_MAX = 12
+"""Lines of one exception's message after its first."""
+MARGIN = re.compile(r" +[|+] ?")
+CHAINED = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+REMOTE = ('"""', "-- Process ")
+"""multiprocessing.pool and torch.multiprocessing.spawn quote the traceback of their process so."""
+BY_THE_WAY = (
+    *("Exception ignored in", "Exception ignored on", "Exception in thread", "Error in atexit"),
+    *("--- Logging error ---", "Task exception was never", "Future exception was never", "future: "),
+)
+"""Lines before a traceback that did not end the process."""
+FATAL = "Fatal Python error:"
+STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
+ERROR_FILE_BYTES = 1 << 20
+_BLOCK = re.compile(
+    rb"Root Cause \(first observed failure\):\s+\[\d+\]:\s+time\s*: [^\n]*\s+host\s*: (?P<host>\S*)\s+"
+    rb"rank\s*: (?P<rank>\d{1,9}) \(local_rank: (?P<local>\d{1,9})\)\s+"
+    rb"exitcode\s*: (?P<code>-?\d{1,3}) \(pid: (?P<pid>\d{1,9})\)[^\n]*\s+"
+    rb"error_file: (?P<file>[^\n]*)"
+)
+_AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
 
 
 @frozen
@@ -106,24 +131,6 @@ def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
         if line:
             kept.append(line)
     return tuple(kept)
-
-
-CONTINUED_MAX = 12
-"""Lines of one exception's message after its first."""
-MARGIN = re.compile(r" +[|+] ?")
-CHAINED = (
-    "The above exception was the direct cause of the following exception:",
-    "During handling of the above exception, another exception occurred:",
-)
-REMOTE = ('"""', "-- Process ")
-"""multiprocessing.pool and torch.multiprocessing.spawn quote the traceback of their process so."""
-BY_THE_WAY = (
-    *("Exception ignored in", "Exception ignored on", "Exception in thread", "Error in atexit"),
-    *("--- Logging error ---", "Task exception was never", "Future exception was never", "future: "),
-)
-"""Lines before a traceback that did not end the process."""
-FATAL = "Fatal Python error:"
-STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 
 
 def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
@@ -230,9 +237,6 @@ def _inner(line: str) -> str:
     return text[match.end() :] if match else text
 
 
-ERROR_FILE_BYTES = 1 << 20
-
-
 def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]:
     """Return ((message, traceback), pid of the writer, "") of an error file, or (None, "", why not).
 
@@ -290,3 +294,29 @@ def _read_regular_file(path: str) -> bytes:
     if len(data) > ERROR_FILE_BYTES:
         raise ValueError(f"it is larger than {ERROR_FILE_BYTES >> 20} MiB")
     return data
+
+
+def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
+    """Return the end of the process that the agent names; None where it names none.
+
+    Args:
+        agent: The end of the agent, with the last of its standard error, where its processes write too.
+
+    Source:
+        torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg (2.13).
+    """
+    blocks = list(_BLOCK.finditer(agent.stderr))
+    if not blocks:
+        return None
+    found = blocks[-1]
+    speaks = _AGENT_SPEAKS.search(agent.stderr)
+    file = found["file"].decode("utf-8", "replace").strip()
+    return ProcessExit(
+        rank=int(found["rank"]),
+        local_rank=int(found["local"]),
+        pid=int(found["pid"]),
+        code=int(found["code"]),
+        ended_ns=agent.ended_ns,
+        stderr=agent.stderr[: speaks.start()] if speaks else b"",
+        error_file=file if file.startswith("/") else None,
+    )

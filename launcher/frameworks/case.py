@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.core.model import Allocation, Machine, Topology
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 WORKER = "TORCHELASTIC_RUN_ID"
 """Each worker of torchrun has it."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from launcher.frameworks.script import Script
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 NAME = "horovod"
 CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"

@@ -31,7 +31,7 @@ FABRIC_NODES, FABRIC_DEVICES = "LT_NUM_NODES", "LT_DEVICES"
 SLURM = "SLURM_NTASKS"
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 """What a script of it imports."""
-TRAINER = "trainer."
+TRAINER_PREFIX = "trainer."
 """What its own command lines, and those of Hydra, put in front of the Trainer's arguments."""
 
 
@@ -101,7 +101,7 @@ def check(case: Case) -> tuple[str, ...]:
         UsageError: The job is Lightning's, and cannot be what its command line or its script says.
     """
     named = case.options.text("framework") == NAME
-    if not named and not any(TRAINER in word for word in case.argv) and not is_script(case):
+    if not named and not any(TRAINER_PREFIX in word for word in case.argv) and not is_script(case):
         return ()
     from launcher.frameworks.lightning_job import check_job
 

@@ -14,14 +14,18 @@ where Lightning was named, or stands in the script, else a note.
 
 from __future__ import annotations
 
+import ast
+import warnings
+
 from launcher.core.environ import MPI_STARTERS, Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import frozen
 from launcher.frameworks.lightning import (
     DEVICES,
     FABRIC_DEVICES,
     FABRIC_NODES,
     NUM_NODES,
-    TRAINER,
+    TRAINER_PREFIX,
     count_nodes,
     is_script,
 )
@@ -31,9 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.frameworks.case import Case
-    from launcher.frameworks.lightning_script import Trainer
 
 ARGUMENTS = ("num_nodes", "devices")
+TRAINER, FABRIC, CLI = "Trainer", "Fabric", "LightningCLI"
+POSITIONS = {FABRIC: ("accelerator", "strategy", "devices", "num_nodes")}
+"""What arguments without a name are."""
+STARTERS = ("spawn", "fork", "notebook")
+"""Parts of the names of strategies that start the processes themselves, whoever has started the script."""
 
 
 def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
@@ -89,7 +97,6 @@ def _compare_script(case: Case) -> list[Problem]:
     """Return what is wrong with the Trainer that the script makes, where none of those that it makes fits."""
     if not is_script(case):
         return []
-    from launcher.frameworks.lightning_script import CLI, read_trainers
 
     made = [trainer for trainer in read_trainers(case.script.text) if trainer.name != CLI]
     problems = [_judge_call(case, trainer) for trainer in made]
@@ -123,7 +130,6 @@ def choose_variables(case: Case, *, named: bool) -> list[tuple[str, str]]:
         case: The job.
         named: Whether the user names Lightning: then the modules that the script imports may make them.
     """
-    from launcher.frameworks.lightning_script import FABRIC, TRAINER, read_trainers
 
     calls = read_trainers(case.script.text)
     trainers = [call for call in calls if call.name == TRAINER and not call.starts]
@@ -146,7 +152,6 @@ def _would_wait(case: Case, call: Trainer) -> bool:
 
 def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
     """Return which numbers Lightning will not get, though without them each process trains alone."""
-    from launcher.frameworks.lightning_script import CLI, TRAINER, read_trainers
 
     calls, words = read_trainers(case.script.text), [*(case.script.words or case.argv)]
     where, alone = case.script.path, "else each process may be a job of its own"
@@ -180,7 +185,7 @@ def read_arguments(argv: Sequence[str], *, bare: bool) -> Iterator[tuple[str, st
         flag, equals, value = word.partition("=")
         name = flag.lstrip("-+").replace("-", "_")
         dashes = flag.startswith("--")
-        plain = name.removeprefix(TRAINER)
+        plain = name.removeprefix(TRAINER_PREFIX)
         if plain not in ARGUMENTS or (plain == name and not (bare and dashes)):
             continue
         if equals:
@@ -251,3 +256,61 @@ def _no_node() -> Problem:
         "environment",
         "pass --node-rank, or start one launcher per node",
     )
+
+
+@frozen
+class Trainer:
+    """One call.
+
+    Attributes:
+        line: Where it stands.
+        name: What is called.
+        counts: Of each argument that is a number there (as it is written, count); 0 stands for ``"auto"``.
+        given: The arguments that are given, whatever they are.
+        starts: Whether it starts the other processes itself, whoever has started the script.
+    """
+
+    line: int
+    name: str
+    counts: dict[str, tuple[str, int]]
+    given: tuple[str, ...]
+    starts: bool
+
+
+def read_trainers(text: str) -> list[Trainer]:
+    """Return the calls that make something of Lightning's; none of a text that is not this Python's."""
+    calls = (TRAINER, FABRIC, CLI)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # 3.10 takes no action here
+            nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
+    return [_read(node) for node in nodes if isinstance(node, ast.Call) and _name(node) in calls]
+
+
+def _name(call: ast.Call) -> str:
+    return getattr(call.func, "attr", "") or getattr(call.func, "id", "")
+
+
+def _read(call: ast.Call) -> Trainer:
+    given = dict(zip(POSITIONS.get(_name(call), ()), call.args, strict=False))
+    given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+    strategy = getattr(given.get("strategy"), "value", None)
+    starts = any(word in str(strategy) for word in STARTERS)
+    found = {name: (given[name], _count(given[name])) for name in ARGUMENTS if name in given and not starts}
+    counts = {
+        name: (f"{name}={ast.unparse(value)}", count)
+        for name, (value, count) in found.items()
+        if count is not None
+    }
+    return Trainer(call.lineno, _name(call), counts, tuple(given), starts)
+
+
+def _count(value: ast.expr) -> int | None:
+    """Return how many devices or nodes a literal means, 0 for all; None for what is worked out later."""
+    if isinstance(value, (ast.List, ast.Tuple)):
+        return len(value.elts)
+    if isinstance(value, ast.Constant) and isinstance(value.value, (int, str)):
+        return 0 if value.value == "auto" else count_devices(str(value.value))
+    return None

@@ -16,7 +16,7 @@ from launcher.core.errors import Problem
 from launcher.core.frozen import frozen, replace
 from launcher.machine.pythons import find_module, import_folders, own_python
 from launcher.options.flags import PREFIX
-from launcher.options.options import Given, Options
+from launcher.options.reading import Given, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

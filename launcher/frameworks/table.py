@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.core.model import Allocation, Companion, Meeting, Place, Setting, Topology
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
 """Those whose variables are in every job, besides the contract of PyTorch."""

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.frameworks.case import Case
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
 """The standard server, a program of its own: the job's Python need not have the launcher."""

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 CHIEF, WORKER, PS, EVALUATOR = ROLES
 LISTENING = (CHIEF, WORKER, PS)

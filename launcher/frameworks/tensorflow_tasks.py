@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from launcher.frameworks.case import Case
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 TF_CONFIG = "TF_CONFIG"
 VISIBLE = "CUDA_VISIBLE_DEVICES"

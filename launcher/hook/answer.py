@@ -17,7 +17,7 @@ from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
 from launcher.hook.marker import TOKEN, undo
 from launcher.machine.host import Host
-from launcher.options.options import Options, read_options
+from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import apply_settings, render_environ
 from launcher.process.execute import CPU_LIMIT

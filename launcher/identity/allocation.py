@@ -9,10 +9,16 @@ from launcher.core.environ import is_loopback
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.identity.contradictions import check_below, check_hosts, check_process
-from launcher.identity.inherited import sift_node, sift_sizes
-from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger
-from launcher.identity.master import DEFAULT_PORT, is_all_here, settle_master
-from launcher.identity.rendezvous import gives_ranks, knows_who_is_who, read_range, settle_range
+from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, sift_node, sift_sizes
+from launcher.identity.rendezvous import (
+    DEFAULT_PORT,
+    gives_ranks,
+    is_all_here,
+    knows_who_is_who,
+    read_range,
+    settle_master,
+    settle_range,
+)
 from launcher.identity.scope import add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import find_node
 
@@ -21,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
 """Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""

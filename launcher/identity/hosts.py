@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")

@@ -216,8 +216,8 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
         LauncherError: There is no sense in the environment, or this rank cannot stand alone.
     """
     from launcher.machine.host import Host
-    from launcher.options.options import read_options
     from launcher.options.parser import read_run
+    from launcher.options.reading import read_options
     from launcher.planning.plan import plan_job
 
     typed, command, _ = read_run(words, told)

@@ -46,7 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 FILES_PER_NODE = 8
 """Ours and mpirun's: three for each session, four for each daemon. Ranks have what their nodes give."""

@@ -2,7 +2,7 @@
 
 Names are torchrun's wherever torchrun has one, and all of torchrun's are here. The command line parser,
 the variables and the reference in docs/ come from this table; `launcher.options.flag_values` says what a text
-means, `launcher.options.options` reads what was given. It is one table, and so one file, however long.
+means, `launcher.options.reading` reads what was given. It is one table, and so one file, however long.
 """
 
 from __future__ import annotations

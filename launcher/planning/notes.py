@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.engines.agents import Request
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 VERIFY = "--verify-fabric"
 HOOKED = "LAUNCHER_HOOKED"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 
 def plan_job(

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 AUTO, OFF = "auto", "off"
 AZURE, AWS, GCP = "azure", "aws", "gcp"

@@ -1,13 +1,18 @@
-"""A machine that is only a file: `Host`, answering from a snapshot (`launcher.planning.snapshot`)."""
+"""A machine that is only a file: `Host`, answering from a snapshot (`launcher.planning.snapshot`).
+
+A file can say anything: what is of another type than it should be counts as not known.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from typing import TypeVar
 
 from launcher.core.errors import Problem, Unavailable, UsageError
-from launcher.core.model import Gpu, Layout
-from launcher.identity.master import DEFAULT_PORT
+from launcher.core.model import Core, Gpu, Layout
+from launcher.identity.rendezvous import DEFAULT_PORT
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import Vm
 from launcher.machine.clock import Clock
@@ -17,8 +22,8 @@ from launcher.machine.host import Host
 from launcher.machine.loader import Library
 from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface, find_source
+from launcher.machine.numa import parse_pci_address, render_pci_address
 from launcher.machine.packages import Package
-from launcher.planning.recorded_parts import DIGITS_LIMIT, mapping, read_cores, read_gpus, read_interface
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,6 +36,9 @@ HOME = "~"
 """Stands for the user's home folder, whose path is nobody else's business."""
 GPU_LIMIT = 256
 """More than a node has: a file that says so is not believed."""
+T = TypeVar("T")
+DIGITS_LIMIT = 19
+"""Of a number: bytes of memory have fewer."""
 
 
 class RecordedHost(Host):
@@ -294,3 +302,59 @@ def _refuse(path: str, reason: str) -> Problem:
         "command line",
         "a file from: launcher snapshot",
     )
+
+
+def mapping(value: object) -> Mapping[str, object]:
+    """Return a JSON object; an empty one for any other value."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def read_interface(fields: Mapping[str, object]) -> Interface:
+    """Return one recorded interface; a field of another type than it should have is None."""
+    addresses = fields.get("addresses")
+    return Interface(
+        name=str(fields["name"]),
+        addresses=tuple(map(_read_address, addresses)) if isinstance(addresses, list) else (),
+        is_up=_field(fields, "is_up", bool),
+        has_carrier=_field(fields, "has_carrier", bool),
+        speed_mbps=_field(fields, "speed_mbps", int),
+        is_loopback=_field(fields, "is_loopback", bool) or False,
+        kind=_field(fields, "kind", str),
+        master=_field(fields, "master", str),
+    )
+
+
+def _field(fields: Mapping[str, object], name: str, kind: type[T]) -> T | None:
+    value = fields.get(name)
+    return value if isinstance(value, kind) else None
+
+
+def _read_address(text: object) -> tuple[str, int | None]:
+    address, _, length = str(text).partition("/")
+    return address, int(length) if length.isascii() and length.isdecimal() and len(length) <= 3 else None
+
+
+def read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:
+    """Return the recorded cores in the order of NUMA nodes."""
+    cores = []
+    for name, text in nodes.items():
+        node = int(name) if name.isascii() and name.isdecimal() and len(name) < DIGITS_LIMIT else None
+        lists = text.split() if isinstance(text, str) else ()
+        cores += [Core(tuple(sorted(cpus)), node) for cpus in map(parse_cpu_list, lists) if cpus]
+    return tuple(sorted(cores, key=lambda core: (-1 if core.node is None else core.node, core.cpus)))
+
+
+def read_gpus(gpus: object) -> tuple[Gpu, ...]:
+    """Return the recorded GPUs; none where only their number was recorded."""
+    found = []
+    for gpu in gpus if isinstance(gpus, list) else ():
+        address = parse_pci_address(str(mapping(gpu).get("pci_bus_id")))
+        node, uuid = mapping(gpu).get("numa_node"), mapping(gpu).get("uuid")
+        found.append(
+            Gpu(
+                address=render_pci_address(address) if address else "",
+                node=node if isinstance(node, int) and node >= 0 else None,
+                uuid=uuid if isinstance(uuid, str) else None,
+            )
+        )
+    return tuple(found)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.frameworks.case import Case
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 CONSUMED = (
     *(flag.variable for flag in FLAGS),

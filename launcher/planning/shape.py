@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from launcher.identity.ledger import Ledger
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 
 NAMED_NODES = ("standalone", "nnodes", "node_rank")

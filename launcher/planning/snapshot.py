@@ -51,7 +51,7 @@ from launcher.machine.host import Host
 from launcher.machine.infiniband import read_ports
 from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.sysfs import natural_order
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import HOME, VERSION
 from launcher.sources.hydra import PROXY_NAMES

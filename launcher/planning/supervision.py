@@ -8,7 +8,7 @@ from launcher.core.model import STDERR, STDOUT, Contact, Preemption, Proof, Rout
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.machine.host import Host
-    from launcher.options.options import Options
+    from launcher.options.reading import Options
 
 BOTH = STDOUT | STDERR
 MEETING_TIMEOUT_S = 300.0

@@ -8,8 +8,8 @@ from launcher.command.line import plan_argv
 from launcher.core.environ import Malformed, parse_int
 from launcher.core.errors import CommandNotFound, Problem, UsageError
 from launcher.frameworks.script import describe_missing, find_missing
-from launcher.options.options import Options
 from launcher.options.parser import Parser, make_parser, strip_dashes
+from launcher.options.reading import Options
 from launcher.rehearse.job import run_rehearsal
 from launcher.rehearse.platforms import PLATFORMS
 

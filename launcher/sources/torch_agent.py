@@ -2,7 +2,7 @@
 
 Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Those that
 state no fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags, by
-`launcher.options.options.read_options`.
+`launcher.options.reading.read_options`.
 
 Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framework/plugins/torch.
 """

@@ -80,7 +80,7 @@ def _read_password(entry: pwd.struct_passwd) -> str:
 def find_problems(account: Account) -> tuple[Problem, ...]:
     """Return why an sshd would refuse this user, in words that it would write where nobody looks."""
     if account.name is None:
-        what = f"user id {account.uid} has no entry in /etc/passwd, and sshd serves only users that have one"
+        what = f"user id {account.uid} has no entry in /etc/passwd, which OpenSSH needs"
         return (cannot_serve(what, name_user(account.uid)),)
     found = []
     if not account.name.replace("-", "").replace(".", "").replace("_", "").isalnum():

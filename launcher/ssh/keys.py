@@ -15,10 +15,11 @@ import subprocess
 
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.ssh.account import find_problems, read_account
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.machine.host import Host
 
@@ -34,15 +35,18 @@ CLIENT_FILES = ("id_ed25519", "ssh-privatekey", "id_ecdsa", "id_rsa")
 """What a client key is called in a folder: by ssh-keygen, or in a Kubernetes secret of type ssh-auth."""
 HOST_FILES = ("ssh_host_ed25519_key", "ssh_host_ecdsa_key", "ssh_host_rsa_key")
 KEYGEN_TIMEOUT_S = 20.0
+NAMELESS = "No user exists for uid"
+"""What ssh-keygen and ssh say of a user id without an entry in /etc/passwd."""
 
 _SIZE_LIMIT = 1 << 16
 _WIDTH = 70
 _BEGIN = "-----BEGIN "
 _BEGIN_BASE64 = base64.b64encode(_BEGIN.encode()).decode()[:-2]
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----(.*?)-----END \1-----", re.DOTALL)
-_OPENSSH = "OPENSSH PRIVATE KEY"
-_PEM = ("RSA PRIVATE KEY", "EC PRIVATE KEY", "PRIVATE KEY")
-_MAGIC = b"openssh-key-v1\0"
+_PRIVATE = ("OPENSSH PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", "PRIVATE KEY")
+_OPENSSH_CODE = "b3BlbnNzaC1rZXktdjEA"
+"""How a key in OpenSSH's own format begins; a cipher's name follows, "none" where there is no passphrase."""
+_OPENSSH_PLAIN_CODE = "b3BlbnNzaC1rZXktdjEAAAAABG5vbm"
 _FIX = "launcher keygen FILE makes both keys; give every node of the job the same file"
 
 
@@ -72,6 +76,7 @@ def read_keys(value: str, *, host: Host) -> Keys:
 
     Raises:
         UsageError: No such file, or not one or two private keys without a passphrase.
+        NotReady: ssh-keygen, which is asked, is missing or does not work here.
     """
     text = value.strip()
     if text.startswith(_BEGIN):
@@ -96,31 +101,63 @@ def parse_keys(text: str, where: str) -> Keys:
 
     Raises:
         UsageError: Not one or two private keys without a passphrase.
+        NotReady: ssh-keygen, which is asked, is missing or does not work here.
     """
     blocks = _BLOCK.findall(text.replace("\\n", "\n"))
+    if not 1 <= len(blocks) <= 2:
+        raise _bad(f"{where} holds {_what_else(text, len(blocks))}")
     keys = [_normal(label, body, where) for label, body in blocks]
-    if not 1 <= len(keys) <= 2:
-        raise _bad(f"{where} holds {_what_else(text, len(keys))}")
     return Keys(keys[0], keys[-1])
 
 
-def public_key(private: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the public half of a private key, as ``TYPE BASE64``.
+def public_key(private: str, environ: Mapping[str, str] | None = None, where: str = "it") -> str:
+    """Return the public half of a private key, as ``TYPE BASE64``: ssh-keygen says it.
 
     Args:
         private: A key of `Keys`.
-        environ: Where ssh-keygen is looked for; it is asked where the key is not in OpenSSH's own format.
+        environ: Where ssh-keygen is looked for.
+        where: What holds the key, for messages.
 
     Raises:
-        UsageError: A type of key that cannot serve a job.
-        NotReady: ssh-keygen is needed and missing.
+        UsageError: A key that is damaged, or of a type that cannot serve a job: DSA, or one on
+            a device that has to be touched.
+        NotReady: ssh-keygen is missing, or does not work here.
     """
-    found = _BLOCK.match(private)
-    if found is None:
-        raise _bad("no private key")
-    label, body = found.groups()
-    blob = _public_blob(body) if label == _OPENSSH else _ask_keygen(private, environ)
-    return f"{_check_type(blob, 'it')} {base64.b64encode(blob).decode()}"
+    # Through a pipe: neither on a command line nor in a file. The empty passphrase keeps it from asking.
+    done = run_keygen(("-y", "-P", "", "-f", "/dev/stdin"), environ, private)
+    if NAMELESS in done.stderr:
+        raise NotReady(*find_problems(read_account()))
+    words = done.stdout.split()
+    if done.returncode or len(words) < 2:
+        raise _bad(f"{where} holds a private key that is damaged or cut off, or unknown to ssh-keygen")
+    if words[0] not in ALGORITHMS:
+        raise _bad(f"{where} holds a key of type {words[0]}, expected one of {', '.join(ALGORITHMS)}")
+    return " ".join(words[:2])
+
+
+def run_keygen(
+    options: Sequence[str], environ: Mapping[str, str] | None, given: str = ""
+) -> subprocess.CompletedProcess[str]:
+    """Run ssh-keygen with these options and this standard input, and return how it ended.
+
+    Raises:
+        NotReady: It is not on PATH, or does not end.
+    """
+    line = [find_tool("ssh-keygen", environ), *options]
+    try:
+        return subprocess.run(
+            line,
+            input=given,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=KEYGEN_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = error.strerror if isinstance(error, OSError) else f"no end within {KEYGEN_TIMEOUT_S:g} s"
+        problem = Problem("ssh-missing", f"{line[0]}: {said}", "this node", "look at what it waits for")
+        raise NotReady(problem) from None
 
 
 def find_tool(name: str, environ: Mapping[str, str] | None = None) -> str:
@@ -172,87 +209,18 @@ def _normal(label: str, body: str, where: str) -> str:
 
     Raises:
         UsageError: Not a private key that can be used without a passphrase.
+        NotReady: ssh-keygen, which is asked, is missing or does not work here.
     """
-    if label not in (_OPENSSH, *_PEM):
-        if label == "ENCRYPTED PRIVATE KEY":
-            raise _encrypted(where)
-        raise _bad(f"{where} holds a {label}, expected a private key")
-    if label == _OPENSSH:
-        _check_type(_public_blob(body, where), where)
-    elif "ENCRYPTED" in body:
-        raise _encrypted(where)
     code = "".join(body.split())
+    is_locked = code.startswith(_OPENSSH_CODE) and not code.startswith(_OPENSSH_PLAIN_CODE)
+    if is_locked or "ENCRYPTED" in label + body:
+        raise _bad(f"{where} holds a private key with a passphrase, which nobody could type on every node")
+    if label not in _PRIVATE:
+        raise _bad(f"{where} holds a {label}, expected a private key")
     lines = [code[start : start + _WIDTH] for start in range(0, len(code), _WIDTH)]
-    return "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))
-
-
-def _public_blob(body: str, where: str = "it") -> bytes:
-    """Return the public key that stands in clear in a private one.
-
-    Raises:
-        UsageError: The private one is damaged, or encrypted.
-
-    Source:
-        PROTOCOL.key of OpenSSH: magic, cipher, kdf, kdf's options, number of keys, public key.
-    """
-    try:
-        data = base64.b64decode("".join(body.split()), validate=True)
-        if not data.startswith(_MAGIC):
-            raise ValueError
-        cipher, rest = _take(data[len(_MAGIC) :])
-        if cipher != b"none":
-            raise _encrypted(where)
-        _, rest = _take(rest)
-        _, rest = _take(rest)
-        public, private = _take(rest[4:])
-        _take(private)
-    except ValueError:
-        raise _bad(f"{where} holds a private key that is damaged or cut off") from None
-    return public
-
-
-def _take(data: bytes) -> tuple[bytes, bytes]:
-    """Return a string of the SSH protocol (RFC 4251: four bytes of length, then it), and what follows.
-
-    Raises:
-        ValueError: Shorter than it says.
-    """
-    end = 4 + int.from_bytes(data[:4], "big")
-    if len(data) < end:
-        raise ValueError
-    return data[4:end], data[end:]
-
-
-def _check_type(blob: bytes, where: str) -> str:
-    """Return the type of a public key.
-
-    Raises:
-        UsageError: None that can serve a job: DSA, or a key on a device that somebody must touch.
-    """
-    try:
-        kind = _take(blob)[0].decode("ascii")
-    except ValueError:
-        raise _bad(f"{where} holds a private key that is damaged or cut off") from None
-    if kind not in ALGORITHMS:
-        raise _bad(f"{where} holds a key of type {kind}, expected one of {', '.join(ALGORITHMS)}")
-    return kind
-
-
-def _ask_keygen(private: str, environ: Mapping[str, str] | None) -> bytes:
-    """Return the public half of a key in a format that only OpenSSL's readers know.
-
-    Raises:
-        UsageError: ssh-keygen does not know it either.
-    """
-    # Through a pipe: neither on a command line nor in a file. The empty passphrase keeps it from asking.
-    line = [find_tool("ssh-keygen", environ), "-y", "-P", "", "-f", "/dev/stdin"]
-    done = subprocess.run(
-        line, input=private.encode(), capture_output=True, timeout=KEYGEN_TIMEOUT_S, check=False
-    )
-    words = done.stdout.split()
-    if done.returncode or len(words) < 2:
-        raise _bad("ssh-keygen cannot read the private key")
-    return base64.b64decode(words[1])
+    key = "\n".join((f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""))
+    public_key(key, None, where)
+    return key
 
 
 def _what_else(text: str, count: int) -> str:
@@ -266,10 +234,6 @@ def _what_else(text: str, count: int) -> str:
     if text.lstrip().startswith((*ALGORITHMS, "---- BEGIN SSH2 PUBLIC KEY")):
         return "a public key, expected the private one (the file without .pub)"
     return "no private key"
-
-
-def _encrypted(where: str) -> LauncherError:
-    return _bad(f"{where} holds a private key with a passphrase, which nobody could type on every node")
 
 
 def _bad(what: str) -> LauncherError:

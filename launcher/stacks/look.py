@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.redact import printable, redact_argv
-from launcher.stacks.answer import Answer
-from launcher.stacks.spot import RUNNING
+from launcher.stacks.answer import RUNNING, Answer
 
 READ_LIMIT_BYTES = 1 << 20
 COMMAND_LIMIT = 200

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.redact import printable
-from launcher.stacks.spot import RUNNING, Spot, find_spot, is_starter, is_tracker
+from launcher.stacks.answer import RUNNING, Spot, find_spot, is_starter, is_tracker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ ENVIRONMENT = f"{NAME}/mpi"
 """What the launcher is put on: docker/environments/mpi.Dockerfile on that of PyTorch."""
 ENVIRONMENTS = ("pytorch", "mpi", "tensorflow", "deepspeed", "horovod")
 """The files in docker/environments; tools/setup.sh has built them, as NAME/ENVIRONMENT."""
-CONTEXT = ("launcher", "bin", "docker", "share", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+CONTEXT = ("launcher", "bin", "docker", "setup.cfg", "setup.py", "pyproject.toml", "README.md", "LICENSE")
 """As in .dockerignore."""
 BUILD_TIMEOUT_S = 600.0
 KEPT = 4

@@ -31,7 +31,7 @@ from launcher import __version__
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan
 from launcher.engines.torchrun import WORKER
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.sources.launched import MARKER

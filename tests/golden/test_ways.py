@@ -21,7 +21,7 @@ from launcher.hook import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
 from launcher.machine.host import Host
-from launcher.options.options import PET_PREFIX, Options, read_options
+from launcher.options.reading import PET_PREFIX, Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import apply_settings, render_environ

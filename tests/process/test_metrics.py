@@ -87,7 +87,7 @@ def test_there_is_nothing_else(job: Served) -> None:
 
 
 def test_slow_and_silent_ones_make_room(job: Served) -> None:
-    """Eight that say nothing keep others out for a few seconds, and the job not at all."""
+    """A client that comes after twelve that say nothing is answered, and the job does not notice."""
     silent = [job.open() for _ in range(12)]
     for one in silent[:4]:
         one.sendall(b"GET /metrics HTTP/1.1\r\nX: ")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
+from launcher.cli.main import COMMANDS
 from tests.process import starting
 from tests.process.starting import clean_environ
 
@@ -40,13 +41,20 @@ def sources() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build both from a copy of the project, the wheel from the source archive; return the folder."""
-    copy, folder = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("built")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of the project, as a clone has it."""
+    copy = tmp_path_factory.mktemp("copy")
     for name in sources():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_bytes((ROOT / name).read_bytes())
         (copy / name).chmod((ROOT / name).stat().st_mode)
+    return copy
+
+
+@pytest.fixture(scope="module")
+def built(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build both from a copy of the project, the wheel from the source archive; return the folder."""
+    folder = tmp_path_factory.mktemp("built")
     call(sys.executable, "-m", "build", "--outdir", folder, copy)
     return folder
 
@@ -74,31 +82,44 @@ def test_the_wheel_has_the_program_alone(built: Path) -> None:
 
 def test_the_wheel_works(built: Path, tmp_path: Path) -> None:
     """Installed into an environment of its own: the command, the module, the version from one place."""
-    call(sys.executable, "-m", "venv", tmp_path / "env")
-    python = tmp_path / "env" / "bin" / "python"
-    call(python, "-m", "pip", "install", "--quiet", built / f"{NAME}-py3-none-any.whl")
+    python = install(built / f"{NAME}-py3-none-any.whl", tmp_path)
     assert call(python.with_name("launcher"), "--version", cwd=tmp_path) == f"launcher {__version__}\n"
     assert "usage: launcher COMMAND" in call(python, "-m", "launcher", "--help", cwd=tmp_path)
     assert call(python.with_name("launcher"), "run", "--", "echo", "hi", cwd=tmp_path) == "hi\n"
     assert f"Version: {__version__}" in call(python, "-m", "pip", "show", "cluster-launcher", cwd=tmp_path)
-    assert (tmp_path / "env/share/man/man1/launcher.1").is_file()
+    check_share(tmp_path)
 
 
-def test_completions_and_man_page_are_those_of_the_program() -> None:
-    """They are generated: python tools/render_cli.py."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "tools" / "render_cli.py", "--check"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+def test_the_source_archive_can_be_installed(built: Path, tmp_path: Path) -> None:
+    """As the wheel that pip makes of it: completions and man page are made on the way."""
+    install(built / f"{NAME}.tar.gz", tmp_path)
+    check_share(tmp_path)
 
 
-def test_bash_completes_flags() -> None:
-    """``launcher run --nno<Tab>``, as bash does it."""
+def test_a_checkout_can_be_installed(copy: Path, tmp_path: Path) -> None:
+    """Completions and man page are made on the way, though git does not have them."""
+    install(copy, tmp_path)
+    check_share(tmp_path)
+
+
+def install(what: Path, folder: Path) -> Path:
+    """Install the launcher alone into a new environment; return its Python."""
+    call(sys.executable, "-m", "venv", folder / "env")
+    python = folder / "env" / "bin" / "python"
+    dependencies = [] if what.suffix == ".whl" else ["--no-deps"]
+    call(python, "-m", "pip", "install", "--quiet", *dependencies, what)
+    return python
+
+
+def check_share(folder: Path) -> None:
+    """Look at the man page, and have bash complete ``launcher run --nno<Tab>``."""
+    share = folder / "env" / "share"
+    page = (share / SHARE[1]).read_text().replace(r"\-", "-")
+    assert f'"launcher {__version__}"' in page
+    assert [name for name in COMMANDS if rf"launcher\fR \fI\,{name}\/" not in page] == []
+    assert "#compdef launcher" in (share / SHARE[2]).read_text()
     script = (
-        f"source {ROOT / 'share' / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "
+        f"source {share / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "
         "_shtab_launcher launcher --nno run; echo ${COMPREPLY[@]}"
     )
     assert call("bash", "-c", script) == "--nnodes\n"

@@ -17,8 +17,7 @@ from launcher.hook import STACK_SIGNAL, STACKS_NAME
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
-from launcher.stacks.inquiry import Inquiry
-from launcher.stacks.spy import find_py_spy
+from launcher.stacks.inquiry import Inquiry, find_py_spy
 from tests.process.starting import DEADLINE_S, clean_environ
 
 ARM = "import launcher.hook; launcher.hook.arm()\n"
@@ -228,7 +227,7 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
-    monkeypatch.setattr("launcher.stacks.spy.SPY_S", 0.3)
+    monkeypatch.setattr("launcher.stacks.inquiry.SPY_S", 0.3)
     job.start(SLEEPS)
     stall = job.watch()
     drive(stall, lambda: bool(stall.helpers()))

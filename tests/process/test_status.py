@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.control import coming
-from launcher.control.coming import is_coming
+from launcher.control import client as coming
+from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
 from tests.process.asking import Asked, read_all
 from tests.process.looking import wait_for

@@ -21,7 +21,7 @@ from launcher.core.model import Scope
 from launcher.hook.line import MARKERS
 from launcher.hook.marker import AGENT
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from tests.golden.jobs import read_recorded, recorded_environments, recording_names
 from tests.process.hooking import NOT_THE_HOOKS

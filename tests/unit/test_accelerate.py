@@ -9,7 +9,7 @@ import pytest
 
 from launcher.core.model import Plan
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
 USE_CPU = "ACCELERATE_USE_CPU"

@@ -13,7 +13,7 @@ from launcher.command.line import find_script, plan_argv
 from launcher.core.errors import CommandNotFound, UsageError
 from launcher.core.model import Plan
 from launcher.machine.host import Host
-from launcher.options.options import Options, read_options
+from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.views.plan import render_text
 from launcher.views.plan_json import describe

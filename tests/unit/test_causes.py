@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.core.sizes import say_size
+from launcher.core.errors import say_size
 from launcher.failure.causes import ended_by, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause, ProcessExit

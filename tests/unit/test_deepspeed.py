@@ -17,7 +17,7 @@ from launcher.core.model import Plan
 from launcher.frameworks.deepspeed_checks import BATCH
 from launcher.machine.host import Host
 from launcher.mpi import reach
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

@@ -20,7 +20,7 @@ from launcher.cli.main import COMMANDS
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.model import Claim
 from launcher.options.flags import FLAGS
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.rehearse.platforms import PLATFORMS

@@ -18,7 +18,7 @@ from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import Mode, Plan, Scope
 from launcher.engines.torchrun import WORKER
 from launcher.options.flags import FLAGS, Flag
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import apply_settings

@@ -22,7 +22,7 @@ from launcher.machine.host import Host
 from launcher.machine.infiniband import Port
 from launcher.machine.libraries import CACHE, find_libraries
 from launcher.machine.network import Interface
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.snapshot import render_snapshot, take_snapshot

@@ -13,7 +13,7 @@ import pytest
 from launcher.core.model import Policy
 from launcher.fabrics.generated import WORD
 from launcher.fabrics.reading import TOPOLOGYD
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.snapshot import render_snapshot, take_snapshot

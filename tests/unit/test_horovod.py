@@ -21,7 +21,7 @@ from launcher.core.model import Mode, Plan
 from launcher.frameworks.horovod import SERVER, WAITER
 from launcher.frameworks.script import list_pythons
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

@@ -9,7 +9,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
 

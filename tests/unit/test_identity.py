@@ -8,7 +8,7 @@ import pytest
 
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.model import Plan
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

@@ -9,7 +9,7 @@ import pytest
 
 from launcher.frameworks.jax import MPIRUN_4
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

@@ -17,7 +17,7 @@ from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import Plan
 from launcher.frameworks.lightning_job import count_devices, read_arguments
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import render_environ
 from tests.golden.jobs import case_names, plan_snapshot, read_case, snapshots

@@ -19,8 +19,8 @@ from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailabl
 from launcher.core.model import Agent, Fleet, Plan
 from launcher.engines.mpirun import FOLDER, JOB, SHIM
 from launcher.frameworks.python import UNBUFFERED
-from launcher.options.options import read_options
 from launcher.options.parser import read_run
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.views.plan import render_text

@@ -21,7 +21,7 @@ from launcher.machine.cgroup import cgroup_folders
 from launcher.machine.host import Host
 from launcher.machine.pythons import find_version
 from launcher.machine.sysfs import natural_order
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost, read_snapshot
 from launcher.views.drawing import fit

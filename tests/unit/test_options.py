@@ -17,7 +17,7 @@ from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissi
 from launcher.core.model import Fact, Trust
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
 from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
-from launcher.options.options import Options, read_options
+from launcher.options.reading import Options, read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost

@@ -43,8 +43,8 @@ from launcher.failure.arbiter import LOST, RANK, SILENT_NS, Event, FailureArbite
 from launcher.failure.model import Cause, Verdict
 from launcher.machine.host import Host
 from launcher.options.flags import FRAMEWORKS
-from launcher.options.options import read_options
-from launcher.planning.cluster import plan_peers
+from launcher.options.reading import read_options
+from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.process.descendants import find_children

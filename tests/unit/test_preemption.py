@@ -15,7 +15,7 @@ from launcher.cluster.preemption import hear_note
 from launcher.cluster.settings import Shape
 from launcher.core.model import Preemption, Supervision
 from launcher.machine.azure_vm import CONTEXT
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning import parts
 from launcher.planning.preemption import BATCH_DEDICATED, plan_preemption
 from launcher.preemption.answers import LIMIT_BYTES, Answer, Unclear, parse_answer

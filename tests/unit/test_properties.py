@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

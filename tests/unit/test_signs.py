@@ -13,7 +13,7 @@ import pytest
 
 from launcher.core.errors import LauncherError
 from launcher.core.model import Scope
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 

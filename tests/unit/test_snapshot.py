@@ -17,7 +17,7 @@ from launcher.cli.show import write_file
 from launcher.core.errors import EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.redact import is_public_name
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost, read_snapshot
 from launcher.planning.settings import render_environ

@@ -7,7 +7,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.model import Evidence, Fact, Plan, Scope, Value
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.sources import gather

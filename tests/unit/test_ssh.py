@@ -28,10 +28,16 @@ def string(data: bytes) -> bytes:
 
 
 def make_key(seed: bytes, kind: bytes = b"ssh-ed25519", cipher: bytes = b"none") -> str:
-    """Return a text of the form that ssh-keygen writes; what is secret in it is only ``seed``."""
+    """Return a text that ssh-keygen takes for its own; what is secret in it is only ``seed``."""
     public = string(kind) + string(seed * 32)
+    secret = string(seed * 64)
+    if kind.startswith(b"sk-"):  # on a device: its application, a flag, how the device finds it, and nothing
+        public += string(b"ssh:")
+        secret = b"\1" + string(seed * 64) + string(b"")
+    private = seed * 8 + public + secret + string(b"comment")
+    private += bytes(range(1, 9))[: -len(private) % 8]
     parts = b"".join((string(cipher), string(b"none"), string(b""), (1).to_bytes(4, "big")))
-    code = base64.b64encode(b"openssh-key-v1\0" + parts + string(public) + string(seed * 136)).decode()
+    code = base64.b64encode(b"openssh-key-v1\0" + parts + string(public) + string(private)).decode()
     lines = re.findall(".{1,70}", code)
     return "\n".join(("-----BEGIN OPENSSH PRIVATE KEY-----", *lines, "-----END OPENSSH PRIVATE KEY-----", ""))
 
@@ -98,7 +104,7 @@ def test_a_folder_of_keys(tmp_path: Path, name: str) -> None:
             "passphrase",
         ),
         ("-----BEGIN DSA PRIVATE KEY-----\nAA\n-----END DSA PRIVATE KEY-----", "DSA PRIVATE KEY"),
-        (make_key(b"s", kind=b"ssh-dss"), "a key of type ssh-dss"),
+        (make_key(b"s", kind=b"ssh-new"), "unknown to ssh-keygen"),
         (make_key(b"s", kind=b"sk-ssh-ed25519@openssh.com"), "a key of type sk-ssh-ed25519"),
         (CLIENT[:200], "damaged or cut off: BEGIN without END"),
         (CLIENT[:120] + "\n-----END OPENSSH PRIVATE KEY-----", "damaged or cut off"),
@@ -143,17 +149,53 @@ def test_keys_are_not_in_a_repr() -> None:
     assert repr(BOTH) == "Keys()"
 
 
-def test_the_public_half_stands_in_the_private_key() -> None:
-    """Nobody is asked for it."""
+def test_the_public_half_is_what_ssh_keygen_says() -> None:
+    """Its type and its code, without the comment."""
     blob = string(b"ssh-ed25519") + string(b"c" * 32)
-    assert public_key(CLIENT, {"PATH": ""}) == f"ssh-ed25519 {base64.b64encode(blob).decode()}"
+    assert public_key(CLIENT) == f"ssh-ed25519 {base64.b64encode(blob).decode()}"
 
 
-def test_a_missing_ssh_keygen_is_named() -> None:
-    """With its package."""
-    pem = "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n"
+def test_a_missing_ssh_keygen_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its package, when keys are read."""
+    monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(NotReady, match=r"\[ssh-missing\] ssh-keygen[\s\S]*openssh-client"):
-        public_key(parse_keys(pem, "it").client, {"PATH": "/nowhere"})
+        parse_keys(CLIENT, "it")
+
+
+def fake_keygen(folder: Path, *lines: str) -> dict[str, str]:
+    """Return an environment whose ssh-keygen is a script of these lines."""
+    script = folder / "ssh-keygen"
+    script.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    script.chmod(0o755)
+    return {"PATH": str(folder)}
+
+
+def test_an_ssh_keygen_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its deadline, with its path."""
+    monkeypatch.setattr("launcher.ssh.keys.KEYGEN_TIMEOUT_S", 0.2)
+    environ = fake_keygen(tmp_path, "exec /bin/sleep 60")
+    with pytest.raises(NotReady, match=rf"\[ssh-missing\] {tmp_path}/ssh-keygen: no end within 0.2 s"):
+        public_key(CLIENT, environ)
+
+
+def test_a_user_without_a_name_is_told_what_to_add(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of ssh-keygen lead to our own."""
+    environ = fake_keygen(tmp_path, "echo 'No user exists for uid 7' >&2", "exit 255")
+    nameless = Account(7, None, "", False, False, 0)
+    monkeypatch.setattr("launcher.ssh.keys.read_account", lambda: nameless)
+    with pytest.raises(NotReady, match=r"user id 7 has no entry in /etc/passwd[\s\S]*echo 'train:x:7:7"):
+        public_key(CLIENT, environ)
+
+
+def test_ssh_keygen_is_given_the_key_through_a_pipe(tmp_path: Path) -> None:
+    """No line of processes shows it, and no file of ours has it."""
+    said = tmp_path / "said"
+    with_cat = f"/bin/cat /dev/stdin >{said}.input; /bin/readlink /proc/$$/fd/0 >{said}.kind"
+    environ = fake_keygen(tmp_path, f'echo "$@" >{said}.line', with_cat, "echo ssh-ed25519 AAAA me")
+    assert public_key(CLIENT, environ) == "ssh-ed25519 AAAA"
+    assert (tmp_path / "said.line").read_text() == "-y -P  -f /dev/stdin\n"
+    assert (tmp_path / "said.input").read_text() == CLIENT
+    assert (tmp_path / "said.kind").read_text().startswith("pipe:")
 
 
 def test_files_are_ours_alone(tmp_path: Path) -> None:

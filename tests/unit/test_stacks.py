@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from launcher.stacks.answer import Answer, Frame, Thread, parse_faulthandler, parse_py_spy
+from launcher.stacks.answer import Answer, Frame, Thread, find_spot, parse_faulthandler, parse_py_spy
+from launcher.stacks.inquiry import explain_refusal
 from launcher.stacks.report import name_ranks, render_report, render_stacks
-from launcher.stacks.spot import find_spot
-from launcher.stacks.spy import explain_refusal
 
 SITE = "/opt/venv/lib/python3.12/site-packages/"
 ALL_REDUCE = Frame(f"{SITE}torch/distributed/distributed_c10d.py", 2501, "all_reduce")

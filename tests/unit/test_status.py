@@ -19,7 +19,7 @@ from launcher.control.processes import Seen, Table, parse_stat
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import make_view, render_json, render_text, with_cpu
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
 

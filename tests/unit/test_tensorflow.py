@@ -23,7 +23,7 @@ from launcher.core.errors import LauncherError, NotReady
 from launcher.core.model import Companion, Meeting, Mode, Plan, Process
 from launcher.frameworks.tensorflow_roles import Cast, plan_cast
 from launcher.machine.host import Host
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ

@@ -15,7 +15,7 @@ from launcher.frameworks.imports import read_first, read_imports
 from launcher.frameworks.script import Script, read_script
 from launcher.machine.host import Host
 from launcher.machine.pythons import find_module
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.settings import render_environ
 

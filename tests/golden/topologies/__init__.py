@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import __version__
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.views.survey import render, take_view
 from launcher.views.topology import View

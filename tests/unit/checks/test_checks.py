@@ -20,7 +20,7 @@ from launcher.checks.runtime import RUNTIMES, find_runtime, option
 from launcher.core.errors import EXIT_HARDWARE, EXIT_USAGE
 from launcher.machine.host import Host
 from launcher.machine.packages import Package
-from launcher.options.options import read_options
+from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.snapshot import CHECKED_LINES, render_snapshot, take_snapshot
