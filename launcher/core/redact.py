@@ -34,7 +34,7 @@ PUBLIC_ENDS = (
 """Numbers and indices of nodes, which `launcher.sources.signs` takes for signs."""
 PUBLIC_NAMES = frozenset(
     (
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_ADDR"),
         *(
             "CROSS_RANK",
             "CROSS_SIZE",
