@@ -26,7 +26,8 @@ from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.mpi.channel import Channel
-from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.placeholder import leave_placeholder
+from launcher.mpi.session import SERVE_SOCKET, read_grace
 from launcher.mpi.session_folder import remove_folder
 from launcher.process.signals import hold
 
@@ -44,6 +45,8 @@ FACTS = {
     "master_port": "LAUNCHER_MASTER_PORT",
 }
 """What the session knows, and the variable that tells it to a launcher."""
+LATE_S = 5.0
+"""The head, or a session without a head, kills what runs after the grace; we do where both fail."""
 PLACE = {
     "rank": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"),
     "size": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -60,8 +63,19 @@ class RankSession(Coordination):
     guards = False
     """Should we be killed, the kernel ends our process, and the session what that has started."""
 
-    def __init__(self, channel: Channel, facts: Mapping[str, object]) -> None:
+    def __init__(
+        self, channel: Channel, facts: Mapping[str, object], grace_s: float, placeholder: int
+    ) -> None:
+        """Remember what is reported.
+
+        Args:
+            channel: The line to the session.
+            facts: Where mpirun has put us.
+            grace_s: What the head gives all ranks.
+            placeholder: Ends when what mpirun knows of us does.
+        """
         self._channel, self._facts = channel, facts
+        self._grace_s, self._placeholder = grace_s, placeholder
         self._verdict: Verdict | None = None
         self._holds = False
 
@@ -69,6 +83,16 @@ class RankSession(Coordination):
         """Listen to the session."""
         super().attach(agent)
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
+        agent.loop.add(self._placeholder, self._on_abandoned)
+
+    def begin(self) -> None:
+        """The process is about to be started."""
+        self.agent.group.stopper.grace_s = self._grace_s + LATE_S
+
+    def _on_abandoned(self) -> None:
+        """mpirun has ended what it knows of us: the head ends the job, with the grace."""
+        self.agent.loop.remove(self._placeholder)
+        self._channel.say({"is": "abandoned", **self._facts})
 
     def _on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
@@ -82,9 +106,8 @@ class RankSession(Coordination):
             channel.released = True
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """While we only wait for the others, a signal can only mean that they are not waited for."""
-        self._channel.released = self._channel.released or self._holds
-        return False
+        """While we only wait for the others, a signal comes from a session that did not know that yet."""
+        return self._holds
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Keep the verdict for the head, which gives the one that counts."""
@@ -109,13 +132,14 @@ class RankSession(Coordination):
         return status
 
 
-def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeholder: int) -> int:
     """Run a rank; return its status.
 
     Args:
         job: Name of the job, see `launcher.mpi.session_folder.find_session`.
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment that mpirun has given us.
+        placeholder: Ends when what mpirun knows of us does.
 
     Raises:
         LauncherError: There is no session, no sense in the environment, or the command cannot run.
@@ -127,7 +151,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
     channel.say({"is": "started", **facts})
     try:
         change_folder(wire.text(welcome, "cwd"))
-        return prepare(words, environ, welcome, channel, facts).run()
+        return prepare(words, environ, welcome, channel, facts, placeholder).run()
     except LauncherError as error:
         channel.refuse(error, facts)
         raise
@@ -179,6 +203,7 @@ def prepare(
     welcome: Mapping[str, object],
     channel: Channel,
     facts: Mapping[str, object],
+    placeholder: int,
 ) -> Agent:
     """Plan, as any launcher does that was started once per process, and return the rank's agent.
 
@@ -204,7 +229,9 @@ def prepare(
         widen_cpus()
     # All ranks of a node write below one folder, where logs were asked for
     log_id = channel.job if plan.supervision.log_dir else ""
-    agent = Agent(plan.supervision, place, told, RankSession(channel, facts), log_id=log_id)
+    grace_s = read_grace(welcome, plan.supervision.grace_s)
+    session = RankSession(channel, facts, grace_s, placeholder)
+    agent = Agent(plan.supervision, place, told, session, log_id=log_id)
     agent.take([child], [path])
     return agent
 
@@ -283,7 +310,7 @@ def main(argv: list[str]) -> int:
 
     hold()  # from when the session knows us, a signal is to be passed on, not to end us
     try:
-        return run_rank(argv[0], argv[1:], dict(os.environ))
+        return run_rank(argv[0], argv[1:], dict(os.environ), leave_placeholder())
     except LauncherError as error:
         print_problems(error)
         return error.exit_status
