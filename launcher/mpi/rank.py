@@ -27,7 +27,7 @@ from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.mpi.channel import Channel
 from launcher.mpi.placeholder import leave_placeholder
-from launcher.mpi.session import SERVE_SOCKET, read_grace
+from launcher.mpi.session import DEFAULT_GRACE_S, SERVE_SOCKET, read_grace
 from launcher.mpi.session_folder import remove_folder
 from launcher.process.signals import hold
 
@@ -63,19 +63,15 @@ class RankSession(Coordination):
     guards = False
     """Should we be killed, the kernel ends our process, and the session what that has started."""
 
-    def __init__(
-        self, channel: Channel, facts: Mapping[str, object], grace_s: float, placeholder: int
-    ) -> None:
+    def __init__(self, channel: Channel, facts: Mapping[str, object], grace_s: float) -> None:
         """Remember what is reported.
 
         Args:
             channel: The line to the session.
             facts: Where mpirun has put us.
             grace_s: What the head gives all ranks.
-            placeholder: Ends when what mpirun knows of us does.
         """
-        self._channel, self._facts = channel, facts
-        self._grace_s, self._placeholder = grace_s, placeholder
+        self._channel, self._facts, self._grace_s = channel, facts, grace_s
         self._verdict: Verdict | None = None
         self._holds = False
 
@@ -83,7 +79,7 @@ class RankSession(Coordination):
         """Listen to the session."""
         super().attach(agent)
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
-        agent.loop.add(self._placeholder, self._on_abandoned)
+        agent.loop.add(self._channel.placeholder, self._on_abandoned)
 
     def begin(self) -> None:
         """The process is about to be started."""
@@ -91,7 +87,7 @@ class RankSession(Coordination):
 
     def _on_abandoned(self) -> None:
         """mpirun has ended what it knows of us: the head ends the job, with the grace."""
-        self.agent.loop.remove(self._placeholder)
+        self.agent.loop.remove(self._channel.placeholder)
         self._channel.say({"is": "abandoned", **self._facts})
 
     def _on_channel(self) -> None:
@@ -144,16 +140,16 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
     Raises:
         LauncherError: There is no session, no sense in the environment, or the command cannot run.
     """
-    channel = Channel(job)
+    channel = Channel(job, placeholder)
     welcome = channel.greet()
     facts = read_place(environ)
     take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
     channel.say({"is": "started", **facts})
     try:
         change_folder(wire.text(welcome, "cwd"))
-        return prepare(words, environ, welcome, channel, facts, placeholder).run()
+        return prepare(words, environ, welcome, channel, facts).run()
     except LauncherError as error:
-        channel.refuse(error, facts)
+        channel.refuse(error, facts, read_grace(welcome, DEFAULT_GRACE_S) + LATE_S)
         raise
 
 
@@ -203,7 +199,6 @@ def prepare(
     welcome: Mapping[str, object],
     channel: Channel,
     facts: Mapping[str, object],
-    placeholder: int,
 ) -> Agent:
     """Plan, as any launcher does that was started once per process, and return the rank's agent.
 
@@ -230,8 +225,7 @@ def prepare(
     # All ranks of a node write below one folder, where logs were asked for
     log_id = channel.job if plan.supervision.log_dir else ""
     grace_s = read_grace(welcome, plan.supervision.grace_s)
-    session = RankSession(channel, facts, grace_s, placeholder)
-    agent = Agent(plan.supervision, place, told, session, log_id=log_id)
+    agent = Agent(plan.supervision, place, told, RankSession(channel, facts, grace_s), log_id=log_id)
     agent.take([child], [path])
     return agent
 

@@ -42,6 +42,8 @@ SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Where the serving launcher of this node listens, if there is one."""
 NAME = "launcher-node"
 DEFAULT_GRACE_S = 30.0
+UNSENT_LIMIT_BYTES = 1 << 26
+"""What ranks report has 1 MiB at most; with so much of it unread, the head does not lead the job."""
 
 
 class Session:
@@ -58,6 +60,9 @@ class Session:
         self.status: int | None = None
         self.deadline: float | None = None
         self._head = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        self._unsent: bytearray | None = bytearray()
+        """What the head has not taken yet; None once it takes nothing any more."""
+        os.set_blocking(1, False)
         self._poll = select.poll()
         self.daemons = Daemons(self._poll)
         self._server = socket.socket(socket.AF_UNIX)
@@ -95,6 +100,8 @@ class Session:
         for fd, event in self._poll.poll(wait_ms):
             if fd == 0:
                 self._hear_head()
+            elif fd == 1:
+                self._flush_head()
             elif fd == self._server.fileno():
                 self._accept()
             elif self._serve is not None and fd == self._serve.fileno():
@@ -111,12 +118,31 @@ class Session:
             self.deadline = 0.0
 
     def tell(self, message: dict[str, object]) -> None:
-        """Tell the head something."""
-        data = wire.pack(message)
+        """Tell the head something; one that does not listen must not stop us."""
+        if self._unsent is None:
+            return
+        waits = bool(self._unsent)
+        self._unsent += wire.pack(message)
+        self._flush_head()
+        if self._unsent and not waits:
+            self._poll.register(1, select.POLLOUT)
+
+    def _flush_head(self) -> None:
+        """Send as much as the head takes; one that is gone, or that has left too much, leads no more."""
+        if self._unsent is None:
+            return
         try:
-            while data:
-                data = data[os.write(1, data) :]
+            while self._unsent:
+                del self._unsent[: os.write(1, self._unsent[: wire.READ_BYTES])]
+        except BlockingIOError:
+            if len(self._unsent) <= UNSENT_LIMIT_BYTES:
+                return
         except OSError:
+            pass
+        with contextlib.suppress(KeyError):  # it has taken all at once
+            self._poll.unregister(1)
+        if self._unsent:
+            self._unsent = None
             self._lose_head()
 
     # --- the head
@@ -125,6 +151,8 @@ class Session:
         try:
             data = os.read(0, wire.READ_BYTES)
             messages = self._head.feed(data)
+        except BlockingIOError:  # sshd may have given us one socket for both ways
+            return
         except (OSError, wire.Garbled):
             data, messages = b"", []
         for message in messages:
