@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import signal
+import time
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
@@ -29,6 +30,7 @@ from launcher.mpi.channel import Channel
 from launcher.mpi.placeholder import leave_placeholder
 from launcher.mpi.session import DEFAULT_GRACE_S, SERVE_SOCKET, read_grace
 from launcher.mpi.session_folder import remove_folder
+from launcher.process.loop import Later
 from launcher.process.signals import hold
 
 TYPE_CHECKING = False
@@ -47,6 +49,8 @@ FACTS = {
 """What the session knows, and the variable that tells it to a launcher."""
 LATE_S = 5.0
 """The head, or a session without a head, kills what runs after the grace; we do where both fail."""
+UNHEARD_S = 1.0
+"""How long the session may take to pass on that the job ends."""
 PLACE = {
     "rank": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"),
     "size": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -89,6 +93,12 @@ class RankSession(Coordination):
         """mpirun has ended what it knows of us: the head ends the job, with the grace."""
         self.agent.loop.remove(self._channel.placeholder)
         self._channel.say({"is": "abandoned", **self._facts})
+        self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
+
+    def _on_unheard(self) -> None:
+        """The session has not passed SIGTERM on: it may be stopped."""
+        if self.agent.forwarder.told is None and self.agent.group.running:
+            self.agent.on_signal(signal.SIGTERM, from_terminal=False)
 
     def _on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
