@@ -116,6 +116,10 @@ class Head(Lead):
         """Return how many ranks run, as far as they have said so."""
         return sum(node.running for node in self.crew.nodes)
 
+    def ranks_ended(self) -> bool:
+        """Return whether all ranks have ended, or were killed and are waited for no more."""
+        return self.ending.released or not self.ranks_running()
+
     def ranks_started(self) -> int:
         """Return how many ranks have said that they start."""
         return sum(len(node.started) for node in self.crew.nodes)
@@ -221,7 +225,7 @@ class Head(Lead):
 
     def _finish(self) -> int:
         mpirun = self.agent.group.processes[0]
-        self.wait_for(lambda: not self.ranks_running(), EXPLAIN_S)  # their last words may come after its own
+        self.wait_for(self.ranks_ended, EXPLAIN_S)  # their last words may come after its own
         self.end_ranks()
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
@@ -251,7 +255,7 @@ class Head(Lead):
             self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}")
             self.ending.stop(signal.SIGTERM)
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
-        self.wait_for(lambda: self.ending.released or not self.ranks_running(), limit_s)
+        self.wait_for(self.ranks_ended, limit_s)
 
     def make_verdict(self, event: Event) -> Verdict:
         """Return the verdict on the whole job, where this came first."""
