@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import socket
+import struct
+import time
 
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
+from launcher.core.signal import signal
+from launcher.mpi.placeholder import ENDING
 from launcher.mpi.session_folder import find_session
+from launcher.process.kernel import open_signal_file, read_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,17 +31,23 @@ class Channel:
         path: Of the session's socket.
     """
 
-    def __init__(self, job: str) -> None:
+    def __init__(self, job: str, placeholder: int) -> None:
         """Connect.
+
+        Args:
+            job: Its name.
+            placeholder: A descriptor that ends when what mpirun knows of us is to end.
 
         Raises:
             NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
         """
-        self.job = job
+        self.job, self.placeholder = job, placeholder
         self.released = False
         self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         self.path = path = find_session(job) or ""
         self.socket = socket.socket(socket.AF_UNIX)
+        limit = struct.pack("ll", int(ANSWER_TIMEOUT_S), 0)  # also of connect, unix(7)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
             if not path:
                 raise FileNotFoundError
@@ -48,11 +60,12 @@ class Channel:
 
         Raises:
             NotReady: No answer.
+            SystemExit: We were told to end.
         """
-        self.socket.settimeout(ANSWER_TIMEOUT_S)
         self.say({"is": "hello"})
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
         try:
-            while data := self.socket.recv(wire.READ_BYTES):
+            while self._wait(deadline) and (data := self.socket.recv(wire.READ_BYTES)):
                 for message in self._lines.feed(data):
                     if message.get("do") == "welcome":
                         return message
@@ -67,12 +80,35 @@ class Channel:
         except OSError:
             self.released = True
 
-    def refuse(self, error: LauncherError, facts: Mapping[str, object]) -> None:
-        """Tell that there is no process to start, and wait: the head may know better why."""
+    def _wait(self, deadline: float) -> bool:
+        """Wait until the session has said something; False at the deadline.
+
+        Raises:
+            SystemExit: We were told to end.
+        """
+        signals = open_signal_file(ENDING)  # they are blocked
+        try:
+            poll = select.poll()
+            for fd in (signals, self.placeholder, self.socket.fileno()):
+                poll.register(fd, select.POLLIN)
+            ready = {fd for fd, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
+            if ready & {signals, self.placeholder}:
+                told = [number for number, _, _ in read_signals(signals)]
+                raise SystemExit(128 + next(iter(told), signal.SIGTERM))
+            return bool(ready)
+        finally:
+            os.close(signals)
+
+    def refuse(self, error: LauncherError, facts: Mapping[str, object], wait_s: float) -> None:
+        """Tell that there is no process to start, and wait: the head may know better why.
+
+        Raises:
+            SystemExit: We were told to end.
+        """
         status = error.exit_status
         self.say({"is": "ended", **facts, "status": status, "code": status, "why": str(error)})
-        self.socket.settimeout(None)
-        while not self.released and self.hear():
+        deadline = time.monotonic() + wait_s
+        while not self.released and self._wait(deadline) and self.hear():
             pass
 
     def hear(self) -> bool:

@@ -8,9 +8,12 @@ import select
 import signal
 
 from launcher.process.descendants import find_parent
+from launcher.process.signals import send
 
 NAMES = ("orted", "prted", "hydra_pmi_proxy")
 """Comm names (15 bytes)."""
+ABORTED_WITH = ("orted", "orterun", "mpirun")
+"""Those of Open MPI 4: a rank that has called MPI_Init aborts when what has started it ends."""
 
 
 class Daemons:
@@ -51,10 +54,22 @@ class Daemons:
 
 
 def find_daemon(pid: int) -> int | None:
-    """Return MPI's daemon above a process, if that is one."""
-    parent = find_parent(pid)
+    """Return MPI's daemon above a rank's wrapper and its placeholder, if there is one."""
+    return _find_starter(pid, NAMES)
+
+
+def stop_daemon(pid: int) -> int | None:
+    """Stop what has started a rank and is about to end, if the rank would abort with it; return its pid."""
+    starter = _find_starter(pid, ABORTED_WITH)
+    if starter is not None:
+        send(starter, signal.SIGSTOP)
+    return starter
+
+
+def _find_starter(pid: int, names: tuple[str, ...]) -> int | None:
+    parent = find_parent(find_parent(pid))
     try:
         with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
-            return parent if file.read().strip() in NAMES else None
+            return parent if file.read().strip() in names else None
     except OSError:
         return None

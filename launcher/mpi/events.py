@@ -56,6 +56,8 @@ class Event:
     def _is_silent(self) -> bool:
         """Whether a rank was killed together with its launcher, which could not say anything."""
         message = self.message or {}
+        if self.asked:
+            return False
         return message.get("code") == -signal.SIGKILL and "verdict" not in message and "why" not in message
 
 
@@ -83,4 +85,5 @@ def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
     """
     if code < 0:
         return event.at_ns > ended_ns - (FOLLOWS_NS if event.may_follow else 0)
-    return event.may_follow and status not in KILLED  # MPI_Abort: its status is mpirun's
+    # MPI_Abort: its status is mpirun's; what was asked to end after that does not say why
+    return status not in KILLED and (event.may_follow or (event.asked and event.at_ns > ended_ns))

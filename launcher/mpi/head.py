@@ -18,10 +18,11 @@ from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
 from launcher.mpi.counting import Counting
 from launcher.mpi.crew import Crew
-from launcher.mpi.ending import SETTLE_S, RanksTarget
+from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
+from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
 
@@ -115,9 +116,18 @@ class Head(Lead):
         """Return how many ranks run, as far as they have said so."""
         return sum(node.running for node in self.crew.nodes)
 
+    def ranks_ended(self) -> bool:
+        """Return whether all ranks have ended, or were killed and are waited for no more."""
+        return self.ending.released or not self.ranks_running()
+
     def ranks_started(self) -> int:
         """Return how many ranks have said that they start."""
         return sum(len(node.started) for node in self.crew.nodes)
+
+    def helpers(self) -> tuple[int, ...]:
+        """What mpirun has left becomes our child: ranks have their grace, the session ends the rest."""
+        left = find_children(os.getpid()) if self.crew.nodes[0].running else ()
+        return (*super().helpers(), *(pid for pid in left if pid not in self.agent.group.running))
 
     def begin(self) -> None:
         """mpirun is about to be started."""
@@ -136,10 +146,12 @@ class Head(Lead):
             case "ended":
                 self.note_end(node, pid, message)
             case "gone" if pid in node.started and pid not in node.ended:
-                end = {"rank": node.started[pid], "local_rank": -1, "code": -9, "status": 137}
+                end = self.killed(node, pid)
                 if self.ending.released:  # by mpirun, which ends what is left when one has failed
                     end["asked"] = signal.SIGKILL
                 self.note_end(node, pid, end)
+            case "abandoned" if pid in node.started and pid not in node.ended:
+                self.on_abandoned(node, pid)
             case "orphaned":
                 self.on_orphaned(node, wire.number(message, "daemon"))
             case "told":
@@ -162,6 +174,17 @@ class Head(Lead):
                 f"rank {message.get('rank')} on {node.host} {describe_end(code, None, None, heard=False)}",
             )
         self.ending.check()
+
+    def killed(self, node: Node, pid: int) -> dict[str, object]:
+        """Return what is known of a rank that has ended without a word."""
+        return {"rank": node.started[pid], "local_rank": -1, "code": -9, "status": 137}
+
+    def on_abandoned(self, node: Node, pid: int) -> None:
+        """mpirun has ended a rank, as far as it knows; that goes on, and all have their grace."""
+        if not self.ending.released:
+            event = Event(node, time.time_ns(), 137, {**self.killed(node, pid), "pid": pid})
+            what = f"rank {node.started[pid]} on {node.host} was ended for mpirun"
+            self.begin_end(event, what)
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """What mpirun has started on a node to start the ranks there has ended before them."""
@@ -189,8 +212,9 @@ class Head(Lead):
 
     def end_mpirun(self) -> None:
         """No rank is left, and mpirun has not noticed."""
-        self.agent.group.stopper.grace_s = MPI_GRACE_S
-        self.agent.group.stopper.begin(signal.SIGTERM)
+        if self.agent.group.running:
+            self.agent.group.stopper.grace_s = MPI_GRACE_S
+            self.agent.group.stopper.begin(signal.SIGTERM)
 
     # --- the end
 
@@ -201,7 +225,8 @@ class Head(Lead):
 
     def _finish(self) -> int:
         mpirun = self.agent.group.processes[0]
-        self.wait_for(lambda: not self.ranks_running(), EXPLAIN_S)  # their last words may come after its own
+        self.wait_for(self.ranks_ended, EXPLAIN_S)  # their last words may come after its own
+        self.end_ranks()
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
         first = find_first(self.events)
@@ -223,6 +248,14 @@ class Head(Lead):
         self.crew.close(self.status, CLOSE_S)
         self.agent.loop.guard(lambda: self.agent.publish(self.make_verdict(event), shown=True))
         return event.status
+
+    def end_ranks(self) -> None:
+        """mpirun has ended before its ranks: they still have their grace."""
+        if self.ranks_running() and not self.ending.begun:
+            self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}")
+            self.ending.stop(signal.SIGTERM)
+        limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
+        self.wait_for(self.ranks_ended, limit_s)
 
     def make_verdict(self, event: Event) -> Verdict:
         """Return the verdict on the whole job, where this came first."""

@@ -47,7 +47,7 @@ class Lead(Coordination):
             NotReady: Some did not until the deadline.
         """
         agent = self.agent
-        agent.group.start_watchdog(agent.run_id, agent.clean_up)
+        agent.group.start_watchdog(None, agent.clean_up)  # sessions end the job, after the grace
         limit = Later(time.monotonic() + self._timeout_s, lambda: None)
         agent.loop.timers[:] = [self.crew, limit]
         while self.crew.missing() and agent.forwarder.told is None:

@@ -19,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import signal
+import time
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
@@ -26,8 +27,10 @@ from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
 from launcher.mpi.channel import Channel
-from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.placeholder import leave_placeholder
+from launcher.mpi.session import DEFAULT_GRACE_S, SERVE_SOCKET, read_grace
 from launcher.mpi.session_folder import remove_folder
+from launcher.process.loop import Later
 from launcher.process.signals import hold
 
 TYPE_CHECKING = False
@@ -44,6 +47,10 @@ FACTS = {
     "master_port": "LAUNCHER_MASTER_PORT",
 }
 """What the session knows, and the variable that tells it to a launcher."""
+LATE_S = 5.0
+"""The head, or a session without a head, kills what runs after the grace; we do where both fail."""
+UNHEARD_S = 1.0
+"""How long the session may take to pass on that the job ends."""
 PLACE = {
     "rank": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"),
     "size": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -60,8 +67,15 @@ class RankSession(Coordination):
     guards = False
     """Should we be killed, the kernel ends our process, and the session what that has started."""
 
-    def __init__(self, channel: Channel, facts: Mapping[str, object]) -> None:
-        self._channel, self._facts = channel, facts
+    def __init__(self, channel: Channel, facts: Mapping[str, object], grace_s: float) -> None:
+        """Remember what is reported.
+
+        Args:
+            channel: The line to the session.
+            facts: Where mpirun has put us.
+            grace_s: What the head gives all ranks.
+        """
+        self._channel, self._facts, self._grace_s = channel, facts, grace_s
         self._verdict: Verdict | None = None
         self._holds = False
 
@@ -69,6 +83,22 @@ class RankSession(Coordination):
         """Listen to the session."""
         super().attach(agent)
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
+        agent.loop.add(self._channel.placeholder, self._on_abandoned)
+
+    def begin(self) -> None:
+        """The process is about to be started."""
+        self.agent.group.stopper.grace_s = self._grace_s + LATE_S
+
+    def _on_abandoned(self) -> None:
+        """mpirun has ended what it knows of us: the head ends the job, with the grace."""
+        self.agent.loop.remove(self._channel.placeholder)
+        self._channel.say({"is": "abandoned", **self._facts})
+        self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
+
+    def _on_unheard(self) -> None:
+        """The session has not passed SIGTERM on: it may be stopped."""
+        if self.agent.forwarder.told is None and self.agent.group.running:
+            self.agent.on_signal(signal.SIGTERM, from_terminal=False)
 
     def _on_channel(self) -> None:
         """The session has said something, or is gone, and with it the job."""
@@ -82,9 +112,8 @@ class RankSession(Coordination):
             channel.released = True
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """While we only wait for the others, a signal can only mean that they are not waited for."""
-        self._channel.released = self._channel.released or self._holds
-        return False
+        """While we only wait for the others, a signal comes from a session that did not know that yet."""
+        return self._holds
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Keep the verdict for the head, which gives the one that counts."""
@@ -109,18 +138,19 @@ class RankSession(Coordination):
         return status
 
 
-def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
+def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeholder: int) -> int:
     """Run a rank; return its status.
 
     Args:
         job: Name of the job, see `launcher.mpi.session_folder.find_session`.
         words: Options of ``launcher run``, then ``--`` and the command.
         environ: The environment that mpirun has given us.
+        placeholder: Ends when what mpirun knows of us does.
 
     Raises:
         LauncherError: There is no session, no sense in the environment, or the command cannot run.
     """
-    channel = Channel(job)
+    channel = Channel(job, placeholder)
     welcome = channel.greet()
     facts = read_place(environ)
     take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
@@ -129,7 +159,7 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str]) -> int:
         change_folder(wire.text(welcome, "cwd"))
         return prepare(words, environ, welcome, channel, facts).run()
     except LauncherError as error:
-        channel.refuse(error, facts)
+        channel.refuse(error, facts, read_grace(welcome, DEFAULT_GRACE_S) + LATE_S)
         raise
 
 
@@ -204,7 +234,8 @@ def prepare(
         widen_cpus()
     # All ranks of a node write below one folder, where logs were asked for
     log_id = channel.job if plan.supervision.log_dir else ""
-    agent = Agent(plan.supervision, place, told, RankSession(channel, facts), log_id=log_id)
+    grace_s = read_grace(welcome, plan.supervision.grace_s)
+    agent = Agent(plan.supervision, place, told, RankSession(channel, facts, grace_s), log_id=log_id)
     agent.take([child], [path])
     return agent
 
@@ -283,7 +314,7 @@ def main(argv: list[str]) -> int:
 
     hold()  # from when the session knows us, a signal is to be passed on, not to end us
     try:
-        return run_rank(argv[0], argv[1:], dict(os.environ))
+        return run_rank(argv[0], argv[1:], dict(os.environ), leave_placeholder())
     except LauncherError as error:
         print_problems(error)
         return error.exit_status

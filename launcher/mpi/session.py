@@ -26,7 +26,7 @@ from errno import EADDRINUSE
 
 from launcher.channel import lines as wire
 from launcher.core.version import __version__
-from launcher.mpi.daemons import Daemons
+from launcher.mpi.daemons import Daemons, stop_daemon
 from launcher.mpi.leftovers import end_leftovers
 from launcher.mpi.session_folder import FOLDERS, SOCKET, make_folder, remove_folder
 from launcher.mpi.shim import Rank
@@ -34,10 +34,16 @@ from launcher.process.descendants import descends_from, is_alive
 from launcher.process.kernel import set_name
 from launcher.process.signals import send
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
 """Where the serving launcher of this node listens, if there is one."""
 NAME = "launcher-node"
 DEFAULT_GRACE_S = 30.0
+UNSENT_LIMIT_BYTES = 1 << 26
+"""What ranks report has 1 MiB at most; with so much of it unread, the head does not lead the job."""
 
 
 class Session:
@@ -50,9 +56,13 @@ class Session:
         self.welcome: dict[str, object] = {}
         self.signalled: int | None = None
         self.released = False
+        self.stopped: set[int | None] = set()
         self.status: int | None = None
         self.deadline: float | None = None
         self._head = wire.Lines(wire.WELCOME_LIMIT_BYTES)
+        self._unsent: bytearray | None = bytearray()
+        """What the head has not taken yet; None once it takes nothing any more."""
+        os.set_blocking(1, False)
         self._poll = select.poll()
         self.daemons = Daemons(self._poll)
         self._server = socket.socket(socket.AF_UNIX)
@@ -90,6 +100,8 @@ class Session:
         for fd, event in self._poll.poll(wait_ms):
             if fd == 0:
                 self._hear_head()
+            elif fd == 1:
+                self._flush_head()
             elif fd == self._server.fileno():
                 self._accept()
             elif self._serve is not None and fd == self._serve.fileno():
@@ -106,12 +118,31 @@ class Session:
             self.deadline = 0.0
 
     def tell(self, message: dict[str, object]) -> None:
-        """Tell the head something."""
-        data = wire.pack(message)
+        """Tell the head something; one that does not listen must not stop us."""
+        if self._unsent is None:
+            return
+        waits = bool(self._unsent)
+        self._unsent += wire.pack(message)
+        self._flush_head()
+        if self._unsent and not waits:
+            self._poll.register(1, select.POLLOUT)
+
+    def _flush_head(self) -> None:
+        """Send as much as the head takes; one that is gone, or that has left too much, leads no more."""
+        if self._unsent is None:
+            return
         try:
-            while data:
-                data = data[os.write(1, data) :]
+            while self._unsent:
+                del self._unsent[: os.write(1, self._unsent[: wire.READ_BYTES])]
+        except BlockingIOError:
+            if len(self._unsent) <= UNSENT_LIMIT_BYTES:
+                return
         except OSError:
+            pass
+        with contextlib.suppress(KeyError):  # it has taken all at once
+            self._poll.unregister(1)
+        if self._unsent:
+            self._unsent = None
             self._lose_head()
 
     # --- the head
@@ -120,6 +151,8 @@ class Session:
         try:
             data = os.read(0, wire.READ_BYTES)
             messages = self._head.feed(data)
+        except BlockingIOError:  # sshd may have given us one socket for both ways
+            return
         except (OSError, wire.Garbled):
             data, messages = b"", []
         for message in messages:
@@ -139,16 +172,14 @@ class Session:
             case "release":
                 self.released = True
                 self._tell_ranks({"do": "release"})
+                self._let_daemons_go()
             case "end":
                 self.status = wire.number(message, "status")
 
     def _lose_head(self) -> None:
         """The head is gone, and the job with it: what runs here may save its state, and ends."""
         if self.deadline is None and self.status is None:
-            grace_s = self.welcome.get("grace_s")
-            self.deadline = time.monotonic() + (
-                grace_s if isinstance(grace_s, (int, float)) else DEFAULT_GRACE_S
-            )
+            self.deadline = time.monotonic() + read_grace(self.welcome, DEFAULT_GRACE_S)
             self.released = True
             self._tell_ranks({"do": "release"})
             self._signal(signal.SIGTERM, begins_end=True)
@@ -185,6 +216,16 @@ class Session:
             rank.daemon == daemon and not rank.ended and is_alive(rank.pid) for rank in self.ranks.values()
         ):
             self.tell({"is": "orphaned", "daemon": daemon})
+
+    def _keep_daemon(self, rank: Rank) -> None:
+        """MPI begins to end a rank: until all have ended, what they would abort with is stopped."""
+        if self.deadline is not None or not self.released:
+            self.stopped.add(stop_daemon(rank.pid))
+
+    def _let_daemons_go(self) -> None:
+        for pid in filter(None, self.stopped):
+            send(pid, signal.SIGCONT)
+        self.stopped.clear()
 
     def _tell_ranks(self, message: dict[str, object]) -> None:
         for rank in self.ranks.values():
@@ -233,6 +274,9 @@ class Session:
                 self.tell({**message, "pid": rank.pid})
                 if self.signalled is not None:
                     send(rank.pid, self.signalled)  # the job began to end while this one was being started
+            case "abandoned" if rank.started and not rank.ended:
+                self._keep_daemon(rank)
+                self.tell({**message, "pid": rank.pid})
             case "ended" if not rank.ended:
                 rank.ended = True
                 self.tell({**message, "pid": rank.pid})
@@ -265,6 +309,12 @@ class Session:
         if self._serve is not None and self.status is not None:
             with contextlib.suppress(OSError):
                 self._serve.sendall(b"%d\n" % self.status)
+
+
+def read_grace(welcome: Mapping[str, object], default_s: float) -> float:
+    """Return how long ranks may take to end once they were told to."""
+    grace_s = welcome.get("grace_s")
+    return grace_s if isinstance(grace_s, (int, float)) else default_s
 
 
 def attach(path: str | None) -> socket.socket | None:

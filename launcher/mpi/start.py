@@ -215,7 +215,7 @@ def _lead(
         cwd="" if names_folder(agent.argv) else os.getcwd(),
     )
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
-    child = Child(0, 0, argv, environment, called=agent.engine)
+    child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
     path = find_program(argv[0], environment)
     place = Place(0, job.world_size)
     leading = Agent(plan.supervision, place, inherited, Head(job, folder), run_id=name, checks=checks)

@@ -179,7 +179,7 @@ class ProcessGroup:
         except OSError:
             pass  # an old kernel or a strict seccomp profile: SIGCHLD tells us, in no exact order
 
-    def start_watchdog(self, run_id: str, clean_up: Callable[[], None]) -> None:
+    def start_watchdog(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
         """Start what ends the processes should the launcher be killed; a job runs without, too."""
         try:
             self.watchdog = self.watchdog or Watchdog(run_id, clean_up)

@@ -29,6 +29,7 @@ class Child:
 
     ``called``: what messages call it, if it has no rank: an agent that starts the processes, or a
     companion of them. ``companion``: it is one, and ``finishes``: it ends by itself when they have.
+    ``outlives``: it goes on when the launcher is killed, and something else ends it then.
     """
 
     rank: int
@@ -40,6 +41,7 @@ class Child:
     called: str = ""
     companion: bool = False
     finishes: bool = False
+    outlives: bool = False
 
     @property
     def name(self) -> str:
@@ -158,7 +160,8 @@ def start(
             _lead_group(pid)
         return pid
     try:
-        die_with_parent(signal.SIGKILL)
+        if not child.outlives:
+            die_with_parent(signal.SIGKILL)
         if os.getppid() != launcher:  # it was killed before the line above
             os._exit(CANNOT_EXECUTE)
         if own_group:

@@ -32,8 +32,10 @@ PASSES = 20
 class Watchdog:
     """The watchdog of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
 
-    def __init__(self, run_id: str, clean_up: Callable[[], None]) -> None:
+    def __init__(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
         """Fork it; ``clean_up`` is what the launcher would have done at its end.
+
+        Without ``run_id`` it ends nothing: others do.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -51,7 +53,7 @@ class Watchdog:
         if self.pid == 0:
             try:
                 os.close(self.writing)
-                _guard(reading, run_id.encode())
+                _guard(reading, run_id.encode() if run_id else None)
                 clean_up()
             finally:
                 os._exit(0)
@@ -90,7 +92,7 @@ def mark_of(run_id: str, environ: Mapping[str, str]) -> str:
     return "/".join([*environ.get(MARK, "").split("/")[1 - NESTED_MAX :], run_id]).lstrip("/")
 
 
-def _guard(fd: int, run_id: bytes) -> None:
+def _guard(fd: int, run_id: bytes | None) -> None:
     # All signals are blocked already; out of the group, so that no group's signal means us.
     os.setsid()
     set_name(NAME)
@@ -98,6 +100,8 @@ def _guard(fd: int, run_id: bytes) -> None:
     told = b""
     while data := os.read(fd, 4096):
         told += data
+    if run_id is None:
+        return
     groups: set[int] = set()
     for number in map(int, told.split()):
         (groups.add if number > 0 else groups.discard)(abs(number))

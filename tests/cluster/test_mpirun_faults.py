@@ -83,8 +83,8 @@ def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
 
 
 def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
-    """Send a signal to a process of a node: a rank's launcher has a watchdog, a prted its own parent."""
-    index = -1 if "prted -" in marks else 0
+    """Send a signal to a process of a node: a prted has a parent of its own, a wrapper its placeholder."""
+    index = -1 if {"prted -", "wrapper"} & {*marks} else 0
     run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")
 
 
@@ -114,8 +114,9 @@ def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
         return head, ("bin/mpirun -", "bin/prterun -", "mpiexec.hydra -")
     return other, {
         "session": ("session.py",),
-        "shim": ("rank.py",),
-        "daemon": ("prted -", "hydra_pmi_proxy -"),
+        "wrapper": ("rank.py", "wrapper"),
+        "placeholder": ("rank.py",),
+        "daemon": ("prted -", "orted -", "hydra_pmi_proxy -"),
     }[part]
 
 
@@ -124,7 +125,8 @@ def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
 KILLED = {
     "mpirun": (137, "mpirun failed first: it was killed by SIGKILL"),
     "session": (75, "node 1 failed first: it is lost"),
-    "shim": (137, "[rank-killed] its launcher ended without a word"),
+    "wrapper": (137, "[rank-killed] its launcher ended without a word"),
+    "placeholder": (137, "[rank-killed] its launcher ended without a word"),
     "daemon": (75, "[daemon-lost] mpirun's daemon on node 1 (node1), pid"),
 }
 
@@ -134,7 +136,10 @@ KILLED = {
     [
         ("mpirun", "mpich"),
         ("session", "openmpi5"),
-        ("shim", "mpich"),
+        ("wrapper", "mpich"),
+        ("placeholder", "openmpi4"),
+        ("placeholder", "openmpi5"),
+        ("placeholder", "mpich"),
         ("daemon", "openmpi5"),
         ("daemon", "mpich"),
         ("daemon", "impi"),
@@ -180,7 +185,9 @@ def test_a_head_that_is_killed_while_it_waits_leaves_no_keys(fleet: MakeFleet) -
 # --- SIGSTOP and SIGTERM
 
 
-@pytest.mark.parametrize(("part", "status"), [("mpirun", 0), ("session", None), ("shim", 0)])
+@pytest.mark.parametrize(
+    ("part", "status"), [("mpirun", 0), ("session", None), ("wrapper", 0), ("placeholder", 0)]
+)
 def test_a_part_that_is_stopped_does_not_keep_the_job(
     part: str, status: int | None, fleet: MakeFleet, tmp_path: Path
 ) -> None:
@@ -456,3 +463,80 @@ def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) ->
         node.stdin.close()
         assert node.wait(10) == 0
     assert find_session(job) is None
+
+
+# --- the grace holds whatever is killed
+
+SAVE = """
+    import os, signal, sys, time
+    from mpi4py import MPI
+    MPI.COMM_WORLD.Barrier()
+    def name(what):
+        return "{folder}/" + what + os.environ["RANK"]
+    def save(*_):
+        open(name("asked"), "w").close()
+        for _ in range(20):
+            print("saving " + "x" * 10_000, flush=True)
+            time.sleep({save_s} / 20)
+        open(name("saved"), "w").close()
+        os._exit(0)
+    signal.signal(signal.SIGTERM, save)
+    open(name("ready"), "w").close()
+    while not (os.environ["RANK"] in "{fail}" and os.path.exists("{folder}/fail")):
+        time.sleep(0.001)
+    {by}
+"""
+SAVE_S = 4.0
+"""Longer than any mpirun leaves its ranks by itself."""
+
+
+def start_savers(two: Fleet, folder: Path, fail: str = "", by: str = "os._exit(3)") -> None:
+    """Start four ranks that need a while to save their state; some fail when there is a file."""
+    script = two.script(SAVE.format(folder=folder, save_s=SAVE_S, fail=fail, by=by))
+    two.start_all("--nproc-per-node", "2", "--grace", "15", "--", "python", script)
+    await_files(folder, "ready*", 4)
+
+
+def find_saved(folder: Path) -> list[str]:
+    """Return the ranks that have saved their state."""
+    return sorted(path.name.removeprefix("saved") for path in folder.glob("saved*"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("part", ["head", "server", "mpirun", "daemon"])
+def test_all_ranks_have_their_grace(part: str, family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """Whatever is killed of what is not a rank: each rank is told, and has the time to save its state.
+
+    But for Open MPI 4: its ranks abort when the daemon of their node is killed, on node 0 mpirun itself.
+    """
+    two = fleet(family)
+    start_savers(two, tmp_path)
+    if part in ("head", "server"):
+        two.cluster.kill(two.launchers[part == "server"].pid, signal.SIGKILL)
+    else:
+        node, marks = find_part(two, part)
+        signal_on(two, node, signal.SIGKILL, *marks)
+    end(two)
+    abort = {"mpirun": "01", "daemon": "23"}.get(part, "") if family == "openmpi4" else ""
+    assert find_saved(tmp_path) == sorted({*"0123"} - {*abort})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_two_ranks_fail_at_once(family: str, fleet: MakeFleet, tmp_path: Path) -> None:
+    """On two nodes: the others have their time."""
+    two = fleet(family)
+    start_savers(two, tmp_path, fail="02")
+    (tmp_path / "fail").touch()
+    head, other = end(two)
+    assert (head.status, other.status) == (3, 3), head.err[-2000:]
+    assert find_saved(tmp_path) == ["1", "3"]
+
+
+def test_a_rank_that_aborts_leaves_the_others_their_grace(fleet: MakeFleet, tmp_path: Path) -> None:
+    """MPI_Abort is a failure like others: its status is the job's, and the other ranks are asked to end."""
+    two = fleet("mpich")
+    start_savers(two, tmp_path, fail="2", by="MPI.COMM_WORLD.Abort(7)")
+    (tmp_path / "fail").touch()
+    head, other = end(two)
+    assert (head.status, other.status) == (7, 7), head.err[-2000:]
+    assert find_saved(tmp_path) == ["0", "1", "3"]
