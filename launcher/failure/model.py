@@ -107,7 +107,7 @@ class Verdict:
     note: str
     others: tuple[End, ...]
     leftovers: tuple[str, ...]
-    also: tuple[str, ...] = ()
+    also: tuple[str, ...]
 
     @property
     def summary(self) -> str:

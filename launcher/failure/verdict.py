@@ -73,6 +73,7 @@ def make_verdict(
         retryable=causes[0].retryable if causes else None,
         others=tuple(_end(one, told, first.ended_ns) for one in sorted(others, key=lambda one: one.ended_ns)),
         leftovers=tuple(_safe(text) for text in leftovers),
+        also=(),
         **_quote(read_words_of(first)),
     )
 

@@ -374,6 +374,7 @@ def test_the_record() -> None:
             }
         ],
         "leftovers": ["pid 9"],
+        "also": [],
         "shortened": False,
     }
 
