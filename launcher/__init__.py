@@ -7,17 +7,20 @@ In a script::
     topology = launcher.setup()
 """
 
-from launcher.core.version import __version__
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.cli.api import setup as setup
+    from launcher.core.version import __version__ as __version__
 
 __all__ = ["__version__", "setup"]
 
 
 def __getattr__(name: str) -> object:
-    """Load the API on first use: the command line needs only the version from here."""
+    """Load what is asked for: the hook, inside of other programs, needs nothing from here."""
+    if name == "__version__":
+        from launcher.core.version import __version__
+
+        return __version__
     if name == "setup":
         from launcher.cli.api import setup
 
