@@ -75,7 +75,7 @@ if TYPE_CHECKING:
     Serve = Callable[["Agent"], Server]
 
 EVENTS_MAX = 16
-"""How much of what the launcher has said is kept for who asks later."""
+"""How much of what the launcher has said is kept for later questions."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
 """Where processes find until when this machine is theirs, once that is announced."""
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"

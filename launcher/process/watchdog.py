@@ -24,7 +24,7 @@ NESTED_MAX = 8
 """A job that submits its successor hands its environment down without end."""
 NAME = "launcher-watch"
 DESCRIPTORS = 4096
-"""How many are looked at where nobody tells which are open."""
+"""How many are looked at where nothing tells which are open."""
 PASSES = 20
 """A process that forks while we look may be missed once, not so often."""
 
@@ -72,7 +72,7 @@ class Watchdog:
             try:  # noqa: SIM105 - contextlib would be one more module on the launch path
                 os.write(self.writing, b"%d\n" % number)
             except OSError:
-                pass  # somebody has killed it, and we shall hear of that as of any child
+                pass  # it was killed, and we shall hear of that as of any child
 
     def lose(self) -> None:
         """It has ended, and its pid is free for others."""
@@ -82,7 +82,7 @@ class Watchdog:
     def dismiss(self) -> None:
         """All has ended as it should."""
         if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)  # our child that nobody has waited for: the pid is its own
+            os.kill(self.pid, signal.SIGKILL)  # our child, not yet waited for: the pid is its own
             os.waitpid(self.pid, 0)
             self.lose()
 
@@ -156,7 +156,7 @@ def find_marked(run_id: bytes) -> list[int]:
 
 
 def is_watchdog(pid: int) -> bool:
-    """Whether a process is somebody's watchdog: it has its own to clean up, and ends by itself then."""
+    """Whether a process is a watchdog: it has its own run to clean up, and ends by itself then."""
     try:
         with open(f"/proc/{pid}/comm", encoding="ascii", errors="replace") as file:
             return file.read().rstrip("\n") == NAME
