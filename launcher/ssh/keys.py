@@ -124,7 +124,7 @@ def public_key(private: str, environ: Mapping[str, str] | None = None, where: st
         NotReady: ssh-keygen is missing, or does not work here.
     """
     # Through a pipe: neither on a command line nor in a file. The empty passphrase keeps it from asking.
-    done = run_keygen(("-y", "-P", "", "-f", "/dev/stdin"), environ, private)
+    done = run_keygen(("-y", "-P", "", "-f", "/proc/self/fd/0"), environ, private)
     if NAMELESS in done.stderr:
         raise NotReady(*find_problems(read_account()))
     words = done.stdout.split()

@@ -190,10 +190,10 @@ def test_a_user_without_a_name_is_told_what_to_add(tmp_path: Path, monkeypatch: 
 def test_ssh_keygen_is_given_the_key_through_a_pipe(tmp_path: Path) -> None:
     """No line of processes shows it, and no file of ours has it."""
     said = tmp_path / "said"
-    with_cat = f"/bin/cat /dev/stdin >{said}.input; /bin/readlink /proc/$$/fd/0 >{said}.kind"
+    with_cat = f"/bin/cat /proc/self/fd/0 >{said}.input; /bin/readlink /proc/$$/fd/0 >{said}.kind"
     environ = fake_keygen(tmp_path, f'echo "$@" >{said}.line', with_cat, "echo ssh-ed25519 AAAA me")
     assert public_key(CLIENT, environ) == "ssh-ed25519 AAAA"
-    assert (tmp_path / "said.line").read_text() == "-y -P  -f /dev/stdin\n"
+    assert (tmp_path / "said.line").read_text() == "-y -P  -f /proc/self/fd/0\n"
     assert (tmp_path / "said.input").read_text() == CLIENT
     assert (tmp_path / "said.kind").read_text().startswith("pipe:")
 
