@@ -9,6 +9,7 @@ from launcher.cluster.messages import First, Look, News, Over, Stop
 from launcher.cluster.rendezvous import FAREWELL_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
+from launcher.core.messages import Garbled
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
@@ -250,7 +251,13 @@ class Ending:
 
 
 def read_failure(member: Member, failed: Failed) -> Event:
-    """Return what a node says has ended the job."""
+    """Return what a node says has ended the job.
+
+    Raises:
+        Garbled: It is nothing that a node can say: that it is lost, or that node 0 is cut off.
+    """
+    if failed.kind not in (RANK, *CAUSES):
+        raise Garbled("a failure of an unknown kind")
     what = failed.what if failed.kind == GAVE_UP else f"{failed.what} on {member.name}"
     cause = CAUSES.get(failed.kind)
     facts = {

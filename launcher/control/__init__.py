@@ -1,4 +1,4 @@
-"""What a running job does, for whoever asks: a socket of the launcher, the answers, and three who ask.
+"""What a running job does, on request: a socket of the launcher, the answers, and three programs that ask.
 
 Nothing but `launcher.control.server` is loaded before the first question.
 """

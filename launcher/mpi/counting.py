@@ -38,7 +38,7 @@ class Counting:
 
     def note(self, message: Mapping[str, object]) -> None:
         """A rank has started."""
-        job, nodes = self._head.job, self._head.crew.nodes
+        job, nodes = self._head.job, self._head.sessions.nodes
         self._sizes.add(wire.number(message, "size"))
         count = self._head.ranks_started()
         too_many = any(len(node.started) > job.per_node for node in nodes)
@@ -64,7 +64,7 @@ class Counting:
             self._complain("")
 
     def _complain(self, late: str) -> None:
-        job, nodes = self._head.job, self._head.crew.nodes
+        job, nodes = self._head.job, self._head.sessions.nodes
         what = (
             f"asked for {job.world_size} ranks on {len(nodes)} nodes, {job.per_node} on each; "
             f"{describe_places(nodes)}{late}"

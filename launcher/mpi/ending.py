@@ -39,12 +39,12 @@ class RanksTarget:
 
     def describe(self) -> str:
         """Return them in words."""
-        return f"{self.count} rank{'' if self.count == 1 else 's'} on {len(self._head.crew.nodes)} nodes"
+        return f"{self.count} rank{'' if self.count == 1 else 's'} on {len(self._head.sessions.nodes)} nodes"
 
     def pass_on(self, number: int, *, whole: bool) -> None:
         """Send a signal to all ranks."""
         if number != signal.SIGTSTP:
-            self._head.crew.tell({"do": "signal", "number": number})
+            self._head.sessions.tell({"do": "signal", "number": number})
 
     def note(self, number: int) -> None:
         """Each rank's own launcher remembers it."""
@@ -54,13 +54,13 @@ class RanksTarget:
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s
         self.begun = True
-        self._head.crew.tell({"do": "signal", "number": number, "ends": True})
+        self._head.sessions.tell({"do": "signal", "number": number, "ends": True})
         self.check()
 
     def kill(self) -> None:
         """SIGKILL to all ranks, now."""
         self.begun = self.killed = True
-        self._head.crew.tell({"do": "signal", "number": int(signal.SIGKILL), "ends": True})
+        self._head.sessions.tell({"do": "signal", "number": int(signal.SIGKILL), "ends": True})
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
@@ -94,5 +94,5 @@ class RanksTarget:
 
     def _release(self) -> None:
         self.released = True
-        self._head.crew.tell({"do": "release"})
+        self._head.sessions.tell({"do": "release"})
         self.due = time.monotonic() + MPI_END_S

@@ -17,11 +17,11 @@ from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
 from launcher.mpi.counting import Counting
-from launcher.mpi.crew import Crew
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
+from launcher.mpi.sessions import Sessions
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
 from launcher.process.spawn import Child, Streams
@@ -84,7 +84,7 @@ class Head(Lead):
         """Signals are for the ranks."""
         super().attach(agent)
         self.ending = RanksTarget(self)
-        self.crew = Crew(
+        self.sessions = Sessions(
             self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
             self.on_message, self.on_lost,
         )  # fmt: skip
@@ -114,7 +114,7 @@ class Head(Lead):
 
     def ranks_running(self) -> int:
         """Return how many ranks run, as far as they have said so."""
-        return sum(node.running for node in self.crew.nodes)
+        return sum(node.running for node in self.sessions.nodes)
 
     def ranks_ended(self) -> bool:
         """Return whether all ranks have ended, or were killed and are waited for no more."""
@@ -122,11 +122,11 @@ class Head(Lead):
 
     def ranks_started(self) -> int:
         """Return how many ranks have said that they start."""
-        return sum(len(node.started) for node in self.crew.nodes)
+        return sum(len(node.started) for node in self.sessions.nodes)
 
     def helpers(self) -> tuple[int, ...]:
         """What mpirun has left becomes our child: ranks have their grace, the session ends the rest."""
-        left = find_children(os.getpid()) if self.crew.nodes[0].running else ()
+        left = find_children(os.getpid()) if self.sessions.nodes[0].running else ()
         return (*super().helpers(), *(pid for pid in left if pid not in self.agent.group.running))
 
     def begin(self) -> None:
@@ -238,14 +238,14 @@ class Head(Lead):
         told = self.agent.forwarder.told
         if self.mpirun_knows(event) or (event is None and mpirun.status and told is None):
             self.status = mpirun.status
-            self.crew.close(self.status, CLOSE_S)
+            self.sessions.close(self.status, CLOSE_S)
             return super().finish()  # mpirun itself: its words say why
         if event is None:
             if told is None:
                 return super().finish()
             return 0 if len(self.ends) >= self.job.world_size else 128 + told
         self.status = event.status
-        self.crew.close(self.status, CLOSE_S)
+        self.sessions.close(self.status, CLOSE_S)
         self.agent.loop.guard(lambda: self.agent.publish(self.make_verdict(event), shown=True))
         return event.status
 
@@ -266,7 +266,7 @@ class Head(Lead):
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
         """That a node was lost arrives a moment after what mpirun makes of it."""
-        self.agent.loop.turn_until(lambda: is_known() or not self.crew.pids(), wait_s)
+        self.agent.loop.turn_until(lambda: is_known() or not self.sessions.pids(), wait_s)
 
     def mpirun_knows(self, event: Event | None) -> bool:
         """Whether mpirun's own end says more than that of a rank: it was killed first, or has killed them."""

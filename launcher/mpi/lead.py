@@ -12,7 +12,7 @@ from launcher.process.loop import Later
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.errors import LauncherError
-    from launcher.mpi.crew import Crew
+    from launcher.mpi.sessions import Sessions
 
 LOST = 75
 """Status of a job that has lost a node: the same command can succeed when started again."""
@@ -23,12 +23,12 @@ class Lead(Coordination):
     """The sessions on all nodes, beside the one command that starts processes there.
 
     Attributes:
-        crew: The nodes; made by `attach`.
+        sessions: The nodes; made by `attach`.
         status: What sessions are told at the end.
     """
 
     shares_terminal = False
-    crew: Crew
+    sessions: Sessions
 
     def __init__(self, private: str, timeout_s: float) -> None:
         """Remember what is to be done.
@@ -49,22 +49,22 @@ class Lead(Coordination):
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)  # sessions end the job, after the grace
         limit = Later(time.monotonic() + self._timeout_s, lambda: None)
-        agent.loop.timers[:] = [self.crew, limit]
-        while self.crew.missing() and agent.forwarder.told is None:
+        agent.loop.timers[:] = [self.sessions, limit]
+        while self.sessions.missing() and agent.forwarder.told is None:
             agent.loop.turn()
             agent.group.reap()
-            if self.crew.refused is not None:
-                self.status = self.crew.refused.exit_status
-                raise self.crew.refused
-            if limit.due is None and self.crew.missing():
-                raise not_ready(self.crew.missing(), self._timeout_s)
+            if self.sessions.refused is not None:
+                self.status = self.sessions.refused.exit_status
+                raise self.sessions.refused
+            if limit.due is None and self.sessions.missing():
+                raise not_ready(self.sessions.missing(), self._timeout_s)
         if agent.forwarder.told is not None:
             self.status = 128 + agent.forwarder.told
 
     def begin(self) -> None:
         """The command is about to be started."""
-        self.crew.has_begun = True
-        self.agent.loop.timers.append(self.crew)
+        self.sessions.has_begun = True
+        self.agent.loop.timers.append(self.sessions)
 
     def on_refused(self, error: LauncherError) -> None:
         """The command cannot be started."""
@@ -72,7 +72,7 @@ class Lead(Coordination):
 
     def helpers(self) -> tuple[int, ...]:
         """Sessions clean up by themselves."""
-        return self.crew.pids()
+        return self.sessions.pids()
 
     def clean_up(self) -> None:
         """Keys stand in the private folder."""
@@ -80,4 +80,4 @@ class Lead(Coordination):
 
     def close(self) -> None:
         """Let the nodes go."""
-        self.crew.close(self.status, CLOSE_S)
+        self.sessions.close(self.status, CLOSE_S)

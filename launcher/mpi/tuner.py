@@ -21,8 +21,8 @@ from launcher.core.signal import signal
 from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
 from launcher.mpi import reach
-from launcher.mpi.crew import Crew
 from launcher.mpi.lead import LOST, Lead
+from launcher.mpi.sessions import Sessions
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
 from launcher.process.signals import name_signal
@@ -63,7 +63,7 @@ class Tuner(Lead):
     def attach(self, agent: Agent) -> None:
         """Signals are for the command."""
         super().attach(agent)
-        self.crew = Crew(
+        self.sessions = Sessions(
             self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
             self.on_message, self.on_lost,
         )  # fmt: skip
@@ -75,9 +75,9 @@ class Tuner(Lead):
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether there is no command yet that a signal could be passed on to."""
         forwarder = self.agent.forwarder
-        if not self.crew.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if not self.sessions.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
-        return not self.crew.has_begun
+        return not self.sessions.has_begun
 
     def on_message(self, node: Node, message: Mapping[str, object]) -> None:
         """A node was told a signal: it is for the whole job."""

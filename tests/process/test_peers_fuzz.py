@@ -203,6 +203,19 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
         assert live.hub.ending.arbiter.ended == {} and live.faults == []
 
 
+@pytest.mark.parametrize("kind", ["lost", "cut-off", "x"])
+def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
+    """That a node is lost is node 0's to find: a node that says it would not be waited for."""
+    with live_hub(2) as live:
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        caller.hear("start")
+        caller.say({**GOOD["failed"], "is": "failed", "kind": kind})
+        with pytest.raises(ConnectionError):
+            caller.hear("over")
+        assert live.hub.ending.arbiter.events == [] and live.faults == []
+
+
 def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
     """Nodes that differ in all that they may say hear why."""
     count = 25

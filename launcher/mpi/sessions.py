@@ -32,7 +32,7 @@ COLLECT_S = 1.0
 STDERR_BYTES = 4096
 
 
-class Crew:
+class Sessions:
     """All nodes of a job.
 
     Attributes:
