@@ -13,9 +13,9 @@ import shlex
 import sys
 
 from launcher.core.redact import printable
-from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.hook.line import MARKERS, render_head
-from launcher.hook.marker import (
+from launcher.guest.marker import (
     AGENT,
     HOOKED,
     LAUNCHED,

@@ -1,6 +1,6 @@
 """Ask all processes of a job for their Python stacks, without ever waiting for an answer.
 
-Three ways, in this order: the signal that `launcher.hook` has made the process answer; py-spy; and
+Three ways, in this order: the signal that `launcher.guest` has made the process answer; py-spy; and
 what /proc tells about any process.
 """
 
@@ -14,7 +14,7 @@ import sys
 from errno import ESRCH
 
 from launcher.core.redact import redact
-from launcher.hook import STACK_SIGNAL, STACKS_NAME
+from launcher.guest import STACK_SIGNAL, STACKS_NAME
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
 from launcher.stacks.look import READ_LIMIT_BYTES, has_signal, list_links, look_at, read_all

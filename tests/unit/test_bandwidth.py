@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.bandwidth import __main__ as program
 from launcher.bandwidth.definitions import (
     Sample,

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook import marker, shell
+from launcher.guest import marker
+from launcher.hook import shell
 from launcher.hook.install import find_closed_folder, install
 from launcher.hook.line import MARKERS, WEAK, render_line, render_pth
-from launcher.hook.program import find_program, is_job, starts_workers
+from launcher.guest.program import find_program, is_job, starts_workers
 from launcher.sources import TABLE
 from tests.process.starting import ROOT
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.core.model import Agent, Fleet, Plan
 from launcher.engines.mpirun import FOLDER, JOB, SHIM

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.checks import TABLE, Result, run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, ok
