@@ -6,8 +6,8 @@ In a script::
 
     topology = launcher.setup()
 
-or, in a process that has its variables already, ``launcher.arm()``: the launcher can then ask it for its stacks,
-and hears of the exception that ends it.
+or, in a process that has its variables already, ``launcher.arm()``: the launcher can then ask it for its
+stacks, and hears of the exception that ends it.
 """
 
 TYPE_CHECKING = False

@@ -96,4 +96,3 @@ def run_and_exit() -> None:
     except OSError:
         status = status or BROKEN_PIPE
     os._exit(status)
-

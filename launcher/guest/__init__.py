@@ -3,8 +3,8 @@
 The line that ``launcher hook install`` puts into a site-packages calls `launcher.hook.enter.enter`, which
 calls `arm`; so does `launcher.setup`. Where no launcher has set the variables, `arm` costs the import of
 two small modules.
-What is here runs on Python 3.8 and newer, imports nothing of the launcher at its head, and never raises: it is a
-guest in another program.
+What is here runs on Python 3.8 and newer, imports nothing of the launcher outside of this package, and never
+raises: it is a guest in another program.
 """
 
 import os

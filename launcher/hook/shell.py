@@ -14,7 +14,6 @@ import sys
 
 from launcher.core.redact import printable
 from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.hook.line import MARKERS, render_head
 from launcher.guest.marker import (
     AGENT,
     HOOKED,
@@ -27,6 +26,7 @@ from launcher.guest.marker import (
     render_marker,
     undo,
 )
+from launcher.hook.line import MARKERS, render_head
 from launcher.views.environment import render_environment
 
 TYPE_CHECKING = False

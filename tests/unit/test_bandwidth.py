@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launcher.cli.entry import main
 from launcher.bandwidth import __main__ as program
 from launcher.bandwidth.definitions import (
     Sample,
@@ -49,6 +48,7 @@ from launcher.bandwidth.views import (
     render_sweep,
     sweep_json,
 )
+from launcher.cli.entry import main
 from launcher.core.errors import HardwareMissing, UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.host import Host
