@@ -15,9 +15,10 @@ from errno import ESRCH
 
 from launcher.core.redact import redact
 from launcher.guest import STACK_SIGNAL, STACKS_NAME
+from launcher.machine.process import LIMIT_BYTES, list_open, read_all
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import READ_LIMIT_BYTES, has_signal, list_links, look_at, read_all
+from launcher.stacks.look import has_signal, look_at
 from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
@@ -245,7 +246,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     """
     if folder is None or not has_signal(pid, "SigCgt", STACK_SIGNAL):
         return None
-    for link in list_links(f"/proc/{pid}/fd"):
+    for link in list_open(pid):
         if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
             return link
     return None
@@ -263,7 +264,7 @@ def read_from(path: str, start: int) -> bytes:
     except OSError:
         return b""
     try:
-        return os.pread(fd, READ_LIMIT_BYTES, start) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return os.pread(fd, LIMIT_BYTES, start) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return b""
     finally:
