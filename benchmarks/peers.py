@@ -19,6 +19,7 @@ from typing import NamedTuple
 CHECKOUT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOOP = "shell loop"
 OURS = "launcher"
+BEFORE = "launcher, before"
 # What everything is compared with: it starts them, waits for all, and does nothing else.
 SHELL_LOOP = 'i=0; while [ $i -lt "$0" ]; do "$@" & i=$((i+1)); done; wait'
 NOT_HERE = "not installed: see what benchmarks/run says"
@@ -52,14 +53,18 @@ class Peer(NamedTuple):
         return [*self.words(count), *options, *self.end_of_options, *command]
 
 
-def find_peers(checkout: str = CHECKOUT) -> list[Peer]:
-    """Return all launchers, in the order of the tables; ours from that checkout."""
+def find_both(before: str) -> list[Peer]:
+    """Return the shell loop, our launcher, and the one of another checkout."""
+    folder = peers_folder()
+    return [_loop(), _ours(folder, CHECKOUT), _ours(folder, before)._replace(name=BEFORE)]
+
+
+def find_peers() -> list[Peer]:
+    """Return all launchers, in the order of the tables."""
     folder = peers_folder()
     return [
-        Peer(
-            LOOP, lambda n: ["/bin/sh", "-c", SHELL_LOOP, str(n)], {}, os.path.realpath("/bin/sh"), quick=True
-        ),
-        _ours(folder, checkout),
+        _loop(),
+        _ours(folder, CHECKOUT),
         _python(
             folder, "torchrun", "torch", lambda n: [*_count(n), *_static()], "torchrun, static rendezvous"
         ),
@@ -71,6 +76,11 @@ def find_peers(checkout: str = CHECKOUT) -> list[Peer]:
         _mpi("Open MPI 5 mpirun", "openmpi5", "mpirun", ["--oversubscribe", "-n"]),
         _mpi("MPICH mpiexec", "mpich", "mpiexec", ["-n"]),
     ]
+
+
+def _loop() -> Peer:
+    words = ["/bin/sh", "-c", SHELL_LOOP]
+    return Peer(LOOP, lambda n: [*words, str(n)], {}, os.path.realpath("/bin/sh"), quick=True)
 
 
 def peers_folder() -> str:

@@ -4,6 +4,8 @@ Four questions, each in a module of its own that says how it measures: the time 
 (`process_start`), what the parent costs at rest (`process_parent`), how fast a death ends the job
 (`process_death`), how much output passes (`process_logs`). Prints Markdown; all launchers of a question
 are measured in one interleaved run, and medians are shown. The status is 1 if a promise was broken.
+
+Against another commit: ``git worktree add /tmp/before COMMIT`` and ``--before /tmp/before``.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import NamedTuple
 from benchmarks import process_death, process_logs, process_parent, process_start
 from benchmarks.jobs import Stage
 from benchmarks.machine import OtherLoad, describe_machine
-from benchmarks.peers import CHECKOUT, Peer, find_peers
+from benchmarks.peers import Peer, find_both, find_peers
 from benchmarks.rank import BLOCK_BYTES
 from benchmarks.tables import markdown, promise
 
@@ -55,9 +57,11 @@ def main() -> int:
     parser.add_argument(
         "--only", choices=QUESTIONS, nargs="+", default=QUESTIONS, help="only these questions"
     )
-    parser.add_argument("--checkout", default=CHECKOUT, help="measure the launcher of another checkout")
+    parser.add_argument(
+        "--before", help="measure beside the launcher of another checkout, not beside the peers"
+    )
     asked = parser.parse_args()
-    peers = find_peers(asked.checkout)
+    peers = find_both(asked.before) if asked.before else find_peers()
     present = [peer for peer in peers if peer.present]
     print("\n".join(heading(peers)))
     promises = []
