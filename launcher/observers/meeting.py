@@ -31,8 +31,8 @@ PAUSE_S = 0.1
 PAUSE_LIMIT_S = 30.0
 AGE_SHARE = 200
 """A pause is this part of the job's age ..."""
-COST_SHARE, COST_LIMIT_S = 100, 2.0
-"""... and so many times the CPU time of the look before it: looking takes about 1/100 of a CPU at most."""
+COST_SHARE, COST_LIMIT_S = 1000, 2.0
+"""... and so many times the CPU time of the look before it: looking takes about 1/1,000 of a CPU."""
 TABLE_S = 1.0
 """So often the kernel's table is read where nothing has changed: it takes 1 to 10 ms to walk through."""
 QUIET_S = 2.0
