@@ -12,8 +12,8 @@ GPU_FILES = "/dev/nvidia"
 ENDED = ("Z", "X")
 DEPTH_MAX = 1000
 """Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
-_STATE, _PARENT, _THREADS = 0, 1, 17
-"""Fields 3, 4 and 20 of /proc/PID/stat, see proc(5), counted from the state on."""
+_STATE, _PARENT, _THREADS, _EXIT_CODE = 0, 1, 17, 49
+"""Fields 3, 4, 20 and 52 of /proc/PID/stat, see proc(5), counted from the state on."""
 
 
 def find_children(pid: int) -> list[int]:
@@ -89,6 +89,21 @@ def has_ended(pid: int) -> bool:
     """Whether a process is a zombie none of whose threads go on; False where /proc does not say."""
     words = _stat(pid)
     return bool(words) and words[_STATE] in ENDED and int(words[_THREADS]) <= 1
+
+
+def read_exit_code(pid: int) -> int | None:
+    """Return how a process that nobody has waited for has ended, 0 for well; None where that is not seen."""
+    words = _stat(pid)
+    return int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE and words[_STATE] in ENDED else None
+
+
+def has_signal(pid: int, number: int, *sets: str) -> bool:
+    """Whether one of these sets of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
+    for line in (_read(f"/proc/{pid}/status") or b"").splitlines():
+        name, _, value = line.decode("ascii", "replace").partition(":")
+        if name in sets and int(value, 16) >> number - 1 & 1:
+            return True
+    return False
 
 
 def describe(pid: int) -> str:

@@ -112,7 +112,7 @@ class ProcessGroup:
         self.children, self._paths = children, paths
 
     def _make_stopper(self) -> Stopper:
-        return Stopper(self._grace_s, to_group=self._to_group, spare=self._spared, say=self._say)
+        return Stopper(self._grace_s, self._loop, to_group=self._to_group, spare=self._spared, say=self._say)
 
     def _spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
@@ -171,6 +171,8 @@ class ProcessGroup:
         self.processes.append(process)
         self.running[pid] = process
         self.stopper.started.add(pid)
+        if process.child.called and not process.child.companion:
+            self.stopper.agents.add(pid)
         if self._own_groups:
             self.stopper.groups.add(pid)
         try:

@@ -15,9 +15,9 @@ from errno import ESRCH
 
 from launcher.core.redact import redact
 from launcher.hook import STACK_SIGNAL, STACKS_NAME
-from launcher.process.descendants import find_descendants
+from launcher.process.descendants import find_descendants, has_signal
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import READ_LIMIT_BYTES, has_signal, list_links, look_at, read_all
+from launcher.stacks.look import READ_LIMIT_BYTES, list_links, look_at, read_all
 from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
@@ -243,7 +243,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     It must catch the signal and have the file open itself: then the handler is the hook's, and what
     the handler writes to is no other file that has got the number of one that a script has closed.
     """
-    if folder is None or not has_signal(pid, "SigCgt", STACK_SIGNAL):
+    if folder is None or not has_signal(pid, STACK_SIGNAL, "SigCgt"):
         return None
     for link in list_links(f"/proc/{pid}/fd"):
         if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
@@ -253,7 +253,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
 
 def is_answering(pid: int) -> bool:
     """Whether the main thread still writes: within the handler it blocks the signal."""
-    return has_signal(pid, "SigBlk", STACK_SIGNAL) or has_signal(pid, "ShdPnd", STACK_SIGNAL)
+    return has_signal(pid, STACK_SIGNAL, "SigBlk", "ShdPnd")
 
 
 def read_from(path: str, start: int) -> bytes:

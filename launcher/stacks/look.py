@@ -62,15 +62,6 @@ def _is_python(pid: int) -> bool:
     return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
 
 
-def has_signal(pid: int, field: str, number: int) -> bool:
-    """Whether a set of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
-    for line in read_file(f"/proc/{pid}/status").splitlines():
-        name, _, value = line.partition(b":")
-        if name == field.encode():
-            return bool(int(value, 16) >> number - 1 & 1)
-    return False
-
-
 def list_links(folder: str) -> list[str]:
     """Return where the symbolic links of a folder point."""
     try:

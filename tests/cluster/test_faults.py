@@ -5,15 +5,13 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster
-from tests.cluster.conftest import need_namespaces
-from tests.cluster.together import Job, assert_one_truth
+from tests.cluster.together import Job, assert_one_truth, own_environ
 from tests.process.looking import wait_for
+from tests.process.test_torch_agent import SAVES as SAVES_IN_TORCH
+from tests.process.test_torch_agent import WHOLE, ranks_with
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
@@ -32,24 +30,6 @@ if os.environ["RANK"] == "1":
 time.sleep(0.1)
 sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.11]:31372")
 """
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on four nodes."""
-    need_namespaces()
-    with Cluster(4) as four:
-        yield (one := Job(four, tmp_path))
-        one.close()
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on two nodes."""
-    need_namespaces()
-    with Cluster(2) as two:
-        yield (one := Job(two, tmp_path))
-        one.close()
 
 
 def hear_no_more(job: Job, deaf: int, mute: int, *, again: bool = False) -> None:
@@ -184,3 +164,23 @@ def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job
         assert one.first == ["node 3 ended first: it was ended because it hung"], one.err
         assert f"{words} on node 3 (node3), and the others wait" in one.err
     assert {one.status for one in done.values()} == {1}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("how", "status"), [("saves", 0), ("ignores", 137)])
+def test_workers_of_two_torchruns_that_are_told_on_one_node_all_save(
+    pair: Job, how: str, status: int
+) -> None:
+    """SIGTERM to one launcher: all workers are told once; where all end well, so does the job."""
+    (pair.folder / "saves.py").write_text(SAVES_IN_TORCH)
+    command = (sys.executable, str(pair.folder / "saves.py"), str(pair.folder), how)
+    environ = own_environ(LAUNCHER_ENGINE="torchrun", LAUNCHER_GRACE="30" if not status else "6")
+    pair.start_all("--", *command, environ=environ, per_node=2)
+    wait_for(lambda: ranks_with(pair.folder, "ready") == [0, 1, 2, 3], "the workers listen", 90)
+    pair.signal(1, signal.SIGTERM)
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {status}, [one.err for one in done.values()]
+    saved = [rank for rank in range(4) if (how, rank) != ("ignores", 1)]
+    assert ranks_with(pair.folder, "checkpoint", WHOLE) == saved
+    assert ranks_with(pair.folder, "heard", "TERM ") == saved
+    assert "Traceback" not in done[0].err
