@@ -60,9 +60,6 @@ if TYPE_CHECKING:
         def helpers(self) -> tuple[int, ...]:
             """Return the pids of children of ours that help here."""
 
-        def forget(self, pid: int) -> None:
-            """A child of ours has ended that is none of the job's processes."""
-
         def answer(
             self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
         ) -> None:
@@ -297,7 +294,7 @@ class Agent:
         self.observers.close()
         self.output.close()
         self.folder.remove()
-        self.observers.reap()
+        self.group.helpers.close()
         self.group.dismiss_watchdog()  # last: what is killed while ending leaves nothing either
 
     # --- what the group of processes asks
@@ -321,10 +318,6 @@ class Agent:
     def helpers(self) -> tuple[int, ...]:
         """Return our children that are none of the job's processes."""
         return (*self.observers.helpers(), *self.coordination.helpers())
-
-    def on_helper_exit(self, pid: int) -> None:
-        """A child of ours has ended that is none of the job's processes."""
-        self.observers.forget(pid)
 
     def on_exit(self, process: Process) -> None:
         """A process has ended: decide what that means for the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 import pytest
 
@@ -184,3 +185,51 @@ def test_workers_of_two_torchruns_that_are_told_on_one_node_all_save(
     assert ranks_with(pair.folder, "checkpoint", WHOLE) == saved
     assert ranks_with(pair.folder, "heard", "TERM ") == saved
     assert "Traceback" not in done[0].err
+
+
+def silence_names(job: Job, index: int) -> None:
+    """Give a node a name server that never answers."""
+    node = job.cluster.nodes[index]
+    (job.folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:4 attempts:1\n")
+    job.on(node, ("mount", "--bind", str(job.folder / "resolv.conf"), "/etc/resolv.conf"))
+    job.on(node, ("iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "DROP"))
+
+
+def count_questions(job: Job, index: int) -> int:
+    """Return how many packets a node has sent to that name server."""
+    rules = job.on(job.cluster.nodes[index], ("iptables", "-nvxL", "INPUT"))
+    return sum(int(line.split()[0]) for line in rules.splitlines() if "dpt:53" in line)
+
+
+def has_agent(job: Job, index: int) -> bool:
+    """Whether a launcher on this node has begun to take signals from its loop: it blocks SIGTERM."""
+    files = "cat /proc/[0-9]*/status 2>/dev/null || true"
+    lines = job.on(job.cluster.nodes[index], ("sh", "-c", files)).splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+@pytest.mark.parametrize(
+    ("index", "master", "flags"),
+    [
+        (1, "node-0.example", ()),
+        (1, "node-0.example", ("--metrics-port", "9400")),
+        (0, None, ("--hosts", "10.77.0.10,node-1.example")),
+    ],
+    ids=["client", "metrics", "missing"],
+)
+def test_a_name_server_that_is_silent_holds_no_signal_back(
+    pair: Job, index: int, master: str | None, flags: Sequence[str]
+) -> None:
+    """The launcher waits for the other node, and asks for a name; it is told to end, and does so at once."""
+    silence_names(pair, index)
+    pair.start(index, *flags, "--", "true", master=master)
+    wait_for(lambda: has_agent(pair, index), "it waits for the other node", 60)
+    asked = count_questions(pair, index)
+    wait_for(lambda: count_questions(pair, index) > asked, "it asks for a name", 60)
+    began = time.monotonic()
+    pair.signal(index, signal.SIGTERM)
+    pair.launchers[index].wait(60)
+    seconds = time.monotonic() - began
+    assert pair.launchers[index].returncode == 143, pair.errors[index].read_text()
+    assert seconds < 1.0, seconds
