@@ -60,9 +60,6 @@ if TYPE_CHECKING:
         def helpers(self) -> tuple[int, ...]:
             """Return the pids of children of ours that help here."""
 
-        def forget(self, pid: int) -> None:
-            """A child of ours has ended that is none of the job's processes."""
-
         def answer(
             self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
         ) -> None:
@@ -109,7 +106,6 @@ class Agent:
         environ: Our own environment.
         run_id: Names this run: its folder, and the mark of what it has started.
         began_s: When we began, monotonic seconds.
-        started_ns: When the attempt was started, nanoseconds since 1970.
         attempt: 0 for the first, one more for each restart.
         first: The process that failed first.
         told_before: The signal by which we were told to end before anything had failed.
@@ -150,7 +146,7 @@ class Agent:
         self.watch, self.place, self.environ, self.command = watch, place, environ, command
         self.coordination = coordination or Coordination()
         self.run_id = run_id or os.urandom(8).hex()
-        self.began_s, self.started_ns, self.attempt = time.monotonic(), time.time_ns(), 0
+        self.began_s, self._started_ns, self.attempt = time.monotonic(), time.monotonic_ns(), 0
         self.said: list[tuple[float, str]] = []
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
@@ -198,6 +194,14 @@ class Agent:
         self.output.say(text)
         self.said.append((time.monotonic(), text))
         del self.said[:-EVENTS_MAX]
+
+    @property
+    def started_ns(self) -> int:
+        """When the attempt was started, nanoseconds since 1970 by the clock as it is now.
+
+        It may have been set meanwhile; what has happened since is said in seconds after the start.
+        """
+        return time.time_ns() - (time.monotonic_ns() - self._started_ns)
 
     @property
     def phase(self) -> Phase:
@@ -262,7 +266,7 @@ class Agent:
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
         self._has_begun = True
         self.coordination.begin()
-        self.started_ns = time.time_ns()
+        self._started_ns = time.monotonic_ns()
         self.group.start()
         self._is_restarting = False
         self.coordination.began()
@@ -290,7 +294,7 @@ class Agent:
         self.observers.close()
         self.output.close()
         self.folder.remove()
-        self.observers.reap()
+        self.group.helpers.close()
         self.group.dismiss_watchdog()  # last: what is killed while ending leaves nothing either
 
     # --- what the group of processes asks
@@ -314,10 +318,6 @@ class Agent:
     def helpers(self) -> tuple[int, ...]:
         """Return our children that are none of the job's processes."""
         return (*self.observers.helpers(), *self.coordination.helpers())
-
-    def on_helper_exit(self, pid: int) -> None:
-        """A child of ours has ended that is none of the job's processes."""
-        self.observers.forget(pid)
 
     def on_exit(self, process: Process) -> None:
         """A process has ended: decide what that means for the others."""

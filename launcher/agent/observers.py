@@ -10,18 +10,23 @@ from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from launcher.agent.agent import Agent, Checks, Serve, Server
     from launcher.failure.counters import Counters
     from launcher.failure.model import Verdict
     from launcher.observers.meeting import MeetingWatch
     from launcher.observers.nccl_log import NcclLogWatcher
-    from launcher.observers.preflight import Preflight
     from launcher.observers.stall import StallDetector
     from launcher.output.progress import Progress
     from launcher.preemption.response import Response
     from launcher.preemption.watch import Watch
+    from launcher.process.helper import Helper
     from launcher.process.spawn import Child
 
+CHECK_S = 30.0
+"""Below all others, on CPUs that are all taken, 0.1 s of work is a matter of seconds."""
+NICE = 19
 SERVE_AFTER_S = 0.2
 """Nothing is asked of a job before there is something to be seen; until then its processes have the CPU."""
 STATUS_AFTER_S = 1.0
@@ -51,7 +56,7 @@ class Observers:
         self._stall: StallDetector | None = None
         self._nccl: NcclLogWatcher | None = None
         self._meeting: MeetingWatch | None = None
-        self._preflight: Preflight | None = None
+        self._checking: Helper | None = None
         self._preemption: Watch | None = None
         self._response: Response | None = None
 
@@ -108,24 +113,16 @@ class Observers:
 
     def end(self) -> None:
         """All attempts have ended."""
-        if self._preflight is not None:
-            self._agent.loop.guard(self._preflight.end)
+        if self._checking is not None:
+            self._agent.loop.guard(self._checking.finish)
 
     # --- our children
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of children of ours that help here: they are none of the job."""
-        preflight = () if self._preflight is None or self._preflight.pid is None else (self._preflight.pid,)
         stall = () if self._stall is None else self._stall.helpers()
         server = () if self.server is None else self.server.helpers()
-        return (*preflight, *stall, *server)
-
-    def forget(self, pid: int) -> None:
-        """A child of ours has ended that is none of the job's processes: its pid is free for others."""
-        if self._preflight is not None and pid == self._preflight.pid:
-            self._preflight.pid = None
-        if self.server is not None:
-            self.server.forget(pid)
+        return (*stall, *server)
 
     def close(self) -> None:
         """Look no longer, and answer no more."""
@@ -133,11 +130,6 @@ class Observers:
             self._preemption.close()
         if self.server is not None:
             self._agent.loop.guard(self.server.close)
-
-    def reap(self) -> None:
-        """Collect what looks at the node, at the very end."""
-        if self._preflight is not None:
-            self._preflight.reap()
 
     # --- counters, progress, stalls
 
@@ -260,18 +252,25 @@ class Observers:
     # --- this node, and its machine
 
     def _check(self) -> None:
-        """Have this node looked at, now that the processes are on their way; once is enough."""
-        agent = self._agent
-        if self._checks is None or agent.group.refused is not None:
-            return
-        if self._preflight is None:
-            from launcher.observers.preflight import Preflight
+        """Have this node looked at, now that the processes are on their way; once is enough.
 
-            try:
-                self._preflight = Preflight(self._checks, agent.loop, agent.say)
-            except OSError:
-                return  # whatever the kernel lacks, the job may need the more
-        agent.loop.timers.append(self._preflight)
+        The quick checks cost more than the whole start of a job, most of it for loading them. So they are
+        made beside it, when nothing else wants the CPU, and nothing depends on them: what they find out is a
+        few lines, and a check that hangs, dies, or comes too late is not heard of.
+        """
+        agent = self._agent
+        if self._checks is None or agent.group.refused is not None or self._checking is not None:
+            return
+        try:  # noqa: SIM105 - contextlib would be one more module
+            self._checking = agent.group.helpers.ask(
+                self._checks, self._say_lines, CHECK_S, name="launcher-check", nice=NICE
+            )
+        except OSError:
+            pass  # whatever the kernel lacks, the job may need the more
+
+    def _say_lines(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._agent.say("\n".join(lines))
 
     def _watch_preemption(self) -> None:
         """Ask whether this machine is to be taken back, where that is planned."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.signal import signal
-from launcher.failure.causes import find_causes
-from launcher.failure.counters import read_counters
+from launcher.failure.causes import Faults, find_causes
+from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
 from launcher.failure.record import default_failure_file, render_json, write_verdict
 from launcher.failure.report import render_text
@@ -36,7 +36,9 @@ def find_outcome(agent: Agent) -> Outcome:
     if preempted is not None:
         return Outcome(EXIT_NOT_READY, preempted)
     survivors = agent.group.describe_survivors()
-    first, reason = find_first(agent), agent.reason
+    firsts: list[Process | None] = []
+    agent.loop.guard(lambda: firsts.append(find_first(agent)))
+    first, reason = firsts[0] if firsts else agent.first, agent.reason
     if first is None and survivors:
         line = f"{len(survivors)} survive SIGKILL: {'; '.join(survivors[:SURVIVORS_SHOWN])}"
         return Outcome(128 + signal.SIGKILL, line=line)
@@ -89,12 +91,11 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
     ends += [describe_exit(agent, one) for one in agent.group.ended if one is not first]
     if first.child.called and not first.child.companion:
         agent.say(f"{first.name} {first.end}")
-        if agent.told_before is not None:
+        if agent.told_before is not None and first.passed_on is not None:
             return None  # its own traceback is about the signal, and nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
-    host, observers = Host(), agent.observers
-    before = observers.counters_before or read_counters(host)
-    after = observers.counters_after or read_counters(host, before)
+    host, observers, faults = Host(), agent.observers, Faults()
+    before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
     return make_verdict(
         ends[0],
         ends[1:],
@@ -104,7 +105,8 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
         attempt=agent.attempt,
         started_ns=agent.started_ns,
         told=None if agent.told_before is None else name_signal(agent.told_before),
-        causes=find_causes(ends[0], before, host, after),
+        causes=find_causes(ends[0], before, host, observers.counters_after, faults),
+        faults=faults,
         reason=agent.reason,
         unmet_since=observers.unmet,
         leftovers=survivors,

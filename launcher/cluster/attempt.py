@@ -15,7 +15,7 @@ from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.cluster.settings import Shape
     from launcher.process.loop import Loop
@@ -25,6 +25,8 @@ NOT_YET = "nothing listens there: its container may still be starting, or its la
 SILENT = "no answer"
 """To the call itself: not even a refusal has come."""
 MUTE = "it takes the call and says nothing: it is stopped or very busy, or another program listens there"
+LISTENS, REFUSES = "listens", "refuses"
+"""What a host may say at a port."""
 WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher that knows no roll call"
 
 
@@ -156,6 +158,7 @@ class Obstacle:
         self.reason = "no answer yet"
         self._shape = shape
         self._silent_since: float | None = None
+        self._seen = ""
 
     def note(self, port: int, why: str, since: float) -> None:
         """Remember why an attempt has failed.
@@ -173,14 +176,27 @@ class Obstacle:
             self._silent_since = since
         self.reason = f"{self._shape.address} port {port}: {why}"
 
+    @property
+    def needs_look(self) -> bool:
+        """Whether a look at another port of node 0's host may tell more."""
+        return self._silent_since is not None or NOT_YET in self.reason
+
+    def look(self) -> Iterator[str]:
+        """Look at it, in a helper; for `note_look`."""
+        answers = knock(self._shape.address, self._shape.master_port)
+        yield "" if answers is None else LISTENS if answers else REFUSES
+
+    def note_look(self, lines: Sequence[str]) -> None:
+        """Remember what the look has told; nothing where it took too long."""
+        self._seen = lines[0] if lines else ""
+
     def explain(self, now: float) -> str:
-        """Return why we are not connected, after a look at another port of node 0's host."""
+        """Return why we are not connected, with what the last look has told."""
         port = self._shape.master_port
         if self._silent_since is not None:
-            answers = knock(self._shape.address, port) is not None
             silence = f"{self.reason} to calls for {now - self._silent_since:.0f} s"
-            return f"{silence}{explain_silence(port if answers else None)}"
-        if NOT_YET in self.reason and knock(self._shape.address, port):
+            return f"{silence}{explain_silence(port if self._seen else None)}"
+        if NOT_YET in self.reason and self._seen == LISTENS:
             return f"{self.reason}; but somebody listens at MASTER_PORT {port}: {WITHOUT}"
         return self.reason
 

@@ -24,14 +24,15 @@ from launcher.cluster.messages import (
     unpack,
 )
 from launcher.cluster.offset import Offset, better, measure
-from launcher.cluster.reach import resolve
+from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.process.helper import Helper, Helpers
     from launcher.process.loop import Loop
 
 Message = dict[str, object]
@@ -49,6 +50,9 @@ LATE_S = 1.0
 REPEATED = (Failed, Told, Ended)
 KEPT_MAX = 16
 """Messages that are kept: a job that ends has a handful."""
+RESOLVE_S = 20.0
+"""A resolver tries two times, five seconds each, for each of the domains that it searches."""
+LOOK_S = 3.0
 SLACK_S = 5.0
 """Node 0 gives up first, and tells who is missing."""
 
@@ -73,6 +77,7 @@ class CoordinatorClient:
         shape: Shape,
         hello: Mapping[str, object],
         loop: Loop,
+        helpers: Helpers,
         say: Callable[[str], None],
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
@@ -84,6 +89,7 @@ class CoordinatorClient:
             shape: The job.
             hello: What this node says of itself.
             loop: Waits for the sockets.
+            helpers: Resolve the name of node 0, and look at its host.
             say: Says something in the log of this node.
             deliver: Takes what node 0 says.
             on_lost: Called once, when node 0 was not heard for too long.
@@ -95,6 +101,9 @@ class CoordinatorClient:
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
         self._key, self._shape, self._hello, self._loop = key, shape, hello, loop
         self._say, self._deliver, self._on_lost = say, deliver, on_lost
+        self._helpers = helpers
+        self._resolving: Helper | None = None
+        self._looking: Helper | None = None
         self._answer_s = answer_s(shape.node_count)
         self._addresses: tuple[str, ...] = ()
         self._port = 0  # index in shape.ports
@@ -117,11 +126,25 @@ class CoordinatorClient:
     def _call(self) -> None:
         """Begin a connection to the next place where the hub may be."""
         self._retry_at, self._called_at = None, time.monotonic()
-        if not self._addresses:
-            self._addresses = resolve(self._shape.address)
-        if not self._addresses:
-            self._fail(f"{self._shape.address} cannot be resolved")
+        self._addresses = self._addresses or read_address(self._shape.address)
+        if self._addresses:
+            self._begin()
             return
+        try:
+            name = self._shape.address
+            self._resolving = self._helpers.ask(lambda: resolve(name), self._on_resolved, RESOLVE_S)
+        except OSError as problem:
+            self._fail(problem.strerror or "no process", next_port=False)
+
+    def _on_resolved(self, addresses: Sequence[str]) -> None:
+        """A helper has asked for the name of node 0."""
+        self._resolving, self._addresses = None, tuple(addresses)
+        if addresses:
+            self._begin()
+        else:
+            self._fail(f"{self._shape.address} cannot be resolved")
+
+    def _begin(self) -> None:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
         self._attempt = Attempt(self._key, self._answer_s, self._loop, self._outcome)
@@ -250,11 +273,12 @@ class CoordinatorClient:
         if self.is_connected and is_silent and self._connection is not None:
             self._connection.close()
             self._on_closed("it has become silent")
-        if not self.has_started:
-            self.is_late = now >= self._give_up_at
-            if now >= self._say_at and not self.is_connected:
+        if not self.has_started and self._looking is None:
+            if now >= self._give_up_at and not self.is_late:
+                self._look(self._give_up)
+            elif now >= self._say_at and not self.is_connected:
                 self._say_at = now + SAY_EVERY_S
-                self._say(f"waiting for node 0: {self.explain()}")
+                self._look(lambda: self._say(f"waiting for node 0: {self.explain()}"))
         self._set_due(now)
 
     @property
@@ -262,8 +286,27 @@ class CoordinatorClient:
         """Why we are not connected, or what node 0 waits for."""
         return self.obstacle.reason
 
+    def _look(self, then: Callable[[], None]) -> None:
+        """Look at node 0's host, where that may tell more, before something is said about it."""
+
+        def take(lines: Sequence[str]) -> None:
+            self._looking = None
+            self.obstacle.note_look(lines)
+            then()
+
+        if not self.is_connected and self.obstacle.needs_look:
+            try:
+                self._looking = self._helpers.ask(self.obstacle.look, take, LOOK_S)
+                return
+            except OSError:
+                pass  # no process is left for a look
+        then()
+
+    def _give_up(self) -> None:
+        self.is_late = not self.has_started
+
     def explain(self) -> str:
-        """Return the same, after a look at node 0's host."""
+        """Return the same, with what is seen of node 0's host."""
         return self.reason if self.is_connected else self.obstacle.explain(time.monotonic())
 
     def _set_due(self, now: float) -> None:
@@ -286,6 +329,10 @@ class CoordinatorClient:
     def close(self) -> None:
         """Hang up."""
         self._is_closed = True
+        for helper in (self._resolving, self._looking):
+            if helper is not None:
+                helper.close()
+        self._resolving = self._looking = None
         if self._attempt is not None:
             self._attempt.close()
         if self._connection is not None:

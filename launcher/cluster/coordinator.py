@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.channel.connection import Connection
+    from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
 
 Message = dict[str, object]
@@ -68,7 +69,7 @@ class Coordinator:
         say: Callable[[str], None],
         deliver: Callable[[object], None],
         agree: Callable[[], Message],
-        find_reasons: Callable[[list[int]], dict[int, str]],
+        find_reasons: FindReasons,
     ) -> None:
         """Begin to listen.
 
@@ -81,7 +82,7 @@ class Coordinator:
             say: Says something in the log of this node.
             deliver: Takes the messages for this node itself.
             agree: Returns what all nodes are told at the start.
-            find_reasons: Returns what is known of nodes that are missing, by rank.
+            find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
         """
         now = time.monotonic()
         self.subscribers: dict[str, Callable[[int, object], None]] = {}

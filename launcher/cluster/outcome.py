@@ -26,6 +26,7 @@ from launcher.failure.arbiter import (
 )
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import NEVER_MET_FIX
+from launcher.failure.text import say_apart
 from launcher.failure.transfer import fit
 from launcher.failure.verdict import make_verdict
 from launcher.preemption.events import FIX, STATUS_WORDS
@@ -245,9 +246,7 @@ class Ending:
 
     def _describe(self, event: Event, first: Event, same: bool) -> str:
         """Return what else has failed."""
-        seconds = (event.at_ns - first.at_ns) / 1e9
-        when = f"{abs(seconds):.3f} s {'later' if seconds >= 0 else 'earlier'}"
-        return f"{event.what}, {'at the same time' if same else when}"
+        return f"{event.what}, {'at the same time' if same else say_apart(event.at_ns - first.at_ns)}"
 
 
 def read_failure(member: Member, failed: Failed) -> Event:

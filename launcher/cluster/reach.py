@@ -1,4 +1,7 @@
-"""What is known of nodes that have not called: does their name resolve, does their host answer?"""
+"""What is known of nodes that have not called: does their name resolve, does their host answer?
+
+All that asks a name server or waits for a host is for a helper, see `launcher.process.helper`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from launcher.core.environ import is_loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
@@ -29,8 +32,8 @@ SILENT = (
 )
 
 
-def find_reasons(hosts: Mapping[int, str], port: int) -> dict[int, str]:
-    """Return what a look from here tells of some nodes.
+def find_reasons(hosts: Mapping[int, str], port: int) -> Iterator[str]:
+    """Return what a look from here tells of some nodes, for `read_reasons`.
 
     Whether the port is open does not matter, as nothing listens there: a host that is up says so.
 
@@ -39,7 +42,6 @@ def find_reasons(hosts: Mapping[int, str], port: int) -> dict[int, str]:
         port: Where to knock.
     """
     deadline = time.monotonic() + RESOLVE_S
-    found: dict[int, str] = {}
     waiting: dict[int, tuple[int, socket.socket]] = {}
     poll = select.poll()
     for rank, host in hosts.items():
@@ -47,35 +49,40 @@ def find_reasons(hosts: Mapping[int, str], port: int) -> dict[int, str]:
             break
         addresses = resolve(host)
         if not addresses:
-            found[rank] = UNKNOWN_NAME
+            yield f"{rank} {UNKNOWN_NAME}"
             continue
         family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
         try:
             probe = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError as problem:  # no IPv6 in this kernel, or no descriptor left
-            found[rank] = _explain(problem.errno or 0)
+            yield f"{rank} {_explain(problem.errno or 0)}"
             continue
         error = probe.connect_ex((addresses[0], port))
         if error != EINPROGRESS:
-            found[rank] = _explain(error)
+            yield f"{rank} {_explain(error)}"
             probe.close()
             continue
         waiting[probe.fileno()] = (rank, probe)
         poll.register(probe, select.POLLOUT)
-    _collect(poll, waiting, found)
-    return found
+    yield from _collect(poll, waiting)
 
 
-def _collect(poll: select.poll, waiting: dict[int, tuple[int, socket.socket]], found: dict[int, str]) -> None:
+def read_reasons(lines: Sequence[str]) -> dict[int, str]:
+    """Return what `find_reasons` has told, by rank."""
+    pairs = (line.partition(" ") for line in lines)
+    return {int(rank): text for rank, _, text in pairs}
+
+
+def _collect(poll: select.poll, waiting: dict[int, tuple[int, socket.socket]]) -> Iterator[str]:
     until = time.monotonic() + WAIT_S
     while waiting and (left_s := until - time.monotonic()) > 0:
         for fd, _ in poll.poll(left_s * 1000):
             poll.unregister(fd)
             rank, probe = waiting.pop(fd)
-            found[rank] = _explain(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+            yield f"{rank} {_explain(probe.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))}"
             probe.close()
     for rank, probe in waiting.values():
-        found[rank] = SILENT
+        yield f"{rank} {SILENT}"
         probe.close()
 
 
@@ -88,10 +95,15 @@ def is_reachable(address: str) -> bool:
     return not is_loopback(address) and not address.startswith("fe80:")
 
 
-def resolve(name: str) -> tuple[str, ...]:
+def read_address(text: str) -> tuple[str, ...]:
+    """Return what is an address already; none for a name, which must be resolved."""
+    return resolve(text, socket.AI_NUMERICHOST)
+
+
+def resolve(name: str, flags: int = 0) -> tuple[str, ...]:
     """Return the addresses of a name, in the order in which they are to be tried; none if it is not known."""
     try:
-        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
         return ()
     return tuple(dict.fromkeys(str(item[4][0]) for item in found))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
     from launcher.core.errors import Problem
 
+    Reasons = Mapping[int, str]
+    FindReasons = Callable[[list[int], Callable[[Reasons], None]], None]
 
 FAREWELL_S = 5.0
 """For nodes to hear that the job does not start, or how it ended, and hang up."""
@@ -38,7 +40,7 @@ class Seen:
 
     Attributes:
         agree: Returns what all nodes are told at the start.
-        find_reasons: Returns what is known of nodes that are missing, by rank.
+        find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
         turned_away: Returns why connections were, by address.
         has_heard: Returns whether anybody has called.
     """
@@ -46,7 +48,7 @@ class Seen:
     def __init__(
         self,
         agree: Callable[[], dict[str, object]],
-        find_reasons: Callable[[list[int]], dict[int, str]],
+        find_reasons: FindReasons,
         turned_away: Callable[[], Mapping[str, str]],
         has_heard: Callable[[], bool],
     ) -> None:
@@ -78,7 +80,7 @@ class Rendezvous:
         self._shape, self._roster, self._seen = shape, roster, seen
         self._say, self._tell_all = say, tell_all
         self._began, self._say_at = now, now + SAY_EVERY_S
-        self._is_miscounted = False
+        self._is_miscounted = self._is_looking = False
 
     @property
     def is_open(self) -> bool:
@@ -145,26 +147,44 @@ class Rendezvous:
 
     def fire(self, now: float) -> None:
         """Say who is missing, or that it has taken too long."""
-        if not self.is_open:
+        if not self.is_open or self._is_looking:
             return
-        missing = self._roster.missing()
-        count, timeout_s = self._shape.node_count, self._shape.timeout_s
-        if now >= self._began + timeout_s:
-            problem = refusals.nodes_missing(len(missing), count, timeout_s, self.describe_missing())
-            self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
-        elif now >= self._say_at and missing:
+        if now >= self._began + self._shape.timeout_s:
+            self._look(self._refuse_late)
+        elif now >= self._say_at and self._roster.missing():
             self._say_at = now + SAY_EVERY_S
-            what = f"waiting for {len(missing)} of {count} nodes: {self.describe_missing()}"
-            self._say(what)
-            self._tell_all(Waiting(what[:WAITING_LENGTH]))
+            self._look(self._say_missing)
 
-    def describe_missing(self) -> str:
+    def _look(self, then: Callable[[Reasons], None]) -> None:
+        """Look at the nodes that are missing before something is said about them."""
+
+        def take(reasons: Reasons) -> None:
+            self._is_looking = False
+            if self.is_open and self._roster.missing():  # else they have come meanwhile
+                then(reasons)
+
+        self._is_looking = True
+        self._seen.find_reasons(self._roster.missing()[:NAMED_MAX], take)
+
+    def _refuse_late(self, reasons: Reasons) -> None:
+        missing, timeout_s = len(self._roster.missing()), self._shape.timeout_s
+        what = self._describe_missing(reasons)
+        problem = refusals.nodes_missing(missing, self._shape.node_count, timeout_s, what)
+        self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
+
+    def _say_missing(self, reasons: Reasons) -> None:
+        missing = len(self._roster.missing())
+        what = f"waiting for {missing} of {self._shape.node_count} nodes: {self._describe_missing(reasons)}"
+        self._say(what)
+        self._tell_all(Waiting(what[:WAITING_LENGTH]))
+
+    def _describe_missing(self, reasons: Reasons) -> str:
         """Return who has not come, with what is known of each."""
         missing = self._roster.missing()
         described = refusals.describe_missing(
             missing,
             self._shape.hosts,
-            self._seen.find_reasons(missing[:NAMED_MAX]),
+            reasons,
             self._seen.turned_away(),
             shown=NAMED_MAX,
             has_heard=self._seen.has_heard(),

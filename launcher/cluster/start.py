@@ -7,11 +7,11 @@ import os
 from launcher.agent.agent import Agent, Place, widen_cpus
 from launcher.channel.acceptor import PENDING_MAX, listen
 from launcher.channel.keys import make_key, name_job, read_token
-from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.node import ClusterNode
-from launcher.cluster.reach import ANYWHERE, find_reasons, is_reachable
+from launcher.cluster.reach import ANYWHERE, find_reasons, is_reachable, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import REHEARSED, is_loopback
 from launcher.core.errors import NotReady, Problem
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from launcher.agent.agent import Checks, Serve
     from launcher.core.model import Peers, Plan
+    from launcher.process.helper import Helpers
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
@@ -66,13 +67,23 @@ def run_together(
     shape = plan_shape(plan, peers)
     key, has_token = find_key(plan, peers, environ)
     hello = make_hello(plan, shape, command, environ)
+    # Names are asked for here: once there is an agent, its loop waits for nothing.
+    address = find_address(shape.address, shape.hosts, Host()) if shape.node_rank == 0 else None
+    has_twin = address is not None and not is_own(shape.address)
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
-        if shape.node_rank != 0:
-            return CoordinatorClient(
-                key, shape, hello, node.agent.loop, node.agent.say, node.deliver, node.on_lost
-            )
-        return make_hub(plan, shape, hello, key, node, has_token=has_token)
+        if address is None:
+            return make_client(node, node.agent.say, node.deliver, node.on_lost)
+        return make_hub(plan, shape, address, hello, key, node, has_token=has_token)
+
+    def make_client(
+        node: ClusterNode,
+        say: Callable[[str], None],
+        deliver: Callable[[object], None],
+        on_lost: Callable[[], None],
+    ) -> CoordinatorClient:
+        agent = node.agent
+        return CoordinatorClient(key, shape, hello, agent.loop, agent.group.helpers, say, deliver, on_lost)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt_port(plan, agreed.get("master_port"), replan))
@@ -81,11 +92,7 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        host = Host()
-        if shape.node_rank != 0 or host.address_of(shape.address) in (None, *host.own_addresses()):
-            return None
-        loop, on_refused = node.agent.loop, node.on_twin
-        return CoordinatorClient(key, shape, hello, loop, lambda _: None, on_refused, lambda: None)
+        return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
 
     place = Place(shape.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
@@ -116,6 +123,7 @@ def make_hello(
 def make_hub(
     plan: Plan,
     shape: Shape,
+    address: str,
     hello: Mapping[str, object],
     key: bytes,
     node: ClusterNode,
@@ -127,16 +135,17 @@ def make_hub(
     Args:
         plan: The plan of node 0.
         shape: The job.
+        address: Where to listen.
         hello: What node 0 says of itself.
         key: Of the job.
         node: Whose channel it is.
         has_token: Whether the key is that of a token.
 
     Raises:
-        NotReady: There is no address or no free port to listen at.
+        NotReady: No port is free there.
     """
     raise_limit(PENDING_MAX + shape.node_count)
-    listener, port = open_listener(Host(), shape)
+    listener, port = open_listener(address, shape)
     node.agent.say(describe_place(shape, str(listener.getsockname()[0]), port, has_token=has_token))
     return Coordinator(
         listener,
@@ -147,13 +156,29 @@ def make_hub(
         node.agent.say,
         node.deliver,
         lambda: agree(plan, node.agent.say),
-        lambda ranks: look_for(ranks, shape, port),
+        lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
     )
 
 
-def look_for(ranks: Sequence[int], shape: Shape, port: int) -> dict[int, str]:
-    """Return what a look at the hosts of nodes that are missing tells, as far as hosts are listed."""
-    return find_reasons({rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}, port)
+def look_for(
+    ranks: Sequence[int],
+    take: Callable[[Mapping[int, str]], None],
+    shape: Shape,
+    port: int,
+    helpers: Helpers,
+) -> None:
+    """Hand on what a look at the hosts of nodes that are missing tells, as far as hosts are listed: later."""
+    hosts = {rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}
+    try:
+        helpers.ask(lambda: find_reasons(hosts, port), lambda lines: take(read_reasons(lines)), LOOK_S)
+    except OSError:
+        take({})
+
+
+def is_own(name: str) -> bool:
+    """Whether what the job calls node 0 means an address of ours here."""
+    host = Host()
+    return host.address_of(name) in host.own_addresses()
 
 
 def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
@@ -191,13 +216,12 @@ def plan_shape(plan: Plan, peers: Peers) -> Shape:
     )
 
 
-def open_listener(host: Host, shape: Shape) -> tuple[socket.socket, int]:
+def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
     """Return a socket that listens at the cluster's address, and its port.
 
     Raises:
         NotReady: No port is free there.
     """
-    address = find_address(shape.address, shape.hosts, host)
     try:
         return listen(address, shape.ports)
     except OSError as error:

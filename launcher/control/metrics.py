@@ -1,93 +1,99 @@
 """The metrics of a node for those who scrape: a process of its own beside the job, from its start to its end.
 
-A fork of the launcher, like the one that looks at the node (`launcher.observers.preflight`): an HTTP
-server with prometheus-client takes 10 MiB and threads, and whoever reaches its port must not reach the loop
-that passes signals on. It knows nothing by itself, and asks the launcher through its socket when it is asked:
-the launcher does what it does for ``launcher status``, and nothing while nobody scrapes.
+A helper (`launcher.process.helper`): an HTTP server with prometheus-client takes 10 MiB and threads, and
+whoever reaches its port must not reach the loop that passes signals on. It knows nothing by itself, and asks
+the launcher through its socket when it is asked: the launcher does what it does for ``launcher status``, and
+nothing while nobody scrapes.
 """
 
 from __future__ import annotations
 
-import os
 import socket
 
+from launcher.agent.observers import NICE
 from launcher.cluster.reach import ANYWHERE, is_reachable
-from launcher.core.signal import signal
 from launcher.machine.host import Host
-from launcher.observers.preflight import NICE
-from launcher.process.kernel import die_with_parent, set_name
-from launcher.process.watchdog import close_others
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterator, Sequence
 
+    from launcher.agent.agent import Agent
     from launcher.core.model import Supervision
 
 PROCESS_NAME = "launcher-metric"
 """The kernel keeps 15 characters."""
 WAITING_MAX = 16
 LOCAL = "127.0.0.1"
+OPEN_S = 60.0
+"""For names to resolve: node 0's is one of them."""
+ENDED = "somebody has killed what serves the metrics: there are none any more"
 
 
 class Exporter:
-    """The process that serves metrics, as the launcher sees it.
+    """What serves metrics, in its own process; its first words say where, or why there are none."""
 
-    Attributes:
-        pid: A child of ours that is none of the job; None once it was ended.
-    """
-
-    def __init__(self, path: str, port: int, address: str) -> None:
-        """Begin to serve.
+    def __init__(self, watch: Supervision, path: str) -> None:
+        """Remember what is served.
 
         Args:
+            watch: Where, and for whom.
             path: Of the launcher's socket.
-            port: Where to listen.
-            address: At which address.
-
-        Raises:
-            OSError: It is taken, or there are no more processes.
         """
+        self._watch, self._path = watch, path
+        self._listener: socket.socket | None = None
+
+    def open(self) -> Iterator[str]:
+        """Listen, and say so; where that cannot be, say why: the job is worth more."""
+        port = self._watch.metrics_port
+        address = find_address(self._watch.metrics_towards, Host())
+        place = f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        with socket.create_server((address, port), family=family, backlog=WAITING_MAX) as listener:
-            launcher = os.getpid()
-            self.pid: int | None = os.fork()
-            if self.pid == 0:
-                try:
-                    _be_exporter(launcher, listener, path)
-                finally:
-                    os._exit(0)
+        try:
+            self._listener = socket.create_server((address, port), family=family, backlog=WAITING_MAX)
+        except OSError as error:
+            yield refuse(place, error)
+        else:
+            yield f"metrics of this node: {place}"
 
-    @property
-    def pids(self) -> tuple[int, ...]:
-        """Its own, while it is there."""
-        return () if self.pid is None else (self.pid,)
+    def serve(self) -> None:
+        """Serve until we are killed."""
+        if self._listener is not None:
+            from launcher.control.exporter import serve
 
-    def close(self) -> None:
-        """Serve no more."""
-        if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)  # our child that nobody has waited for: the pid is its own
-            os.waitpid(self.pid, 0)
-            self.pid = None
+            serve(self._listener, self._path)
 
 
-def start_exporter(watch: Supervision, path: str, say: Callable[[str], None]) -> Exporter | None:
-    """Serve the metrics of this node's part of a job; where that cannot be, say so: the job is worth more.
+def start_exporter(agent: Agent, path: str) -> None:
+    """Serve the metrics of this node's part of a job.
 
     Args:
-        watch: Where, and for whom.
+        agent: Of this node.
         path: Of the launcher's socket.
-        say: Says something in the log.
     """
-    address = find_address(watch.metrics_towards, Host())
-    place = f"http://{f'[{address}]' if ':' in address else address}:{watch.metrics_port}/metrics"
+    exporter = Exporter(agent.watch, path)
+    said: list[str] = []
+
+    def hear(lines: Sequence[str]) -> None:
+        said.extend(lines)
+        for line in lines:
+            agent.say(line)
+
+    def note_end() -> None:
+        if not any(line.startswith("no metrics") for line in said):
+            agent.say(ENDED)
+
     try:
-        exporter = Exporter(path, watch.metrics_port, address)
+        agent.group.helpers.ask(
+            exporter.open, hear, OPEN_S, name=PROCESS_NAME, nice=NICE, then=exporter.serve, on_end=note_end
+        )
     except OSError as error:
-        say(f"no metrics at {place}: {error.strerror}; the job goes on (--metrics-port names another port)")
-        return None
-    say(f"metrics of this node: {place}")
-    return exporter
+        agent.say(refuse(f"port {agent.watch.metrics_port}", error))
+
+
+def refuse(place: str, error: OSError) -> str:
+    """Return that there are no metrics, and why."""
+    return f"no metrics at {place}: {error.strerror}; the job goes on (--metrics-port names another port)"
 
 
 def find_address(towards: str, host: Host) -> str:
@@ -104,20 +110,3 @@ def find_address(towards: str, host: Host) -> str:
         if address in own and address is not None and is_reachable(address):
             return address
     return LOCAL
-
-
-def _be_exporter(launcher: int, listener: socket.socket, path: str) -> None:
-    """Be that process: all signals are blocked already."""
-    die_with_parent(signal.SIGKILL)
-    if os.getppid() != launcher:  # it was killed before the line above
-        return
-    os.nice(NICE)
-    os.setpgid(0, 0)
-    set_name(PROCESS_NAME)
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in range(3):
-        os.dup2(null, number)
-    close_others((0, 1, 2, listener.fileno()))
-    from launcher.control.exporter import serve
-
-    serve(listener, path)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.agent.agent import Agent
-    from launcher.control.metrics import Exporter
     from launcher.control.responder import Responder
 
     Message = dict[str, object]
@@ -33,13 +32,11 @@ class StatusServer:
 
     Attributes:
         path: Of the socket; None where there is none.
-        exporter: Serves metrics, if they were asked for.
     """
 
     def __init__(self, agent: Agent) -> None:
         """Remember who is asked."""
         self.path: str | None = None
-        self.exporter: Exporter | None = None
         self._agent = agent
         self._listener: _socket.socket | None = None
         self._responder: Responder | None = None
@@ -70,13 +67,7 @@ class StatusServer:
             return
         from launcher.control.metrics import start_exporter
 
-        self.exporter = start_exporter(self._agent.watch, self.path, self._agent.say)
-
-    def forget(self, pid: int) -> None:
-        """A child of ours has ended that is none of the job's processes."""
-        if self.exporter is not None and self.exporter.pid == pid:
-            self.exporter = None
-            self._agent.say("somebody has killed what serves the metrics: there are none any more")
+        start_exporter(self._agent, self.path)
 
     def _on_call(self) -> None:
         if self._listener is not None and not self.responder().welcome(self._listener):
@@ -117,13 +108,10 @@ class StatusServer:
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of children of ours that help here: they are none of the job."""
-        asking = () if self._responder is None else self._responder.helpers()
-        return asking if self.exporter is None else (*asking, *self.exporter.pids)
+        return () if self._responder is None else self._responder.helpers()
 
     def close(self) -> None:
         """Answer no more."""
-        if self.exporter is not None:
-            self.exporter.close()
         if self._responder is not None:
             self._responder.close()
         if self._listener is not None and self.path is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import signal
+from typing import TypeVar
 
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say_size
 from launcher.failure.counters import Counters, read_counters
@@ -11,7 +13,7 @@ from launcher.failure.stderr import LastWords, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
-from launcher.failure.text import presentable
+from launcher.failure.text import presentable, say_apart
 from launcher.machine.cgroup import read_memory_limit
 from launcher.machine.kernel_log import read_kernel_log
 from launcher.machine.xids import HARDWARE, NOTICE, PROGRAM, WORD, find_xids
@@ -19,10 +21,12 @@ from launcher.process.missing import find_program, fix_missing
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from launcher.failure.model import ProcessExit
     from launcher.machine.host import Host
+
+Found = TypeVar("Found")
 
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""
@@ -40,8 +44,32 @@ STARTER_PER_PROCESS = Cause(
 )
 
 
+class Faults:
+    """Faults of our own while a cause is looked for: the first of each finder is kept, none ends anything.
+
+    Attributes:
+        told: In words, by the name of the finder.
+    """
+
+    def __init__(self) -> None:
+        self.told: dict[str, str] = {}
+
+    def guard(self, finder: str, find: Callable[[], Found], otherwise: Found) -> Found:
+        """Return what a finder finds; ``otherwise`` where it fails."""
+        try:
+            return find()
+        except Exception as error:
+            what = quote(f"{type(error).__name__}: {error}")
+            self.told.setdefault(finder, f"a fault of the launcher, {finder} could not be looked at: {what}")
+            return otherwise
+
+
 def find_causes(
-    death: ProcessExit, before: Counters, host: Host, after: Counters | None = None
+    death: ProcessExit,
+    before: Counters,
+    host: Host,
+    after: Counters | None = None,
+    faults: Faults | None = None,
 ) -> tuple[Cause, ...]:
     """Return why a process ended, the most certain cause first, consequences last. Never raises.
 
@@ -51,16 +79,17 @@ def find_causes(
         host: The machine.
         after: The counters at the moment of the failure; read now if not given. The sooner the better:
             what a process had in /dev/shm goes with it.
+        faults: Takes what goes wrong meanwhile.
 
     Returns:
         Empty if nothing is known. The kernel's log is read to its end, so that a second call for the
         same start does not see its messages again.
     """
-    try:
-        found = list(_find(death, before, host, after or read_counters(host, before)))
-        return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
-    except Exception:
-        return ()  # what it died of is still in the verdict: its status and its last words
+    faults = faults or Faults()
+    after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
+    found: list[Cause] = []
+    faults.guard("causes", lambda: found.extend(_find(death, before, host, after, faults)), None)
+    return tuple(sorted(dict.fromkeys(found), key=lambda cause: cause.consequence))
 
 
 def ended_by(code: int) -> int | None:
@@ -73,13 +102,38 @@ def ended_by(code: int) -> int | None:
     return number if 0 < number < signal.NSIG else None
 
 
-def _find(death: ProcessExit, before: Counters, host: Host, after: Counters) -> Iterator[Cause]:
-    words = read_words_of(death)
+def _find(
+    death: ProcessExit, before: Counters, host: Host, after: Counters, faults: Faults
+) -> Iterator[Cause]:
+    guard, none = faults.guard, list[Cause]()
+    words = guard("last words", lambda: read_words_of(death), LastWords())
     number = ended_by(death.code)
-    refused = _find_refusal(death.code, words)
+    refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
     if refused is not None:
         yield refused
         return
+    symptoms = guard("symptoms", lambda: _find_symptoms(death, words, after), none)
+    own = [cause for cause in symptoms if not cause.consequence]
+    killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
+    memory = guard("memory", lambda: _find_memory(before, after, host, killed), None)
+    if memory is not None and (killed or not own):
+        yield memory
+    if number == signal.SIGBUS and number != death.asked:
+        yield _explain_bus_error(after)
+    yield from guard("the kernel's log", lambda: list(_find_xids(before, host)), none)
+    yield from symptoms
+    if memory is not None:
+        yield memory
+    elif number == signal.SIGABRT and symptoms:
+        pass  # that is how C++ ends after it has said that a peer is lost
+    elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
+        yield from _explain_signal(number, before, after, words)
+    if not symptoms and memory is None:
+        yield from _explain_exit(death.code, words)
+
+
+def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
+    """Return what the last words of a process are known to mean."""
     symptoms = [
         Cause(
             symptom.code,
@@ -96,23 +150,7 @@ def _find(death: ProcessExit, before: Counters, host: Host, after: Counters) -> 
         symptoms.insert(0, _explain_missing(missing))
     if any(cause.code == "port-in-use" for cause in symptoms) and _is_agent(death, words):
         symptoms.insert(0, STARTER_PER_PROCESS)
-    own = [cause for cause in symptoms if not cause.consequence]
-    killed = number == signal.SIGKILL or any(cause.code == "worker-killed" for cause in own)
-    memory = _find_memory(before, after, host, killed)
-    if memory is not None and (killed or not own):
-        yield memory
-    if number == signal.SIGBUS and number != death.asked:
-        yield _explain_bus_error(after)
-    yield from _find_xids(before, host)
-    yield from symptoms
-    if memory is not None:
-        yield memory
-    elif number == signal.SIGABRT and symptoms:
-        pass  # that is how C++ ends after it has said that a peer is lost
-    elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
-        yield from _explain_signal(number, before, after, words)
-    if not symptoms and memory is None:
-        yield from _explain_exit(death.code, words)
+    return symptoms
 
 
 def _find_refusal(code: int, words: LastWords) -> Cause | None:
@@ -273,7 +311,9 @@ OTHERS_MAX = 32
 """Processes whose last words are read when the first one has only lost a peer."""
 
 
-def find_own_cause(others: Sequence[ProcessExit], first_ended_ns: int) -> Cause | None:
+def find_own_cause(
+    others: Sequence[ProcessExit], first_ended_ns: int, faults: Faults | None = None
+) -> Cause | None:
     """Return the cause that another process of this node had, where the first one has only lost a peer.
 
     A process that raises an exception may take longer to end than those that lose it: its connections
@@ -282,17 +322,14 @@ def find_own_cause(others: Sequence[ProcessExit], first_ended_ns: int) -> Cause 
     Args:
         others: The processes that ended after the first.
         first_ended_ns: When the first one ended.
+        faults: Takes what goes wrong meanwhile.
     """
+    faults = faults or Faults()
     for death in sorted(others, key=lambda death: death.ended_ns)[:OTHERS_MAX]:
-        try:
-            cause = _own_cause(death)
-        except Exception:  # noqa: S112 - what cannot be read is no cause
-            continue
+        cause = faults.guard("other processes", functools.partial(_own_cause, death), None)
         if cause is not None:
-            later = f"{(death.ended_ns - first_ended_ns) / 1e9:.3f} s later"
-            what = (
-                f"rank {death.rank} on this node, which ended {later}, has a cause of its own: {cause.what}"
-            )
+            when = say_apart(death.ended_ns - first_ended_ns)
+            what = f"rank {death.rank} on this node, which ended {when}, has a cause of its own: {cause.what}"
             return Cause(cause.code, what, cause.fix, cause.retryable)
     return None
 

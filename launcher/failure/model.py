@@ -84,7 +84,7 @@ class Verdict:
         traceback: Its lines.
         traceback_from: ``"error file"``, ``"stderr"`` or None.
         stderr: The other last lines of its stderr, oldest first.
-        note: Why its error file could not be used.
+        note: Why its error file could not be used, and what of the launcher itself failed meanwhile.
         others: The other processes, as they ended.
         leftovers: What could not be ended.
         also: What else has failed of its own accord, on this node or on others, in words.
@@ -108,6 +108,11 @@ class Verdict:
     others: tuple[End, ...]
     leftovers: tuple[str, ...]
     also: tuple[str, ...]
+
+    @property
+    def lasted_ns(self) -> int:
+        """From the start to its end; 0 where the clocks of two nodes make it less."""
+        return max(0, self.ended_ns - self.started_ns)
 
     @property
     def summary(self) -> str:

@@ -48,7 +48,7 @@ def render_json(verdict: Verdict) -> str:
         "started": _iso(verdict.started_ns),
         "ended": _iso(verdict.ended_ns),
         "ended_ns": verdict.ended_ns,
-        "seconds": _rounded(verdict.ended_ns - verdict.started_ns),
+        "seconds": _rounded(verdict.lasted_ns),
         "told": verdict.told,
         "exception": verdict.exception or None,
         "traceback": "\n".join(verdict.traceback) or None,

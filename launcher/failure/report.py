@@ -78,7 +78,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
     yield f"{who} {what}: it {first.status}"
     node = "" if verdict.node_rank is None else f", node {verdict.node_rank}"
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
-    seconds = _seconds(verdict.ended_ns - verdict.started_ns)
+    seconds = _seconds(verdict.lasted_ns)
     local = "" if first.called else f"local rank {first.local_rank}, "
     pid = f"pid {first.pid}, " if first.pid else ""  # a node that was lost has none
     place = f"{local}{pid}host {verdict.host_name}{node}{restart}"

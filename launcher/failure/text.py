@@ -24,6 +24,11 @@ ESCAPES = re.compile(
 )
 
 
+def say_apart(nanoseconds: int) -> str:
+    """Return e.g. ``0.010 s later``, or ``earlier`` where it is negative."""
+    return f"{abs(nanoseconds) / 1e9:.3f} s {'later' if nanoseconds >= 0 else 'earlier'}"
+
+
 def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]:
     """Return lines that may be shown anywhere: no secrets, nothing that a terminal obeys, not too much.
 

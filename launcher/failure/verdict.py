@@ -12,7 +12,7 @@ from typing import Any
 
 from launcher.core.frozen import replace
 from launcher.core.redact import printable, redact
-from launcher.failure.causes import ended_by, find_own_cause
+from launcher.failure.causes import Faults, ended_by, find_own_cause
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
 from launcher.failure.stderr import LastWords, read_words_of
@@ -49,6 +49,7 @@ def make_verdict(
     leftovers: Sequence[str] = (),
     reason: Reason | None = None,
     unmet_since: str | None = None,
+    faults: Faults | None = None,
 ) -> Verdict:
     """Return the verdict on a job that has failed: first, and how the others ended; see `Verdict`.
 
@@ -56,10 +57,12 @@ def make_verdict(
         causes: From `find_causes`, or why no process could be asked.
         reason: Why the launcher itself ended the job before anything had failed.
         unmet_since: That they have not met, where that was said before one failed.
+        faults: What went wrong while the causes were looked for; each becomes a note.
     """
+    faults = faults or Faults()
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
         causes = (*causes, _not_met(_safe(unmet_since), causes))
-    causes = _complete(causes, others, first, told, reason)
+    causes = _complete(causes, others, first, told, reason, faults)
     return Verdict(
         first=_end(first, told, first.ended_ns, heard=reason is None),
         ended_ns=first.ended_ns,
@@ -74,7 +77,7 @@ def make_verdict(
         others=tuple(_end(one, told, first.ended_ns) for one in sorted(others, key=lambda one: one.ended_ns)),
         leftovers=tuple(_safe(text) for text in leftovers),
         also=(),
-        **_quote(read_words_of(first)),
+        **_quote(faults.guard("last words", lambda: read_words_of(first), LastWords()), faults),
     )
 
 
@@ -84,6 +87,7 @@ def _complete(
     first: ProcessExit,
     told: str | None,
     reason: Reason | None,
+    faults: Faults,
 ) -> tuple[Cause, ...]:
     """Return the causes, in front of them why we have ended the job, or what another process died of."""
     ahead = None
@@ -93,7 +97,7 @@ def _complete(
     elif reason is not None:
         ahead = replace(reason.cause, what=_safe(reason.cause.what), fix=_safe(reason.cause.fix))
     elif causes and all(cause.consequence for cause in causes):
-        ahead = find_own_cause(others, first.ended_ns)
+        ahead = find_own_cause(others, first.ended_ns, faults)
     return tuple(causes) if ahead is None else (ahead, *causes)
 
 
@@ -112,14 +116,14 @@ def _not_met(found: str, others: Sequence[Cause]) -> Cause:
     return Cause("never-met", found, NEVER_MET_FIX, False, follows)
 
 
-def _quote(words: LastWords) -> dict[str, Any]:
+def _quote(words: LastWords, faults: Faults) -> dict[str, Any]:
     """Return the last words of a process as a verdict has them."""
     return {
         "exception": " ".join(presentable([words.exception])) if words.exception else "",
         "traceback": presentable(words.traceback),
         "traceback_from": words.source,
         "stderr": presentable(words.lines[-STDERR_LINES:]),
-        "note": _safe(words.note),
+        "note": _safe("; ".join(filter(None, (words.note, *faults.told.values())))),
     }
 
 

@@ -18,8 +18,8 @@ ENVIRON_BYTES = 4 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ENDED = ("Z", "X")
-_STATE, _PARENT, _TIMES, _THREADS, _STARTED, _RESIDENT = 0, 1, slice(11, 15), 17, 19, 21
-"""Fields 3, 4, 14 to 17, 20, 22 and 24 of /proc/PID/stat, counted from the state on."""
+_STATE, _PARENT, _TIMES, _THREADS, _STARTED, _RESIDENT, _EXIT_CODE = 0, 1, slice(11, 15), 17, 19, 21, 49
+"""Fields 3, 4, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, counted from the state on."""
 
 
 @frozen
@@ -33,6 +33,7 @@ class Stat:
         threads: How many it has.
         started_s: When it was started, seconds since the machine's start.
         memory_bytes: Resident; what it shares with others counts for each.
+        exit_code: How a zombie has ended, 0 for well; None where the kernel does not say.
     """
 
     parent: int
@@ -41,6 +42,7 @@ class Stat:
     threads: int = 1
     started_s: float = 0.0
     memory_bytes: int = 0
+    exit_code: int | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -66,6 +68,7 @@ def parse_stat(data: bytes) -> Stat | None:
         int(words[_THREADS]),
         int(words[_STARTED]) / TICKS,
         int(words[_RESIDENT]) * PAGE_BYTES,
+        int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE else None,
     )
 
 
@@ -97,6 +100,11 @@ def read_status(pid: int, field: str) -> str:
         if name == field:
             return value.strip()
     return ""
+
+
+def has_signal(pid: int, number: int, *sets: str) -> bool:
+    """Whether one of these sets of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
+    return any(int(read_status(pid, name) or "0", 16) >> number - 1 & 1 for name in sets)
 
 
 def list_open(pid: int) -> list[str]:

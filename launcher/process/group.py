@@ -8,6 +8,7 @@ import time
 from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.process.descendants import describe, find_children, find_descendants
 from launcher.process.execute import refusal
+from launcher.process.helper import Helpers
 from launcher.process.kernel import become_subreaper
 from launcher.process.spawn import (
     ExecErrors,
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
         def on_exit(self, process: Process) -> None:
             """A process has ended."""
 
-        def on_helper_exit(self, pid: int) -> None:
-            """A child of ours has ended that is none of the job's processes."""
-
         def helpers(self) -> Iterable[int]:
             """Our children that are none of the job's processes."""
 
@@ -64,6 +62,7 @@ class ProcessGroup:
         ended: Those that have, in the kernel's order.
         refused: Why not all could be started.
         stopper: Ends them.
+        helpers: Children of ours that are none of the job, and do what must not keep the loop.
         watchdog: Ends them should the launcher be killed; None before the start, and where there is none.
         has_more: Whether there may be orphans to collect at once.
     """
@@ -99,6 +98,7 @@ class ProcessGroup:
         self.ended: list[Process] = []
         self.refused: LauncherError | None = None
         self.watchdog: Watchdog | None = None
+        self.helpers = Helpers(loop)
         self.has_more = False
         self._paths: Sequence[str] = ()
         self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
@@ -112,12 +112,12 @@ class ProcessGroup:
         self.children, self._paths = children, paths
 
     def _make_stopper(self) -> Stopper:
-        return Stopper(self._grace_s, to_group=self._to_group, spare=self._spared, say=self._say)
+        return Stopper(self._grace_s, self._loop, to_group=self._to_group, spare=self._spared, say=self._say)
 
     def _spared(self) -> tuple[int, ...]:
         """Our own children that are none of the job."""
         watchdog = () if self.watchdog is None or self.watchdog.pid is None else (self.watchdog.pid,)
-        return (*watchdog, *self.inherited, *self._owner.helpers())
+        return (*watchdog, *self.inherited, *self.helpers.pids, *self._owner.helpers())
 
     # --- start
 
@@ -171,6 +171,8 @@ class ProcessGroup:
         self.processes.append(process)
         self.running[pid] = process
         self.stopper.started.add(pid)
+        if process.child.called and not process.child.companion:
+            self.stopper.agents.add(pid)
         if self._own_groups:
             self.stopper.groups.add(pid)
         try:
@@ -273,7 +275,7 @@ class ProcessGroup:
         if self.watchdog is not None and pid == self.watchdog.pid:
             self.watchdog.lose()
             self._say(f"the launcher's watchdog was killed: {UNGUARDED}")
-        self._owner.on_helper_exit(pid)
+        self.helpers.forget(pid)
 
     def _note_lost(self) -> None:
         """No child is left: what is still thought to run was taken from us."""

@@ -3,6 +3,8 @@
 A leader is whoever is our child: the processes that we have started, and the orphans that we adopt,
 e.g. the Python whose shell has died of the signal that it did not pass on. Why leaders first: SIGTERM
 to a DataLoader's workers makes the process that is just saving its checkpoint fail.
+
+In place of torchrun's agent its workers are told, where that is better (`launcher.process.torch_agent`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from launcher.process.loop import Loop
+    from launcher.process.torch_agent import TorchAgent
+
 LINGER_S = 0.2
 """What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
 LEFTOVERS_GRACE_S = 5.0
@@ -27,6 +32,8 @@ CHASES = 20
 KILL_EVERY_S = 0.02
 KILL_WAIT_S = 5.0
 """After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
+LAST_CALL = 0.9
+"""After this part of the grace torchrun's agent is told if it has no worker left: it waits for others."""
 
 
 class Stopper:
@@ -39,16 +46,19 @@ class Stopper:
         gave_up: Even SIGKILL has not ended them all.
         groups: The process groups that we have made, as long as anybody is in them.
         started: The processes that we have started and not waited for yet.
+        agents: Those of them that start processes themselves.
     """
 
     def __init__(
         self,
         grace_s: float,
+        loop: Loop,
         *,
         to_group: bool,
         spare: Callable[[], Iterable[int]],
         say: Callable[[str], None],
     ) -> None:
+        self._loop = loop
         self.grace_s = grace_s
         self.due: float | None = None
         self.number: int | None = None
@@ -56,11 +66,12 @@ class Stopper:
         self.gave_up = False
         self.groups: set[int | None] = set()
         self.started: set[int] = set()
+        self.agents: set[int] = set()
         self._to_group = to_group
         self._spare = spare
         self._say = say
-        self._half: float | None = None
-        self._deadline = 0.0
+        self._torch_agents: dict[int, TorchAgent] = {}
+        self._steps: list[tuple[float, Callable[[], None]]] = []
         self._killed_at: float | None = None
         self._lingers = False
 
@@ -103,7 +114,10 @@ class Stopper:
     def tell_new(self) -> None:
         """Tell those who became our children since; to be called when a process has ended."""
         if self.begun and self._killed_at is None:
-            self._tell([pid for pid in self.leaders() if pid not in self.told])
+            self._tell(self._untold(self.leaders()))
+
+    def _untold(self, pids: Iterable[int]) -> list[int]:
+        return [pid for pid in pids if pid not in self.told and pid not in self._torch_agents]
 
     def kill(self) -> None:
         """SIGKILL to all groups and processes, now."""
@@ -141,16 +155,28 @@ class Stopper:
             self.kill()
         elif self._lingers:
             self._end_lingering(now)
-        elif self._half is not None:
-            self._half, self.due = None, self._deadline
-            everybody = find_descendants(self.leaders())
-            self._tell([pid for pid in everybody if pid not in self.told])
         else:
-            left = len(self.leaders())
-            count = "1 process still runs" if left == 1 else f"{left} processes still run"
-            if left:  # the launcher may have outlived its processes: it waits for other nodes
-                self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
-            self.kill()
+            (_, step), *self._steps = self._steps
+            self.due = self._steps[0][0] if self._steps else None
+            step()
+
+    def _tell_rest(self) -> None:
+        """Half of the grace is over: tell everybody who has not heard."""
+        leaders = self.leaders()
+        for pid in self._untold([*leaders, *find_descendants(leaders)]):
+            self._tell_one(pid, self.number or signal.SIGTERM)
+
+    def _tell_agents(self) -> None:
+        for pid, agent in self._torch_agents.items():
+            if pid in self.started and not agent.has_workers:
+                self._tell_one(pid, self.number or signal.SIGTERM)
+
+    def _end_grace(self) -> None:
+        left = len(self.leaders())
+        count = "1 process still runs" if left == 1 else f"{left} processes still run"
+        if left:  # the launcher may have outlived its processes: it waits for other nodes
+            self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
+        self.kill()
 
     def _end_lingering(self, now: float) -> None:
         self._lingers = False
@@ -164,17 +190,32 @@ class Stopper:
 
     def _start_clock(self, now: float, grace_s: float) -> None:
         self._lingers = False
-        self._deadline = now + grace_s
-        self._half = now + grace_s / 2
-        self.due = self._half
+        self._steps = [
+            (now + grace_s / 2, self._tell_rest),
+            (now + grace_s * LAST_CALL, self._tell_agents),
+            (now + grace_s, self._end_grace),
+        ]
+        self.due = self._steps[0][0]
 
     def _tell(self, pids: Iterable[int]) -> None:
         number = self.number or signal.SIGTERM
         for pid in list(pids):
-            self._tell_one(pid, number)
+            for one in self._replace(pid, number):
+                self._tell_one(one, number)
             if self._to_group:
                 for below in find_descendants([pid]):
                     self._tell_one(below, number)
+
+    def _replace(self, pid: int, number: int) -> Iterable[int]:
+        """Return what is told in place of a leader; mostly itself."""
+        if pid not in self.agents or self._to_group:
+            return [pid]
+        from launcher.process.torch_agent import TorchAgent, find_workers
+
+        workers = find_workers(pid, number)
+        if workers and pid not in self._torch_agents:
+            self._torch_agents[pid] = TorchAgent(pid, workers, self._loop)
+        return workers if pid in self._torch_agents else [pid]
 
     def _tell_one(self, pid: int, number: int) -> None:
         if has_ended(pid):

@@ -15,10 +15,10 @@ from errno import ESRCH
 
 from launcher.core.redact import redact
 from launcher.guest import STACK_SIGNAL, STACKS_NAME
-from launcher.machine.process import LIMIT_BYTES, list_open, read_all
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import has_signal, look_at
+from launcher.stacks.look import look_at
 from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
@@ -244,7 +244,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     It must catch the signal and have the file open itself: then the handler is the hook's, and what
     the handler writes to is no other file that has got the number of one that a script has closed.
     """
-    if folder is None or not has_signal(pid, "SigCgt", STACK_SIGNAL):
+    if folder is None or not has_signal(pid, STACK_SIGNAL, "SigCgt"):
         return None
     for link in list_open(pid):
         if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
@@ -254,7 +254,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
 
 def is_answering(pid: int) -> bool:
     """Whether the main thread still writes: within the handler it blocks the signal."""
-    return has_signal(pid, "SigBlk", STACK_SIGNAL) or has_signal(pid, "ShdPnd", STACK_SIGNAL)
+    return has_signal(pid, STACK_SIGNAL, "SigBlk", "ShdPnd")
 
 
 def read_from(path: str, start: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.redact import printable, redact_argv
-from launcher.machine.process import read_command, read_file, read_link, read_name, read_stat, read_status
+from launcher.machine.process import read_command, read_file, read_link, read_name, read_stat
 from launcher.stacks.answer import RUNNING, Answer
 
 COMMAND_LIMIT = 200
@@ -58,8 +58,3 @@ def _is_python(pid: int) -> bool:
     name = os.path.basename(read_link(f"/proc/{pid}/exe"))
     # Or a program of another name with Python inside.
     return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
-
-
-def has_signal(pid: int, field: str, number: int) -> bool:
-    """Whether a set of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
-    return bool(int(read_status(pid, field) or "0", 16) >> number - 1 & 1)

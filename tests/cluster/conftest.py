@@ -16,6 +16,7 @@ import pytest
 
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster, Node
+from tests.cluster.together import Job
 
 RECORDINGS = Path(__file__).parent.parent / "golden" / "recordings"
 DUMP = """
@@ -41,6 +42,24 @@ def loopback() -> Iterator[Cluster]:
     """Return two nodes that are loopback addresses."""
     with Cluster(2, loopback=True) as two:
         yield two
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on four nodes."""
+    need_namespaces()
+    with Cluster(4) as four:
+        yield (one := Job(four, tmp_path))
+        one.close()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on two nodes."""
+    need_namespaces()
+    with Cluster(2) as two:
+        yield (one := Job(two, tmp_path))
+        one.close()
 
 
 @pytest.fixture

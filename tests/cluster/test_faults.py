@@ -5,15 +5,14 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster
-from tests.cluster.conftest import need_namespaces
-from tests.cluster.together import Job, assert_one_truth
+from tests.cluster.together import Job, assert_one_truth, own_environ
 from tests.process.looking import wait_for
+from tests.process.test_torch_agent import SAVES as SAVES_IN_TORCH
+from tests.process.test_torch_agent import WHOLE, ranks_with
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
@@ -32,24 +31,6 @@ if os.environ["RANK"] == "1":
 time.sleep(0.1)
 sys.exit("RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.77.0.11]:31372")
 """
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on four nodes."""
-    need_namespaces()
-    with Cluster(4) as four:
-        yield (one := Job(four, tmp_path))
-        one.close()
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on two nodes."""
-    need_namespaces()
-    with Cluster(2) as two:
-        yield (one := Job(two, tmp_path))
-        one.close()
 
 
 def hear_no_more(job: Job, deaf: int, mute: int, *, again: bool = False) -> None:
@@ -184,3 +165,71 @@ def test_of_a_job_that_hangs_the_rank_that_the_others_wait_for_is_named(job: Job
         assert one.first == ["node 3 ended first: it was ended because it hung"], one.err
         assert f"{words} on node 3 (node3), and the others wait" in one.err
     assert {one.status for one in done.values()} == {1}
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("how", "status"), [("saves", 0), ("ignores", 137), ("fails", 1)])
+def test_workers_of_two_torchruns_that_are_told_on_one_node_all_save(
+    pair: Job, how: str, status: int
+) -> None:
+    """SIGTERM to one launcher: all workers are told once; where all end well, so does the job."""
+    (pair.folder / "saves.py").write_text(SAVES_IN_TORCH)
+    command = (sys.executable, str(pair.folder / "saves.py"), str(pair.folder), how)
+    environ = own_environ(LAUNCHER_ENGINE="torchrun", LAUNCHER_GRACE="6" if how == "ignores" else "30")
+    pair.start_all("--", *command, environ=environ, per_node=2)
+    wait_for(lambda: ranks_with(pair.folder, "ready") == [0, 1, 2, 3], "the workers listen", 90)
+    pair.signal(1, signal.SIGTERM)
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {status}, [one.err for one in done.values()]
+    saved = [rank for rank in range(4) if how == "saves" or rank != 1]
+    assert ranks_with(pair.folder, "checkpoint", WHOLE) == saved
+    assert ranks_with(pair.folder, "heard", "TERM ") == (saved if how == "ignores" else [0, 1, 2, 3])
+    assert how == "fails" or "Traceback" not in done[0].err
+
+
+def silence_names(job: Job, index: int) -> None:
+    """Give a node a name server that never answers."""
+    node = job.cluster.nodes[index]
+    (job.folder / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:4 attempts:1\n")
+    job.on(node, ("mount", "--bind", str(job.folder / "resolv.conf"), "/etc/resolv.conf"))
+    job.on(node, ("iptables", "-A", "INPUT", "-p", "udp", "--dport", "53", "-j", "DROP"))
+
+
+def count_questions(job: Job, index: int) -> int:
+    """Return how many packets a node has sent to that name server."""
+    rules = job.on(job.cluster.nodes[index], ("iptables", "-nvxL", "INPUT"))
+    return sum(int(line.split()[0]) for line in rules.splitlines() if "dpt:53" in line)
+
+
+def has_agent(job: Job, index: int) -> bool:
+    """Whether a launcher on this node has begun to take signals from its loop: it blocks SIGTERM."""
+    files = "cat /proc/[0-9]*/status 2>/dev/null || true"
+    lines = job.on(job.cluster.nodes[index], ("sh", "-c", files)).splitlines()
+    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigBlk:")]
+    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+
+
+@pytest.mark.parametrize(
+    ("index", "master", "flags"),
+    [
+        (1, "node-0.example", ()),
+        (1, "node-0.example", ("--metrics-port", "9400")),
+        (0, None, ("--hosts", "10.77.0.10,node-1.example")),
+    ],
+    ids=["client", "metrics", "missing"],
+)
+def test_a_name_server_that_is_silent_holds_no_signal_back(
+    pair: Job, index: int, master: str | None, flags: Sequence[str]
+) -> None:
+    """The launcher waits for the other node, and asks for a name; it is told to end, and does so at once."""
+    silence_names(pair, index)
+    pair.start(index, *flags, "--", "true", master=master)
+    wait_for(lambda: has_agent(pair, index), "it waits for the other node", 60)
+    asked = count_questions(pair, index)
+    wait_for(lambda: count_questions(pair, index) > asked, "it asks for a name", 60)
+    began = time.monotonic()
+    pair.signal(index, signal.SIGTERM)
+    pair.launchers[index].wait(60)
+    seconds = time.monotonic() - began
+    assert pair.launchers[index].returncode == 143, pair.errors[index].read_text()
+    assert seconds < 1.0, seconds

@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster
-from tests.cluster.conftest import need_namespaces
 from tests.cluster.together import Job, assert_one_truth, own_environ
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT
@@ -25,24 +23,6 @@ TRAIN = os.path.join(ROOT, "examples", "train_ddp.py")
 SHOW = 'echo "$RANK $MASTER_PORT $JAX_COORDINATOR_ADDRESS ${LAUNCHER_TOKEN-none} ${LAUNCHER_TOKEN_FILE-none}"'
 TOKEN = "0123456789abcdef-a-token"
 SHORT = ("--roll-call-timeout", "6")
-
-
-@pytest.fixture
-def job(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on four nodes."""
-    need_namespaces()
-    with Cluster(4) as four:
-        yield (one := Job(four, tmp_path))
-        one.close()
-
-
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on two nodes."""
-    need_namespaces()
-    with Cluster(2) as two:
-        yield (one := Job(two, tmp_path))
-        one.close()
 
 
 # --- one verdict

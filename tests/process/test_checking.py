@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from launcher.observers.preflight import Preflight
-from launcher.process.loop import Loop
 from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import DEADLINE_S, clean_environ, launch, open_launcher
 
@@ -33,7 +31,7 @@ RANK_OF_MPIRUN = {
 PROGRAM = """
 import os, sys, time
 from launcher.core.model import Route, Supervision
-from launcher.observers import preflight
+from launcher.agent import observers
 from launcher.process.spawn import Child
 from launcher.agent.agent import Place, run_processes
 
@@ -200,7 +198,7 @@ def test_a_signal_goes_to_the_job_at_once(tmp_path: Path) -> None:
 
 def test_it_ends_when_its_time_is_up(tmp_path: Path) -> None:
     """The job goes on, and the process that looked is collected."""
-    with Job(tmp_path, HANG, "exec sleep 1000", before="preflight.LIMIT_S = 0.3").running() as (
+    with Job(tmp_path, HANG, "exec sleep 1000", before="observers.CHECK_S = 0.3").running() as (
         launcher,
         pid,
     ):
@@ -221,24 +219,6 @@ def test_it_ends_with_the_launcher(tmp_path: Path) -> None:
     with Job(tmp_path, HANG, "exec sleep 1000").running() as (launcher, pid):
         launcher.kill()
         wait_for(lambda: is_gone(pid), "the check has ended")
-
-
-def test_what_was_found_when_the_job_ends_is_said() -> None:
-    """The loop has not heard of it yet."""
-    said: list[str] = []
-
-    def look() -> tuple[str, ...]:
-        return ("check: one", "check: two")
-
-    loop = Loop(said.append)
-    checking = Preflight(look, loop, said.append)
-    try:
-        wait_for(lambda: checking.pid is not None and is_gone(checking.pid), "the check has ended")
-        checking.end()
-        assert said == ["check: one\ncheck: two"] and checking.due is None
-    finally:
-        checking.reap()
-        loop.close()
 
 
 def test_a_restart_is_not_looked_at_again(tmp_path: Path) -> None:

@@ -219,3 +219,26 @@ def test_a_flood_of_tracebacks_is_read_in_no_time() -> None:
     started = time.monotonic()
     assert read_last_words(flood, None).traceback
     assert time.monotonic() - started < 3
+
+
+ADOPTED = """
+cd {folder}
+sh -c '
+    sh -c "trap \\"echo > heard; exit\\" TERM; echo > up; while :; do sleep 0.02; done" &
+    while ! test -e told; do sleep 0.02; done
+' &
+trap 'echo > told' TERM
+while ! test -e heard; do sleep 0.02; done
+exit 0
+"""
+
+
+def test_an_orphan_that_becomes_ours_unnoticed_is_told_after_half_of_the_grace(tmp_path: Path) -> None:
+    """Its parent ends, which is none of ours: nothing tells us of that but a look."""
+    with open_launcher(
+        "run", "--init", "--grace", "3", "--", "sh", "-c", ADOPTED.format(folder=tmp_path)
+    ) as job:
+        wait_for((tmp_path / "up").exists, "the child of a child is there")
+        job.send_signal(signal.SIGTERM)
+        _, err = job.communicate(timeout=30)
+    assert job.returncode == 0, err

@@ -14,6 +14,7 @@ from launcher.cluster import client as calling
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.settings import Shape
+from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
 
@@ -31,9 +32,9 @@ def no_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
 
 
-def has_two(addresses: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+def has_two(addresses: tuple[str, ...]) -> Callable[..., tuple[str, ...]]:
     """Return a resolver that knows both addresses of a name."""
-    return lambda name: addresses
+    return lambda name, *flags: addresses
 
 
 @pytest.mark.usefixtures("no_ipv6")
@@ -47,7 +48,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
     with live_hub(2) as hub:
         shape = Shape(1, 2, 2, "node0", (hub.port,))
         link = CoordinatorClient(
-            KEY, shape, make_hello(1, 2), loop, said.append, lambda message: None, lambda: None
+            KEY, shape, make_hello(1, 2), loop, Helpers(loop), said.append, lambda message: None, lambda: None
         )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)
@@ -63,6 +64,5 @@ def test_a_node_that_cannot_be_knocked_at_is_one_of_those_that_are_named(
 ) -> None:
     """What node 0 says of those that are missing must not depend on a look that this kernel cannot have."""
     monkeypatch.setattr(reach, "resolve", has_two(("::1",)))
-    assert reach.find_reasons({3: "node3"}, 1) == {
-        3: "its name resolves, but: Address family not supported by protocol"
-    }
+    found = reach.read_reasons(list(reach.find_reasons({3: "node3"}, 1)))
+    assert found == {3: "its name resolves, but: Address family not supported by protocol"}

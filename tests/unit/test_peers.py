@@ -48,6 +48,7 @@ from launcher.planning.parts import plan_peers
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.process.descendants import find_children
+from launcher.process.loop import Loop
 from launcher.process.stop import Stopper
 from tests.unit.test_verdict import OOM, dead, judge
 
@@ -645,9 +646,10 @@ def test_what_is_of_a_node_or_a_device_is_compared_with_nobodys() -> None:
 def test_a_grace_that_ends_when_nobody_is_left_is_no_news() -> None:
     """The launcher of a node whose processes have ended waits for the other nodes meanwhile."""
     said: list[str] = []
-    stopper = Stopper(0.0, to_group=False, spare=lambda: find_children(os.getpid()), say=said.append)
+    loop = Loop(said.append)
+    stopper = Stopper(0.0, loop, to_group=False, spare=lambda: find_children(os.getpid()), say=said.append)
     stopper.begin(signal.SIGTERM)
-    for _ in range(2):
+    for _ in range(3):
         stopper.fire(time.monotonic())
     assert stopper.due is not None and said == []
 

@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.core.frozen import replace
+from launcher.failure.causes import Faults, find_causes
+from launcher.failure.counters import Counters
 from launcher.failure.model import Cause, ProcessExit, Verdict
 from launcher.failure.reason import STALLED, Reason
 from launcher.failure.record import render_json
 from launcher.failure.report import SCREEN_LINES, name_ranks, render_text
 from launcher.failure.verdict import describe_end, make_verdict
+from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 
 START = 1_790_000_000_000_000_000
@@ -208,6 +212,41 @@ def test_the_screen_is_one_screen() -> None:
     assert "ValueError: long" in text and "| end" in text and "and:   cause-3" in text
     assert "195 other ways" in text and "left:  37 more" in text
     assert len(render_text(judge(dead(0, 1, stderr="x\n" * 99))).splitlines()) <= SCREEN_LINES
+
+
+def test_a_finder_that_fails_is_told_and_takes_no_other_along() -> None:
+    """Neither the other causes nor the verdict: the fault is a note of it, once for each finder."""
+
+    class Broken(Host):
+        def read_text(self, path: str, *rest: object) -> str | None:
+            raise RuntimeError(f"no {path}")
+
+    before, after = Counters(oom_kill=0, events_file="e"), Counters(oom_kill=1, events_file="e")
+    faults = Faults()
+    first = dead(0, 1, stderr="RuntimeError: gloo: Connection closed by peer")
+    found = find_causes(first, before, Broken("/nonexistent"), after, faults)
+    assert [cause.code for cause in found] == ["gloo-peer-lost"]
+    unreadable = [replace(dead(rank, 1, 0.1), stderr=None) for rank in (1, 2)]
+    verdict = make_verdict(
+        first, [*unreadable, dead(3, -11, 0.2)], host_name="gpu-0", node_rank=0, world_size=4, attempt=0,
+        started_ns=START, told=None, causes=found, faults=faults,
+    )  # fmt: skip
+    assert [cause.code for cause in verdict.causes] == ["segmentation-fault", "gloo-peer-lost"]
+    words = "a fault of the launcher, {} could not be looked at: "
+    memory, others = verdict.note.split("; ")
+    assert memory.startswith(f"{words.format('memory')}RuntimeError: no /proc/self/cgroup")
+    assert others.startswith(f"{words.format('other processes')}AttributeError")
+    assert f"  note:  {memory}" in render_text(verdict)
+
+
+def test_no_time_is_negative() -> None:
+    """A clock that was set meanwhile, or another node's, may tell of an end before the start."""
+    verdict = judge(ProcessExit(0, 0, 1, 3, START - SECOND // 100))
+    assert ", 0.000 s after the start\n" in render_text(verdict)
+    assert json.loads(render_json(verdict))["seconds"] == 0
+    first = dead(0, 1, 1.0, stderr="RuntimeError: gloo: Connection closed by peer")
+    verdict = judge(first, [dead(1, -11, 0.99)], [PEER])
+    assert verdict.causes[0].what.startswith("rank 1 on this node, which ended 0.010 s earlier, has a cause")
 
 
 def test_nothing_known_is_said_so() -> None:
