@@ -1,7 +1,8 @@
-"""Who comes to node 0: let in with the key and a hello, else turned away, counted and named.
+"""Lets in what comes with the key and a first message; all else is turned away, counted and named.
 
-Whoever has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There are never
-more than `PENDING_MAX` of them.
+A connection that has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There
+are never more than `PENDING_MAX` of them. Where more come than that, a place is taken from the address that
+holds most of them: however often one calls, the others get in.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections import Counter
 from errno import ECONNABORTED, EMFILE, ENFILE
 
 from launcher.channel.connection import Connection
@@ -26,7 +28,11 @@ Message = dict[str, object]
 PENDING_MAX = 256
 """Connections that have not said hello yet. More wait in the kernel, or take the place of who is slow."""
 SLOW_S = 1.0
-"""Who takes longer than this to say hello yields to others when there are too many."""
+"""What takes longer than this to say hello yields to others when there are too many ..."""
+CROWD = 32
+"""... and where one address holds more places than a node has launchers, its oldest yields sooner: a flood of
+2,500 connections a second from there finds a place for each, and none for ever."""
+CROWDED_S = 0.1
 HELLO_S = 5.0
 BACKLOG = 4096
 ACCEPTED_AT_ONCE = 64
@@ -76,6 +82,9 @@ class Acceptor:
         self._listener, self._key, self._loop, self._admit = listener, key, loop, admit
         self._doors: dict[int, Door] = {}
         self._is_listening = True
+        self._resume_at = 0.0
+        self._has_said_full = False
+        self._say = say
         listener.setblocking(False)
         loop.add(listener.fileno(), self._on_accept)
 
@@ -93,7 +102,8 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in (EMFILE, ENFILE):
-                    self._pause()  # until the next look: somebody may have left by then
+                    self._pause()  # one may have left by the next look
+                    self._say_full(error)
                 if error.errno != ECONNABORTED:
                     return
                 continue
@@ -103,29 +113,47 @@ class Acceptor:
             self._doors[door.number] = door
             self._loop.add(door.number, lambda door=door: self._on_ready(door))  # type: ignore[misc]
 
+    def _say_full(self, error: OSError) -> None:
+        if not self._has_said_full:
+            self._has_said_full = True
+            self._say(f"no more connections can be taken: {error.strerror} (ulimit -n); trying again")
+
     def _make_room(self) -> bool:
-        """Turn away who has taken too long; return whether there was anybody."""
-        oldest = self._find_slow()
-        if oldest is None:
+        """Turn away one that has taken too long; return whether there was one."""
+        slow = self._find_slow()
+        if slow is None:
             return False
-        self._turn_away(oldest, "said no hello, and others were waiting")
+        if slow.connection is None:
+            self._on_ready(slow)  # it may have said by now what we have had no time to hear
+            if slow.connection is not None:
+                return len(self._doors) < PENDING_MAX  # it has the key
+        if slow.number in self._doors:
+            self._turn_away(slow, "said no hello, and others were waiting")
         return True
 
     def _find_slow(self) -> Door | None:
-        """Return who has come first, if that is long enough ago to yield to others."""
-        oldest = next(iter(self._doors.values()), None)
-        return None if oldest is None or time.monotonic() - oldest.since < SLOW_S else oldest
+        """Return the oldest of the address that holds most places, if it has had its time."""
+        held = Counter(door.address for door in self._doors.values())
+        most = max(held.values(), default=0)
+        oldest = next((door for door in self._doors.values() if held[door.address] == most), None)
+        patience_s = CROWDED_S if most > CROWD else SLOW_S
+        return None if oldest is None or time.monotonic() - oldest.since < patience_s else oldest
 
     def _pause(self) -> None:
         if self._is_listening:
             self._is_listening = False
+            self._resume_at = time.monotonic() + CROWDED_S
             self._loop.remove(self._listener.fileno())
 
     def _resume(self) -> None:
-        has_room = len(self._doors) < PENDING_MAX or self._find_slow() is not None
-        if not self._is_listening and has_room:
+        if not self._is_listening and (len(self._doors) < PENDING_MAX or self._find_slow() is not None):
             self._is_listening = True
             self._loop.add(self._listener.fileno(), self._on_accept)
+
+    @property
+    def due(self) -> float | None:
+        """When `look` can let in one that waits (monotonic seconds); None where none has to wait."""
+        return None if self._is_listening else self._resume_at
 
     def _on_ready(self, door: Door) -> None:
         """Somebody who is not known yet says something."""
@@ -178,7 +206,8 @@ class Acceptor:
             door.socket.close()
 
     def look(self, now: float) -> None:
-        """Turn away who has taken too long."""
+        """Turn away what has taken too long."""
+        self._resume_at = now + CROWDED_S
         for door in list(self._doors.values()):
             if now - door.since <= HELLO_S:
                 break  # the others came later
@@ -186,7 +215,7 @@ class Acceptor:
         self._resume()
 
     def close(self) -> None:
-        """Let nobody in any more, and say how many were turned away."""
+        """Let nothing in any more, and say how many were turned away."""
         self.strangers.say_summary()
         self._pause()
         self._listener.close()

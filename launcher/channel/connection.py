@@ -18,8 +18,12 @@ UNSENT_LIMIT_BYTES = 1 << 18
 """Four frames of the largest kind: who takes less than that is gone, or means ill."""
 KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # Heartbeats tell who is gone; the kernel is to give up as well, and to free what it holds.
+    # Heartbeats tell what is gone, where there are some; the kernel is to give up as well, and to free what
+    # it holds, also where nothing is to be sent.
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
 )
 
 

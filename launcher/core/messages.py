@@ -10,6 +10,8 @@ for, or raises `Garbled`: each field is there, of its kind, in its range, and ev
 
     parse(Ended, {"status": 256})   # Garbled: status: expected 0 to 255
 
+Between two programs a message has the name of its type under ``"is"``: `pack` and `unpack`.
+
 An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a type that is a message, one of
 these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None``.
 """
@@ -21,7 +23,7 @@ from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from typing_extensions import dataclass_transform
@@ -89,6 +91,29 @@ def parse(kind: type[T], value: object) -> T:
 def render(value: object) -> dict[str, object]:
     """Return a message as what JSON can hold."""
     return {name: _render(item) for name, item in vars(value).items()}
+
+
+def pack(value: object) -> dict[str, object]:
+    """Return a message as what is sent."""
+    return {"is": name_of(type(value)), **render(value)}
+
+
+def unpack(packed: Mapping[str, object], kinds: Sequence[type]) -> object:
+    """Return what has arrived as a message of one of these kinds.
+
+    Raises:
+        Garbled: It is none.
+    """
+    name = packed.get("is")
+    for kind in kinds:
+        if name_of(kind) == name:
+            return parse(kind, packed)
+    raise Garbled("a message of an unknown kind")
+
+
+def name_of(kind: type) -> str:
+    """Return what a type of messages is called where it is sent."""
+    return kind.__name__.lower()
 
 
 def _render(value: object) -> object:

@@ -260,7 +260,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
         return plan
     from launcher.cluster.address_exchange import meet
 
-    return plan_job(told, Host(), options, command, met=meet(plan.meeting))
+    return plan_job(told, Host(), options, command, met=meet(plan.meeting, told))
 
 
 def read_place(environ: Mapping[str, str]) -> dict[str, object]:

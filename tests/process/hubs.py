@@ -13,8 +13,8 @@ from launcher.channel.acceptor import listen
 from launcher.channel.frames import Calling, Garbled, Sealed
 from launcher.channel.keys import make_key
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.messages import pack
 from launcher.cluster.settings import Shape
+from launcher.core.messages import pack
 from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"

@@ -27,14 +27,14 @@ from launcher.channel.frames import (
 )
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
-from launcher.cluster.client import answer_s
+from launcher.cluster.attempt import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.hello import TEXTS_KEPT, read_hello
 from launcher.cluster.messages import First
 from launcher.cluster.offset import Offset, better, measure
+from launcher.cluster.reach import find_address
 from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
-from launcher.cluster.start import find_address
 from launcher.core.errors import NotReady, UsageError
 from launcher.core.messages import parse
 from launcher.core.model import Allocation, Scope
@@ -464,10 +464,10 @@ def allocation(**more: Any) -> Allocation:
 
 def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
     """Whatever nodes may be told differently by mistake is no part of its name."""
-    one = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, allocation())
-    other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, allocation(node_count=3, node_rank=0))
+    one = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, 6105)
+    other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, 6105)
     assert one == other == "7/6105"
-    assert name_job({}, allocation(), "run5") == "run5/6105"
+    assert name_job({}, 6105, "run5") == "run5/6105"
 
 
 def test_keys_depend_on_the_token_and_on_the_job() -> None:
