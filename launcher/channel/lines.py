@@ -26,11 +26,15 @@ READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Puts pieces of bytes together to messages."""
+    """One JSON object per line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._parts: list[bytes] = []
         self._size, self._limit = 0, limit_bytes
+
+    def pack(self, message: Mapping[str, object]) -> bytes:
+        """Return one line."""
+        return pack(message)
 
     def feed(self, data: bytes) -> list[dict[str, object]]:
         """Return the messages that are complete now.

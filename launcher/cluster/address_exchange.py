@@ -16,9 +16,10 @@ import time
 from errno import ECONNREFUSED
 from os import strerror
 
-from launcher.channel.acceptor import PENDING_MAX, Acceptor, listen
+from launcher.channel.acceptor import PENDING_MAX, Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.keys import make_key, name_job, read_token
+from launcher.channel.listener import listen
 from launcher.cluster.attempt import NOT_YET, Attempt, Outcome, answer_s
 from launcher.cluster.reach import find_address, resolve
 from launcher.core.environ import Malformed, parse_hosts
@@ -311,7 +312,9 @@ class Other:
         """The first launcher has proved itself, and so have we."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
-        self._connection = Connection(connected, calling.sealed, self._loop, self._on_message, self._fail)
+        self._connection = Connection.of_socket(
+            connected, calling.sealed, self._loop, self._on_message, self._fail
+        )
         self._connection.send(pack(self._here))
         if self._connection is not None:
             self._connection.take(calling.rest)

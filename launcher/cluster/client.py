@@ -135,7 +135,7 @@ class CoordinatorClient:
         """The hub has proved itself, and so have we."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
-        self._connection = connection = Connection(
+        self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s

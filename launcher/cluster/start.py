@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 from launcher.agent.agent import Agent, Place, widen_cpus
-from launcher.channel.acceptor import PENDING_MAX, listen
+from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
+from launcher.channel.listener import listen
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts

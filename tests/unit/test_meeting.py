@@ -87,7 +87,7 @@ class Guest:
             assert data, "it has hung up"
             self.socket.sendall(calling.feed(data))
         self.sealed: Sealed = calling.sealed
-        self.socket.sendall(self.sealed.seal(said))
+        self.socket.sendall(self.sealed.pack(said))
 
     def hear(self) -> list[dict[str, object]]:
         """Return what it is told, until the first one hangs up."""
@@ -296,7 +296,7 @@ class Impostor:
             while answering.sealed is None:
                 guest.sendall(answering.feed(guest.recv(4096)))
             for one in self.said:
-                guest.sendall(answering.sealed.seal(one))
+                guest.sendall(answering.sealed.pack(one))
             while guest.recv(4096):
                 pass
 

@@ -76,8 +76,8 @@ def hear(sealed: Sealed, data: bytes) -> list[dict[str, object]]:
 def test_two_with_one_key_understand_each_other() -> None:
     """In both directions, and in order."""
     hub, caller = connect()
-    assert hear(hub, caller.seal({"a": 1}) + caller.seal({"b": 2})) == [{"a": 1}, {"b": 2}]
-    assert hear(caller, hub.seal({"c": 3})) == [{"c": 3}]
+    assert hear(hub, caller.pack({"a": 1}) + caller.pack({"b": 2})) == [{"a": 1}, {"b": 2}]
+    assert hear(caller, hub.pack({"c": 3})) == [{"c": 3}]
 
 
 def test_who_has_another_key_notices_it_and_is_noticed() -> None:
@@ -111,7 +111,7 @@ def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
 def test_pieces_of_any_size_make_the_same_messages(split: int) -> None:
     """TCP knows no messages."""
     hub, caller = connect()
-    data = caller.seal({"n": "x" * 5000}) + caller.seal({"n": "y"})
+    data = caller.pack({"n": "x" * 5000}) + caller.pack({"n": "y"})
     found = [message for i in range(0, len(data), split) for message in hub.feed(data[i : i + split])]
     assert [message["n"] for message in found] == ["x" * 5000, "y"]
 
@@ -120,11 +120,11 @@ def test_frames_that_are_repeated_reordered_or_sent_back_end_a_connection() -> N
     """The counter, and a key for each direction."""
     for attack in ("repeat", "reorder", "reflect", "change"):
         hub, caller = connect()
-        first, second = caller.seal({"n": 1}), caller.seal({"n": 2})
+        first, second = caller.pack({"n": 1}), caller.pack({"n": 2})
         tried = {
             "repeat": first + first,
             "reorder": second,
-            "reflect": hub.seal({"n": 1}),
+            "reflect": hub.pack({"n": 1}),
             "change": first[:-1] + b"]",
         }
         with pytest.raises(Garbled):
@@ -137,7 +137,7 @@ def test_what_is_too_long_is_refused_before_it_has_come() -> None:
     with pytest.raises(Garbled, match="expected 65536 at most"):
         hear(hub, (FRAME_LIMIT_BYTES + 1).to_bytes(4, "big"))
     with pytest.raises(ValueError, match="a message of"):
-        caller.seal({"n": "x" * FRAME_LIMIT_BYTES})
+        caller.pack({"n": "x" * FRAME_LIMIT_BYTES})
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
@@ -156,7 +156,7 @@ def test_no_change_of_a_sealed_stream_is_taken_for_a_message(noise: bytes, place
     """Messages before the change are heard; from there on nothing, whatever it was."""
     hub, caller = connect()
     sent = [{"n": index} for index in range(8)]
-    data = bytearray(b"".join(caller.seal(message) for message in sent))
+    data = bytearray(b"".join(caller.pack(message) for message in sent))
     place %= len(data)
     data[place] ^= 1 << bit
     heard = []
