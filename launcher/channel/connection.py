@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 16
 UNSENT_LIMIT_BYTES = 1 << 18
 """Four frames of the largest kind: what takes less than that is gone, or means ill."""
+CLOSED, NO_MESSAGE = "closed by the other side", "sends what is no message"
 KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # Heartbeats tell what is gone, where there are some; the kernel is to give up as well, and to free what
@@ -126,10 +127,12 @@ class Connection:
                 if self._is_closed:
                     return
         except Garbled as garbled:
-            self._end(f"sends what is no message: {garbled}")
+            self._end(f"{NO_MESSAGE}: {garbled}")
 
     def read(self) -> None:
         """Handle what is there now, without waiting for it."""
+        if self._is_closed:
+            return
         try:
             data = os.read(self._reading, READ_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -140,7 +143,7 @@ class Connection:
         if data:
             self.take(data)
         else:
-            self._end(self._why or "closed by the other side")
+            self._end(self._why or CLOSED)
 
     def finish(self) -> None:
         """End it as soon as the other side has taken all."""
@@ -164,8 +167,7 @@ class Connection:
     def _on_ready(self) -> None:
         if self._unsent:
             self._flush()
-        if not self._is_closed:
-            self.read()
+        self.read()
 
     def _flush(self) -> None:
         try:

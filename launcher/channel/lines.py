@@ -7,8 +7,6 @@ arrives is believed to be well-formed, small, or printable.
 from __future__ import annotations
 
 import json
-import socket
-import struct
 
 from launcher.core.messages import NUMBER_BITS, Garbled
 
@@ -16,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Garbled", "Lines", "number", "pack", "parse", "read_peer", "text"]
+__all__ = ["Garbled", "Lines", "number", "pack", "parse", "text"]
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
@@ -89,10 +87,3 @@ def text(message: Mapping[str, object], key: str) -> str:
     """Return a text of a message; empty if it has none."""
     value = message.get(key)
     return value if isinstance(value, str) else ""
-
-
-def read_peer(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of who is at the other end, as the kernel says."""
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid

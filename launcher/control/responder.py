@@ -12,7 +12,8 @@ import os
 import socket
 import time
 
-from launcher.channel.lines import pack, read_peer
+from launcher.channel.lines import pack
+from launcher.channel.listener import read_peer
 from launcher.control.node import identify, list_running, read_node
 from launcher.control.stacks import pack_stacks
 from launcher.stacks.inquiry import Inquiry

@@ -34,8 +34,18 @@ if TYPE_CHECKING:
     """An exit status, 0 to 255."""
     Signal = int
     """The number of a signal."""
+    ExitCode = int
+    """The same as `os.waitstatus_to_exitcode` has it: -n by signal n."""
     NodeRank = int
     """Rank of a node."""
+    Rank = int
+    """Rank of a process; -1 where it is not known."""
+    Seconds = float
+    """A length of time."""
+    Raw = str
+    """A text as it is: nothing that is shown."""
+    Variables = Mapping[str, str | None]
+    """Variables of an environment as they are."""
     Line = str
     """A text of at most `LINE_LENGTH` characters; what is longer is cut, and that first: the look for secrets
     takes its time with each character."""
@@ -43,6 +53,8 @@ if TYPE_CHECKING:
 NUMBER_BITS = 63
 """Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
 NODES_MAX = 1 << 20
+RANKS_MAX = 1 << 24
+SECONDS_MAX = 1e9
 ITEMS_MAX = 1 << 16
 LINE_LENGTH = 800
 
@@ -162,15 +174,37 @@ def truth(value: object) -> bool:
     return value
 
 
+def seconds(value: object) -> float:
+    """Return a length of time."""
+    if type(value) not in (int, float):
+        raise Garbled(f"expected a number, not {type(value).__name__}")
+    if not 0 <= value <= SECONDS_MAX:  # type: ignore[operator]
+        raise Garbled(f"expected 0 to {SECONDS_MAX:g}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def variables(value: object) -> Mapping[str, str | None]:
+    """Return variables as they are; None for one that is not to be there."""
+    for text in _object(value).values():  # whose names are texts, as JSON has no others
+        if text is not None:
+            _text(text)
+    return value  # type: ignore[return-value]
+
+
 RULES: dict[str, Rule] = {
     "int": whole(-(1 << NUMBER_BITS), 1 << NUMBER_BITS),
     "bool": truth,
     "str": safe_text,
     "Line": short_text,
     "object": lambda value: value,
+    "Raw": lambda value: _text(value),
+    "Variables": variables,
+    "Seconds": seconds,
     "Status": whole(0, 255),
+    "ExitCode": whole(-64, 255),
     "Signal": whole(1, 64),
     "NodeRank": whole(0, NODES_MAX),
+    "Rank": whole(-1, RANKS_MAX),
 }
 _TYPES: dict[str, type] = {}
 _rules: dict[type, dict[str, Rule]] = {}
