@@ -40,6 +40,14 @@ class Lines:
         Raises:
             Garbled: A line that is no JSON object, or is too long.
         """
+        return [parse(line) for line in self.cut(data) if line]
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete now.
+
+        Raises:
+            Garbled: A line is too long.
+        """
         *lines, rest = data.split(b"\n")
         if lines:
             lines[0] = b"".join((*self._parts, lines[0]))
@@ -48,7 +56,7 @@ class Lines:
         self._size += len(rest)
         if self._size > self._limit:
             raise Garbled(f"a line of more than {self._limit} bytes")
-        return [parse(line) for line in lines if line]
+        return lines
 
 
 def parse(line: bytes) -> dict[str, object]:
