@@ -134,7 +134,7 @@ class Nodes:
         self.pending -= 1
         hello = {"is": "hello", **self.hello, "rank": node.rank, "session": f"s{node.rank}"}
         hello |= {"mono_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "host": f"gpu-{node.rank}"}
-        node.socket.send(proof + node.sealed.seal(hello))
+        node.socket.send(proof + node.sealed.pack(hello))
         self.hear(node, node.calling.rest)
 
     def hear(self, node: Node, data: bytes) -> None:
@@ -150,7 +150,7 @@ class Nodes:
         """Say something for all of them, or for one."""
         for node in self.nodes.values():
             if node.sealed is not None and node.socket is not None and only in (None, node.rank):
-                data = node.sealed.seal(message)
+                data = node.sealed.pack(message)
                 self.bytes += len(data)
                 self.packets += 1
                 node.socket.send(data)
@@ -236,7 +236,7 @@ def measure(count: int) -> tuple[float, ...]:
         told_s = nodes.until(lambda: nodes.heard.get("stop", 0) == others)
         for node in list(nodes.nodes.values()):
             assert node.sealed is not None and node.socket is not None
-            node.socket.send(node.sealed.seal({"is": "ended", "status": 143, "record": None}))
+            node.socket.send(node.sealed.pack({"is": "ended", "status": 143, "record": None}))
         over_s = nodes.until(lambda: nodes.heard.get("over", 0) == others)
         nodes.tell({"is": "bye"})
         status = hub.wait(60)

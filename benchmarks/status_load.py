@@ -51,7 +51,7 @@ class Answering(Nodes):
             if message.get("kind") == "question" and isinstance(body, dict):
                 answer = {"round": body["round"], "answer": ANSWERS[str(body["what"])]}
                 node.socket.setblocking(True)
-                node.socket.send(node.sealed.seal({"is": "note", "kind": "answer", "body": answer}))
+                node.socket.send(node.sealed.pack({"is": "note", "kind": "answer", "body": answer}))
                 node.socket.setblocking(False)
 
 

@@ -1,22 +1,23 @@
-"""Who comes to node 0: let in with the key and a hello, else turned away, counted and named.
+"""Lets in what comes with the key and a first message; all else is turned away, counted and named.
 
-Whoever has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There are never
-more than `PENDING_MAX` of them.
+A connection that has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There
+are never more than `PENDING_MAX` of them. Where more come than that, a place is taken from the address that
+holds most of them: however often one calls, the others get in.
 """
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import time
-from errno import ECONNABORTED, EMFILE, ENFILE
+from collections import Counter
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Answering, Intruder
+from launcher.channel.listener import Listener
 from launcher.channel.turned_away import TurnedAway
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     from launcher.process.loop import Loop
@@ -24,12 +25,14 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 PENDING_MAX = 256
-"""Connections that have not said hello yet. More wait in the kernel, or take the place of who is slow."""
+"""Connections that have not said hello yet. More wait in the kernel, or take the place of a slow one."""
 SLOW_S = 1.0
-"""Who takes longer than this to say hello yields to others when there are too many."""
+"""What takes longer than this to say hello yields to others when there are too many ..."""
+CROWD = 32
+"""... and where one address holds more places than a node has launchers, its oldest yields sooner: a flood of
+2,500 connections a second from there finds a place for each, and none for ever."""
+CROWDED_S = 0.1
 HELLO_S = 5.0
-BACKLOG = 4096
-ACCEPTED_AT_ONCE = 64
 READ_BYTES = 4096
 
 
@@ -50,12 +53,11 @@ class Acceptor:
 
     Attributes:
         strangers: Who was turned away.
-        has_heard: Whether anybody has called, whoever it was.
     """
 
     def __init__(
         self,
-        listener: socket.socket,
+        listening: socket.socket,
         key: bytes,
         loop: Loop,
         say: Callable[[str], None],
@@ -64,7 +66,7 @@ class Acceptor:
         """Begin to listen.
 
         Args:
-            listener: A socket that listens.
+            listening: A socket that listens.
             key: Of the job.
             loop: Who waits for the sockets.
             say: Says something in the log.
@@ -72,63 +74,50 @@ class Acceptor:
                 `Garbled` from it turns the connection away.
         """
         self.strangers = TurnedAway(say)
-        self.has_heard = False
-        self._listener, self._key, self._loop, self._admit = listener, key, loop, admit
+        self._key, self._loop, self._admit = key, loop, admit
         self._doors: dict[int, Door] = {}
-        self._is_listening = True
-        listener.setblocking(False)
-        loop.add(listener.fileno(), self._on_accept)
+        self._listener = Listener(listening, loop, self._take, self._has_room, say)
 
     def __len__(self) -> int:
         return len(self._doors)
 
-    def _on_accept(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
-            if len(self._doors) >= PENDING_MAX and not self._make_room():
-                self._pause()
-                return
-            try:
-                connected, where = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                if error.errno in (EMFILE, ENFILE):
-                    self._pause()  # until the next look: somebody may have left by then
-                if error.errno != ECONNABORTED:
-                    return
-                continue
-            self.has_heard = True
-            connected.setblocking(False)
-            door = Door(connected, str(where[0]), self._key, time.monotonic())
-            self._doors[door.number] = door
-            self._loop.add(door.number, lambda door=door: self._on_ready(door))  # type: ignore[misc]
+    @property
+    def has_heard(self) -> bool:
+        """Whether anything has called, whatever it was."""
+        return self._listener.has_heard
 
-    def _make_room(self) -> bool:
-        """Turn away who has taken too long; return whether there was anybody."""
-        oldest = self._find_slow()
-        if oldest is None:
-            return False
-        self._turn_away(oldest, "said no hello, and others were waiting")
-        return True
+    @property
+    def due(self) -> float | None:
+        """When `look` can let in one that waits (monotonic seconds); None where none has to wait."""
+        return self._listener.due
+
+    def _take(self, connected: socket.socket, address: str) -> None:
+        door = Door(connected, address, self._key, time.monotonic())
+        self._doors[door.number] = door
+        self._loop.add(door.number, lambda: self._on_ready(door))
+
+    def _has_room(self) -> bool:
+        """Return whether there is a place, or one can be had from a connection that has had its time."""
+        if len(self._doors) >= PENDING_MAX:
+            slow = self._find_slow()
+            if slow is not None and slow.connection is None:
+                self._on_ready(slow)  # it may have said by now what we have had no time to hear
+                if slow.connection is not None:
+                    slow = None  # it has the key
+            if slow is not None and slow.number in self._doors:
+                self._turn_away(slow, "said no hello, and others were waiting")
+        return len(self._doors) < PENDING_MAX
 
     def _find_slow(self) -> Door | None:
-        """Return who has come first, if that is long enough ago to yield to others."""
-        oldest = next(iter(self._doors.values()), None)
-        return None if oldest is None or time.monotonic() - oldest.since < SLOW_S else oldest
-
-    def _pause(self) -> None:
-        if self._is_listening:
-            self._is_listening = False
-            self._loop.remove(self._listener.fileno())
-
-    def _resume(self) -> None:
-        has_room = len(self._doors) < PENDING_MAX or self._find_slow() is not None
-        if not self._is_listening and has_room:
-            self._is_listening = True
-            self._loop.add(self._listener.fileno(), self._on_accept)
+        """Return the oldest of the address that holds most places, if it has had its time."""
+        held = Counter(door.address for door in self._doors.values())
+        most = max(held.values())
+        oldest = next(door for door in self._doors.values() if held[door.address] == most)
+        patience_s = CROWDED_S if most > CROWD else SLOW_S
+        return None if time.monotonic() - oldest.since < patience_s else oldest
 
     def _on_ready(self, door: Door) -> None:
-        """Somebody who is not known yet says something."""
+        """One that is not known yet says something."""
         try:
             data = door.socket.recv(READ_BYTES)
             if not data:
@@ -149,7 +138,7 @@ class Acceptor:
         if sealed is None:
             return
         self._loop.remove(door.number)
-        door.connection = connection = Connection(
+        door.connection = connection = Connection.of_socket(
             door.socket,
             sealed,
             self._loop,
@@ -161,13 +150,13 @@ class Acceptor:
     def _on_hello(self, door: Door, connection: Connection, message: Message) -> None:
         self._admit(connection, door.address, message)
         self._doors.pop(door.number, None)
-        self._resume()
+        self._listener.resume()
 
     def _turn_away(self, door: Door, why: str) -> None:
-        """Close a connection that is nobody's."""
+        """Close a connection that is none of the job's."""
         self.strangers.note(door.address, why)
         self._close(door)
-        self._resume()
+        self._listener.resume()
 
     def _close(self, door: Door) -> None:
         self._doors.pop(door.number, None)
@@ -178,40 +167,16 @@ class Acceptor:
             door.socket.close()
 
     def look(self, now: float) -> None:
-        """Turn away who has taken too long."""
+        """Turn away what has taken too long."""
         for door in list(self._doors.values()):
             if now - door.since <= HELLO_S:
                 break  # the others came later
             self._turn_away(door, f"said no hello within {HELLO_S:g} s")
-        self._resume()
+        self._listener.fire(now)
 
     def close(self) -> None:
-        """Let nobody in any more, and say how many were turned away."""
+        """Let nothing in any more, and say how many were turned away."""
         self.strangers.say_summary()
-        self._pause()
         self._listener.close()
         for door in list(self._doors.values()):
             self._close(door)
-
-
-def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
-    """Return a socket that listens at an address of ours, and its port: the first of some that is free.
-
-    Raises:
-        OSError: None is.
-    """
-    problem = OSError("no port")
-    for port in ports:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind((address, port))
-            listener.listen(BACKLOG)
-        except OSError as error:
-            problem = error
-            with contextlib.suppress(OSError):
-                listener.close()
-            continue
-        return listener, port
-    raise problem

@@ -74,7 +74,7 @@ class Sealed:
         self._sent = self._received = 0
         self._buffer = b""
 
-    def seal(self, message: Mapping[str, object]) -> bytes:
+    def pack(self, message: Mapping[str, object]) -> bytes:
         """Return a message as a frame.
 
         Raises:

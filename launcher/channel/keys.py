@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.model import Allocation
-
 TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - its name
 PURPOSE = b"launcher peers 1 "
 """Keeps these keys apart from any other that is ever made of the same token; 1: version of the protocol."""
@@ -63,14 +61,14 @@ def _bad_token(what: str) -> Problem:
     return Problem("bad-token", what, "command line and environment", fix)
 
 
-def name_job(environ: Mapping[str, str], allocation: Allocation, rendezvous_id: str = "") -> str:
+def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> str:
     """Return what the job is called: the same on all of its nodes, another for another job.
 
     It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
     be named, and who has another key cannot even say hello.
     """
     platforms = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
-    return "/".join(filter(None, (rendezvous_id, platforms, str(allocation.master_port))))
+    return "/".join(filter(None, (rendezvous_id, platforms, str(port))))
 
 
 def make_key(token: bytes | None, job: str) -> bytes:

@@ -7,8 +7,6 @@ arrives is believed to be well-formed, small, or printable.
 from __future__ import annotations
 
 import json
-import socket
-import struct
 
 from launcher.core.messages import NUMBER_BITS, Garbled
 
@@ -16,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Garbled", "Lines", "number", "pack", "parse", "read_peer", "text"]
+__all__ = ["Garbled", "Lines", "number", "pack", "parse", "text"]
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
@@ -26,17 +24,29 @@ READ_BYTES = 1 << 16
 
 
 class Lines:
-    """Puts pieces of bytes together to messages."""
+    """One JSON object per line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._parts: list[bytes] = []
         self._size, self._limit = 0, limit_bytes
+
+    def pack(self, message: Mapping[str, object]) -> bytes:
+        """Return one line."""
+        return pack(message)
 
     def feed(self, data: bytes) -> list[dict[str, object]]:
         """Return the messages that are complete now.
 
         Raises:
             Garbled: A line that is no JSON object, or is too long.
+        """
+        return [parse(line) for line in self.cut(data) if line]
+
+    def cut(self, data: bytes) -> list[bytes]:
+        """Return the lines that are complete now.
+
+        Raises:
+            Garbled: A line is too long.
         """
         *lines, rest = data.split(b"\n")
         if lines:
@@ -46,7 +56,7 @@ class Lines:
         self._size += len(rest)
         if self._size > self._limit:
             raise Garbled(f"a line of more than {self._limit} bytes")
-        return [parse(line) for line in lines if line]
+        return lines
 
 
 def parse(line: bytes) -> dict[str, object]:
@@ -85,10 +95,3 @@ def text(message: Mapping[str, object], key: str) -> str:
     """Return a text of a message; empty if it has none."""
     value = message.get(key)
     return value if isinstance(value, str) else ""
-
-
-def read_peer(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of who is at the other end, as the kernel says."""
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", data)
-    return pid, uid

@@ -36,16 +36,19 @@ class TurnedAway:
             self.counts[pair] += 1
             if self.counts[pair] == 1:
                 shown = printable(colon + detail)[:160]
-                self._say(f"control channel: turned away {pair[0]}: {pair[1]}{shown}")
+                self._say(f"turned away {pair[0]}: {pair[1]}{shown}")
 
     def summary(self) -> str:
         """Return how often that happened; empty if it did not, or was said already."""
         if self.total <= len(self.counts):
             return ""
-        named = ", ".join(
+        return f"turned away {self.total} connections: {self.describe()}"
+
+    def describe(self) -> str:
+        """Return the most frequent ones; empty if there are none."""
+        return ", ".join(
             f"{address} {count} x ({why})" for (address, why), count in self.counts.most_common(5)
         )
-        return f"control channel: turned away {self.total} connections: {named}"
 
     def say_summary(self) -> None:
         """Say how often that happened, if there is something to say."""

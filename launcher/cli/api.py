@@ -40,7 +40,7 @@ def setup() -> Topology:
         if plan.meeting is not None:
             from launcher.cluster.address_exchange import meet
 
-            plan = plan_job(os.environ, Host(), options, words, met=meet(plan.meeting))
+            plan = plan_job(os.environ, Host(), options, words, met=meet(plan.meeting, os.environ))
         _apply(plan, choose_one(plan, "launcher.setup()", met=True))
         _topology = plan.topology
     return _topology

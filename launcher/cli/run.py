@@ -92,7 +92,7 @@ def _plan_start(
     if plan.meeting is not None:
         from launcher.cluster.address_exchange import meet
 
-        met = meet(plan.meeting)
+        met = meet(plan.meeting, environ)
         plan = plan_job(environ, Host(), options, command, met=met)
     return plan, met
 

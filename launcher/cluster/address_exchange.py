@@ -2,145 +2,367 @@
 
 Each launcher of the job says to the first one, at the master's address and port, which node it is on; the
 address is the one that it comes from. When all have come, each is told the addresses of all nodes. The port
-is free again before anything is started.
+is free again before anything is started. It is the control channel's handshake, with the job's key: what
+comes without that is turned away, and what comes as a launcher that has come already is refused.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
+import random
 import signal
-import socket
+import sys
 import time
+from errno import ECONNREFUSED
+from os import strerror
 
-from launcher.channel.keys import make_key, read_token
-from launcher.cluster.exchange_messages import parse_answer, prove, render_answer, render_line, say_problem
-from launcher.cluster.exchange_server import RETRY_S, WORD_S, Door
-from launcher.core.environ import Malformed
-from launcher.core.errors import NotReady
+from launcher.channel.acceptor import PENDING_MAX, Acceptor
+from launcher.channel.connection import Connection
+from launcher.channel.keys import make_key, name_job, read_token
+from launcher.channel.listener import listen
+from launcher.cluster.attempt import NOT_YET, Attempt, Outcome, answer_s
+from launcher.cluster.reach import find_address, resolve
+from launcher.core.environ import Malformed, parse_hosts
+from launcher.core.errors import NotReady, Problem
+from launcher.core.messages import Garbled, message, pack, unpack
+from launcher.machine.host import Host
+from launcher.process.limits import raise_limit
+from launcher.process.loop import Loop
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import socket
+    from collections.abc import Mapping
+
+    from launcher.channel.frames import Calling
+    from launcher.core.messages import Line, NodeRank
     from launcher.core.model import Meeting
 
-LINE_BYTES = 1 << 20
-"""Addresses of 4,096 nodes fit."""
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+TICK_S = 0.2
+"""Between two looks at the time, and two calls of the first launcher."""
+TAKE_S = 5.0
+"""How long a launcher may take to take the addresses."""
+HOSTS_AT_ONCE = 1000
+"""In one message: a frame holds the addresses of so many."""
+NAMED_MAX = 8
 
 
-def meet(meeting: Meeting) -> tuple[str, ...]:
+@message
+class Here:
+    """A launcher says who it is.
+
+    Attributes:
+        session: What tells it from another one that says the same.
+        member: Which launcher of the job it is.
+        member_count: How many it believes there are.
+        node: Index of its node.
+        node_count: How many nodes it believes there are.
+    """
+
+    session: Line
+    member: NodeRank
+    member_count: int
+    node: NodeRank
+    node_count: int
+
+
+@message
+class Rejected:
+    """The first launcher does not take this one for a part of the job."""
+
+    why: Line
+
+
+@message
+class Addresses:
+    """The addresses of nodes, in their order; those of all come in as many messages as it takes."""
+
+    hosts: tuple[Line, ...]
+
+
+def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the address of every node, node 0 first.
+
+    Args:
+        meeting: Where, and which launcher this is.
+        environ: The environment of the launcher.
 
     Raises:
         NotReady: Not all have come in time, the port is taken, or we were told to stop.
         UsageError: The job's token cannot be read.
     """
     deadline = time.monotonic() + meeting.timeout_s
-    token = read_token(meeting.token_file, os.environ)
-    shape = f"addresses/{meeting.port}/{meeting.node_count}/{meeting.member_count}"
-    key = make_key(token, shape) if token else b""
-    return _receive(meeting, key, deadline) if meeting.member == 0 else _ask(meeting, key, deadline)
-
-
-def _receive(meeting: Meeting, key: bytes, deadline: float) -> tuple[str, ...]:
-    """As the first: wait for all, and tell all."""
-    with _listen(meeting) as server, contextlib.closing(Door(server, meeting, key)) as door:
-        while len(door.came) < meeting.member_count - 1:
-            missing = [str(member) for member in range(1, meeting.member_count) if member not in door.came]
-            _check(meeting, deadline, f"launchers {', '.join(missing[:8])} did not come{door.odd}")
-            door.wait()
-        answer = _list_hosts(meeting, door)
-        for member, guest in door.came.items():
-            try:
-                guest.socket.settimeout(WORD_S)
-                guest.socket.sendall(render_answer(answer, key, guest.asks))
-            except OSError as error:
-                raise NotReady(say_problem(meeting, f"launcher {member} came, and has gone")) from error
-    return answer
-
-
-def _listen(meeting: Meeting) -> socket.socket:
-    # By both protocols: which one leads here is known to the resolvers of those who come
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in meeting.address else socket.AF_INET
+    key = make_key(read_token(meeting.token_file, environ), name_job(environ, meeting.port))
+    loop = Loop(_say)
+    side = First(meeting, key, loop) if meeting.member == 0 else Other(meeting, key, loop)
+    loop.timers.append(side)
     try:
-        server = socket.create_server(("", meeting.port), family=family, backlog=1024, dualstack_ipv6=both)
-    except OSError as error:
-        raise NotReady(say_problem(meeting, f"cannot listen there ({error.strerror})")) from error
-    server.setblocking(False)
-    return server
+        while not side.is_done:
+            _check(meeting, deadline, side)
+            loop.turn()
+    finally:
+        side.close()
+        loop.close()
+    return side.hosts
 
 
-def _list_hosts(meeting: Meeting, door: Door) -> tuple[str, ...]:
-    hosts = {meeting.node: meeting.address}
-    for _, guest in sorted(door.came.items()):
-        hosts.setdefault(guest.node, guest.address)
-    if sorted(hosts) != list(range(meeting.node_count)):
-        raise NotReady(say_problem(meeting, f"of {meeting.node_count} nodes only {sorted(hosts)} came"))
-    answer = tuple(hosts[node] for node in range(meeting.node_count))
-    if len(set(answer)) < len(answer):
-        raise NotReady(say_problem(meeting, f"several nodes come from one address ({', '.join(answer[:8])})"))
-    return answer
-
-
-def _ask(meeting: Meeting, key: bytes, deadline: float) -> tuple[str, ...]:
-    """As any other: say who we are until the first one answers."""
-    whom = " with the job's token" if key else ""
-    while True:
-        _check(meeting, deadline, f"nobody has answered there{whom}")
-        try:
-            with socket.create_connection((meeting.address, meeting.port), WORD_S) as server:
-                return _talk(server, meeting, key, deadline)
-        except (OSError, ValueError, TypeError, KeyError, RecursionError, Malformed):
-            time.sleep(RETRY_S)  # it has not started yet: there is nothing to wait on
-
-
-def _talk(server: socket.socket, meeting: Meeting, key: bytes, deadline: float) -> tuple[str, ...]:
-    """Say who we are, and return what we are told.
-
-    Raises:
-        ValueError, TypeError, KeyError: Somebody else has answered.
-    """
-    word: dict[str, object] = {
-        "job": [meeting.node_count, meeting.member_count],
-        "member": meeting.member,
-        "node": meeting.node,
-    }
-    own = os.urandom(16).hex()
-    if key:
-        challenge = str(json.loads(_read_line(server, meeting, deadline, WORD_S))["challenge"])
-        proof = prove(key, challenge, [meeting.member, meeting.node, own])
-        word.update(challenge=own, proof=proof)
-    server.sendall(render_line(word))
-    return parse_answer(json.loads(_read_line(server, meeting, deadline)), meeting, key, own)
-
-
-def _read_line(
-    server: socket.socket, meeting: Meeting, deadline: float, within_s: float | None = None
-) -> bytes:
-    """Return a line, as it comes when all have come, or the first one that is to come in some seconds."""
-    began = time.monotonic()
-    server.settimeout(RETRY_S)
-    text = b""
-    while not text.endswith(b"\n") and len(text) < LINE_BYTES:
-        if within_s is None:
-            _check(meeting, deadline, "not all launchers have come there")
-        elif time.monotonic() >= min(deadline, began + within_s):
-            raise TimeoutError
-        try:
-            more = server.recv(1 << 16)
-        except TimeoutError:
-            continue
-        if not more:
-            raise ConnectionError
-        text += more
-    return text
-
-
-def _check(meeting: Meeting, deadline: float, why: str) -> None:
-    """Hold that there is time, and that nobody has told us to stop: process 1 has its signals blocked."""
+def _check(meeting: Meeting, deadline: float, side: First | Other) -> None:
+    """Hold that there is time, and that nothing has told us to stop: process 1 has its signals blocked."""
     if STOPS & signal.sigpending():
-        raise NotReady(say_problem(meeting, "the launcher was told to stop"))
+        raise NotReady(_problem(meeting, "the launcher was told to stop"))
+    if side.failure:
+        raise NotReady(_problem(meeting, side.failure))
     if time.monotonic() >= deadline:
-        raise NotReady(say_problem(meeting, f"{why} within {meeting.timeout_s:g} s"))
+        raise NotReady(_problem(meeting, f"{side.explain()} within {meeting.timeout_s:g} s"))
+
+
+class Guest:
+    """A launcher that has come to the first one."""
+
+    def __init__(self, said: Here, address: str, connection: Connection) -> None:
+        self.said, self.address, self.connection = said, address, connection
+
+
+class First:
+    """The first launcher: waits for all others, and tells all.
+
+    Attributes:
+        hosts: The addresses of all nodes, once all have come.
+        failure: Why the nodes cannot come together, once that is known.
+        is_done: All have been told.
+        due: When to look at the time again.
+    """
+
+    def __init__(self, meeting: Meeting, key: bytes, loop: Loop) -> None:
+        """Begin to listen.
+
+        Raises:
+            NotReady: The port is taken, or this node has no address at which others find it.
+        """
+        self.hosts: tuple[str, ...] = ()
+        self.failure = ""
+        self.due: float | None = time.monotonic() + TICK_S
+        self._meeting = meeting
+        self._came: dict[int, Guest] = {}
+        self._told_at = 0.0
+        raise_limit(PENDING_MAX + meeting.member_count)
+        address = find_address(meeting.address, (), Host())
+        try:
+            listener, _ = listen(address, (meeting.port,))
+        except OSError as error:
+            raise NotReady(_problem(meeting, f"cannot listen at {address} ({error.strerror})")) from error
+        self._acceptor = Acceptor(listener, key, loop, _say, self._admit)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all have come, and have taken what they were told."""
+        return bool(self.hosts) and not any(one.connection.has_unsent for one in self._came.values())
+
+    def explain(self) -> str:
+        """Return what is missing."""
+        if self.hosts:
+            return "not all launchers have taken the addresses"
+        missing = [str(one) for one in range(1, self._meeting.member_count) if one not in self._came]
+        others = self._acceptor.strangers.describe()
+        away = f"; turned away: {others};" if others else ""
+        return f"launchers {', '.join(missing[:NAMED_MAX])} did not come{away}"
+
+    def _admit(self, connection: Connection, address: str, packed: dict[str, object]) -> None:
+        """Take a launcher with the key for what it says that it is, or refuse it.
+
+        Raises:
+            Garbled: It says something else.
+        """
+        said = unpack(packed, (Here,))
+        assert isinstance(said, Here)  # noqa: S101 - there is no other kind
+        why = self._find_misfit(said)
+        if why:
+            connection.send(pack(Rejected(why)))
+            connection.close()
+            self._acceptor.strangers.note(address, why)
+            return
+        self._part(said.member)
+        guest = self._came[said.member] = Guest(said, address, connection)
+        connection.redirect(self._on_message, lambda _: self._on_closed(guest))
+        if len(self._came) == self._meeting.member_count - 1:
+            self._tell_all()
+
+    def _find_misfit(self, said: Here) -> str:
+        """Return why a launcher is none of this job's; empty if it is one."""
+        ours = self._meeting
+        if (said.node_count, said.member_count) != (ours.node_count, ours.member_count):
+            return (
+                f"it is one of {said.member_count} launchers on {said.node_count} nodes, "
+                f"and this job has {ours.member_count} on {ours.node_count}"
+            )
+        if not 0 < said.member < ours.member_count or not said.node < ours.node_count:
+            return f"it calls itself launcher {said.member} on node {said.node}, and there is no such one"
+        known = self._came.get(said.member)
+        if known is not None and known.said.session != said.session:
+            return f"launcher {said.member} has come from {known.address} already"
+        return ""
+
+    def _on_message(self, packed: dict[str, object]) -> None:
+        raise Garbled("a message after the first")
+
+    def _on_closed(self, guest: Guest) -> None:
+        """A launcher that has gone before all were told is missing."""
+        if not self.hosts and self._came.get(guest.said.member) is guest:
+            del self._came[guest.said.member]
+
+    def _part(self, member: int) -> None:
+        known = self._came.pop(member, None)
+        if known is not None:
+            known.connection.close()
+
+    def _tell_all(self) -> None:
+        found = {self._meeting.node: self._meeting.address}
+        for _, guest in sorted(self._came.items()):
+            found.setdefault(guest.said.node, guest.address)
+        if sorted(found) != list(range(self._meeting.node_count)):
+            self.failure = f"of {self._meeting.node_count} nodes only {sorted(found)} came"
+            return
+        hosts = tuple(found[node] for node in range(self._meeting.node_count))
+        if len(set(hosts)) < len(hosts):
+            self.failure = f"several nodes come from one address ({', '.join(hosts[:NAMED_MAX])})"
+            return
+        self.hosts, self._told_at = hosts, time.monotonic()
+        for guest in self._came.values():
+            for start in range(0, len(hosts), HOSTS_AT_ONCE):
+                guest.connection.send(pack(Addresses(hosts[start : start + HOSTS_AT_ONCE])))
+
+    def fire(self, now: float) -> None:
+        """Look at the time."""
+        self._acceptor.look(now)
+        if self.hosts and now > self._told_at + TAKE_S:
+            self.failure = "a launcher came, and does not take the addresses"
+        self.due = min(now + TICK_S, self._acceptor.due or now + TICK_S)
+
+    def close(self) -> None:
+        """Hang up; all that was sent is on its way."""
+        self._acceptor.close()
+        for member in list(self._came):
+            self._part(member)
+
+
+class Other:
+    """Any other launcher: says who it is until the first one answers.
+
+    Attributes:
+        hosts: The addresses of all nodes, as far as they have come.
+        failure: Why the nodes cannot come together; only the first one knows that.
+        due: When to look at the time again.
+    """
+
+    def __init__(self, meeting: Meeting, key: bytes, loop: Loop) -> None:
+        self.hosts: tuple[str, ...] = ()
+        self.failure = ""
+        self.due: float | None = time.monotonic()
+        self._meeting, self._key, self._loop = meeting, key, loop
+        self._here = Here(
+            os.urandom(8).hex(), meeting.member, meeting.member_count, meeting.node, meeting.node_count
+        )
+        self._why = "no answer yet"
+        self._calls = 0
+        self._retry_at: float | None = self.due
+        self._attempt: Attempt | None = None
+        self._connection: Connection | None = None
+        self._outcome = Outcome(self._open, self._on_refused, lambda why, _: self._fail(why))
+
+    @property
+    def is_done(self) -> bool:
+        """Whether we know all addresses."""
+        return len(self.hosts) == self._meeting.node_count
+
+    def explain(self) -> str:
+        """Return what we wait for."""
+        return "not all launchers have come there" if self._connection else f"it was not reached: {self._why}"
+
+    def fire(self, now: float) -> None:
+        """Call again, or give a call up."""
+        if self._attempt is not None and now >= self._attempt.until:
+            self._attempt.give_up()
+        elif self._retry_at is not None and now >= self._retry_at:
+            self._retry_at = None
+            self._call()
+        self.due = now + TICK_S
+
+    def _call(self) -> None:
+        try:
+            places = self._find_places()
+        except NotReady as error:
+            self._fail(error.problems[0].what)
+            return
+        if not places:
+            self._fail(f"{self._meeting.address} cannot be resolved")
+            return
+        within_s = answer_s(self._meeting.member_count)
+        self._attempt = Attempt(self._key, within_s, self._loop, self._outcome)
+        self._calls += 1
+        self._attempt.begin(places[self._calls % len(places)], self._meeting.port)
+
+    def _find_places(self) -> tuple[str, ...]:
+        """Return where the first launcher may listen."""
+        if self._meeting.node == 0:  # it is on our node: the master's name may mean the loopback here
+            return (find_address(self._meeting.address, (), Host()),)
+        return resolve(self._meeting.address)
+
+    def _open(self, connected: socket.socket, calling: Calling) -> None:
+        """The first launcher has proved itself, and so have we."""
+        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        self._attempt = None
+        self._connection = Connection.of_socket(
+            connected, calling.sealed, self._loop, self._on_message, self._fail
+        )
+        self._connection.send(pack(self._here))
+        if self._connection is not None:
+            self._connection.take(calling.rest)
+
+    def _on_refused(self, error: int) -> None:
+        self._fail(NOT_YET if error == ECONNREFUSED else strerror(error))
+
+    def _fail(self, why: str) -> None:
+        """There is no connection: try again."""
+        self._attempt = self._connection = None
+        self.hosts, self._why = (), why
+        self._retry_at = time.monotonic() + TICK_S * random.uniform(0.75, 1.5)  # noqa: S311 - not all at once
+
+    def _on_message(self, packed: dict[str, object]) -> None:
+        """Take what the first launcher says.
+
+        Raises:
+            Garbled: It is no message of its.
+        """
+        match said := unpack(packed, (Rejected, Addresses)):
+            case Rejected():
+                self.close()
+                self._fail(said.why)
+            case Addresses():
+                try:
+                    self.hosts += parse_hosts(",".join(said.hosts))
+                except Malformed as error:
+                    raise Garbled(f"no addresses: {error}") from error
+                if len(self.hosts) > self._meeting.node_count:
+                    raise Garbled("more addresses than nodes")
+
+    def close(self) -> None:
+        """Hang up."""
+        for one in (self._attempt, self._connection):
+            if one is not None:
+                one.close()
+
+
+def _say(what: str) -> None:
+    sys.stderr.write(f"launcher: address exchange: {what}\n")
+
+
+def _problem(meeting: Meeting, what: str) -> Problem:
+    """Return why the nodes do not come together, as one of the launchers sees it."""
+    return Problem(
+        "peers-missing",
+        f"the nodes tell each other their addresses at {meeting.address}, port {meeting.port}: {what}",
+        f"launcher {meeting.member} of {meeting.member_count}, node {meeting.node}",
+        "see whether all were started, with the same token or none; a longer --roll-call-timeout; "
+        "or --hosts HOST,... with all nodes",
+    )

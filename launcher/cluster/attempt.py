@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 CONNECT_S = 3.0
+ANSWER_S = 5.0
+NODES_PER_S = 500
+"""So many of those that call at once node 0 lets in within a second, on a busy CPU; others wait for it."""
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
 SILENT = "no answer"
 """To the call itself: not even a refusal has come."""
@@ -28,6 +31,11 @@ MUTE = "it takes the call and says nothing: it is stopped or very busy, or anoth
 LISTENS, REFUSES = "listens", "refuses"
 """What a host may say at a port."""
 WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher that knows no roll call"
+
+
+def answer_s(node_count: int) -> float:
+    """Return how long node 0 may take to answer: what gives up in its queue stands at the end of it again."""
+    return ANSWER_S + node_count / NODES_PER_S
 
 
 class Outcome:

@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.attempt import NOT_YET, Attempt, Obstacle, Outcome
+from launcher.cluster.attempt import NOT_YET, Attempt, Obstacle, Outcome, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Beat,
@@ -20,12 +20,11 @@ from launcher.cluster.messages import (
     Told,
     Waiting,
     Welcome,
-    pack,
-    unpack,
 )
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
+from launcher.core.messages import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +36,6 @@ if TYPE_CHECKING:
 
 Message = dict[str, object]
 
-ANSWER_S = 5.0
-NODES_PER_S = 500
-"""So many of those that call at once node 0 lets in within a second, on a busy CPU; others wait for it."""
 RETRY_S = 0.5
 RETRY_LATE_S = 2.0
 """Between two attempts, once the first ten have failed."""
@@ -162,7 +158,7 @@ class CoordinatorClient:
         """The hub has proved itself, and so have we."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
-        self._connection = connection = Connection(
+        self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
@@ -340,8 +336,3 @@ class CoordinatorClient:
         self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
-
-
-def answer_s(node_count: int) -> float:
-    """Return how long node 0 may take to answer: who gives up in its queue stands at the end of it again."""
-    return ANSWER_S + node_count / NODES_PER_S

@@ -23,12 +23,11 @@ from launcher.cluster.messages import (
     Note,
     Told,
     Welcome,
-    pack,
-    unpack,
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import COORDINATOR_BEAT_S, Shape
+from launcher.core.messages import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,7 +85,9 @@ class Coordinator:
         """
         now = time.monotonic()
         self.subscribers: dict[str, Callable[[int, object], None]] = {}
-        self.doors = doors = Acceptor(listener, key, loop, say, self._admit)
+        self.doors = doors = Acceptor(
+            listener, key, loop, lambda what: say(f"control channel: {what}"), self._admit
+        )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         self._texts: dict[str, str] = {}
         own = {**read_hello({**hello, "is": "hello"}, self._texts), "clock_ahead_s": 0.0}
@@ -279,9 +280,9 @@ class Coordinator:
     @property
     def due(self) -> float | None:
         """When `fire` has something to do."""
-        if self._tick_at is None or self.ending.due is None:
-            return self._tick_at
-        return min(self._tick_at, self.ending.due)
+        if self._tick_at is None:
+            return None
+        return min(due for due in (self._tick_at, self.ending.due, self.doors.due) if due is not None)
 
     def fire(self, now: float) -> None:
         """Look after the time: who is late, who is silent, who wants to hear from us."""

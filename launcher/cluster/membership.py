@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.channel.frames import number
-from launcher.cluster.messages import pack
+from launcher.core.messages import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

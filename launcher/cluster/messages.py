@@ -6,7 +6,7 @@ of the fields (`launcher.core.messages`): a message that is none ends its connec
 
 from __future__ import annotations
 
-from launcher.core.messages import Garbled, message, parse, render
+from launcher.core.messages import message
 from launcher.failure.arbiter import Event
 from launcher.failure.model import Verdict
 
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.core.messages import Line, Signal, Status
-
-    Packed = dict[str, object]
 
 
 # --- from a node to the coordinator
@@ -209,43 +207,5 @@ class Over:
     also: tuple[Line, ...] = ()
 
 
-FROM_NODE: Mapping[str, type] = {
-    "failed": Failed,
-    "told": Told,
-    "ended": Ended,
-    "looked": Looked,
-    "bye": Bye,
-    "beat": Beat,
-    "note": Note,
-}
-FROM_COORDINATOR: Mapping[str, type] = {
-    "welcome": Welcome,
-    "busy": Busy,
-    "waiting": Waiting,
-    "start": Start,
-    "refuse": Refuse,
-    "look": Look,
-    "stop": Stop,
-    "news": News,
-    "over": Over,
-    "beat": Beat,
-    "note": Note,
-}
-_NAMES = {kind: name for name, kind in {**FROM_NODE, **FROM_COORDINATOR}.items()}
-
-
-def pack(value: object) -> Packed:
-    """Return a message as what goes into a frame."""
-    return {"is": _NAMES[type(value)], **render(value)}
-
-
-def unpack(packed: Mapping[str, object], kinds: Mapping[str, type]) -> object:
-    """Return what has arrived as a message of one of these kinds.
-
-    Raises:
-        Garbled: It is none.
-    """
-    kind = kinds.get(str(packed.get("is")))
-    if kind is None:
-        raise Garbled("a message of an unknown kind")
-    return parse(kind, packed)
+FROM_NODE = (Failed, Told, Ended, Looked, Bye, Beat, Note)
+FROM_COORDINATOR = (Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Beat, Note)

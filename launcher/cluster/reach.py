@@ -1,6 +1,6 @@
-"""What is known of nodes that have not called: does their name resolve, does their host answer?
+"""How nodes are reached: where the others find this one, and what is known of those that have not called.
 
-All that asks a name server or waits for a host is for a helper, see `launcher.process.helper`.
+Once the job runs, a helper asks name servers and waits for hosts (`launcher.process.helper`).
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ import time
 from errno import ECONNREFUSED, EINPROGRESS
 from os import strerror
 
-from launcher.core.environ import is_loopback
+from launcher.core.environ import REHEARSED, is_loopback
+from launcher.core.errors import NotReady, Problem
+from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from launcher.machine.host import Host
+
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
+HOSTS_ASKED = 3
+"""Nodes that are tried for the way that leads to them; names of more would cost time."""
 WAIT_S = 0.5
 RESOLVE_S = 1.0
 """After so long no more names are asked for: a resolver that is down takes its time with each."""
@@ -30,6 +36,46 @@ ANSWERS = (
 SILENT = (
     "its name resolves, its host does not answer: it may still be starting, or a firewall drops what is sent"
 )
+
+
+def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
+    """Return the address of ours at which the other nodes find us; never that of all interfaces.
+
+    It is our loopback only where that is what the job's name for this node means here, and there is no
+    other address: launchers on this machine find us there.
+
+    Args:
+        master: What the job calls this node: a name or an address.
+        hosts: The nodes by rank, if they are listed.
+        host: This node.
+
+    Raises:
+        NotReady: This node has no address at which another one could find it.
+    """
+    if master.startswith(REHEARSED):
+        return master  # nodes that are addresses of one machine, which no interface lists
+    own = host.own_addresses() - {host.hostname()}
+    address = host.address_of(master)
+    if address in own and not is_loopback(address):
+        return address
+    # A name that stands for 127.0.1.1 here (Debian), or for a service in front of us (Kubernetes)
+    for other in (*[name for name in hosts[1:] if name][:HOSTS_ASKED], *ANYWHERE):
+        towards = host.address_towards(other)  # None for a name that does not resolve yet
+        if towards in own and is_reachable(towards):
+            return towards
+    outside = sorted(filter(is_reachable, own), key=lambda item: (":" in item, item))
+    if outside:
+        return outside[0]
+    if address in own:
+        return address
+    raise NotReady(
+        Problem(
+            "no-control-address",
+            f"this node has no address at which the other nodes could find it: {', '.join(sorted(own))}",
+            f"control channel of node 0, which the job calls {printable(master)}",
+            "a network interface with an address that the other nodes reach; --master-addr with that address",
+        )
+    )
 
 
 def find_reasons(hosts: Mapping[int, str], port: int) -> Iterator[str]:

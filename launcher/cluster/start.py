@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 
 from launcher.agent.agent import Agent, Place, widen_cpus
-from launcher.channel.acceptor import PENDING_MAX, listen
+from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.keys import make_key, name_job, read_token
+from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.node import ClusterNode
-from launcher.cluster.reach import ANYWHERE, find_reasons, is_reachable, read_reasons
+from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
-from launcher.core.environ import REHEARSED, is_loopback
+from launcher.core.environ import is_loopback
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
 from launcher.machine.host import Host
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int], Plan]
 
-HOSTS_ASKED = 3
-"""Nodes that are tried for the way that leads to them; names of more would cost time."""
 PORTS_AHEAD = 200
 """Ports above the master's that are tried when that one is taken."""
 
@@ -109,7 +108,7 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
     words = plan.agent.argv if plan.agent is not None else ()
     rendezvous = next((word.partition("=")[2] for word in words if word.startswith("--rdzv_id=")), "")
     token = read_token(peers.token_file, environ)
-    return make_key(token, name_job(environ, plan.allocation, rendezvous)), token is not None
+    return make_key(token, name_job(environ, plan.allocation.master_port, rendezvous)), token is not None
 
 
 def make_hello(
@@ -234,46 +233,6 @@ def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
                 "--control-port N with a port that is free, the same on all nodes (or --no-peers)",
             )
         ) from error
-
-
-def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
-    """Return the address of ours at which the other nodes find us; never that of all interfaces.
-
-    It is our loopback only where that is what the job's name for this node means here, and there is no
-    other address: launchers on this machine find us there.
-
-    Args:
-        master: What the job calls this node: a name or an address.
-        hosts: The nodes by rank, if they are listed.
-        host: This node.
-
-    Raises:
-        NotReady: This node has no address at which another one could find it.
-    """
-    if master.startswith(REHEARSED):
-        return master  # nodes that are addresses of one machine, which no interface lists
-    own = host.own_addresses() - {host.hostname()}
-    address = host.address_of(master)
-    if address in own and not is_loopback(address):
-        return address
-    # A name that stands for 127.0.1.1 here (Debian), or for a service in front of us (Kubernetes)
-    for other in (*[name for name in hosts[1:] if name][:HOSTS_ASKED], *ANYWHERE):
-        towards = host.address_towards(other)  # None for a name that does not resolve yet
-        if towards in own and is_reachable(towards):
-            return towards
-    outside = sorted(filter(is_reachable, own), key=lambda item: (":" in item, item))
-    if outside:
-        return outside[0]
-    if address in own:
-        return address
-    raise NotReady(
-        Problem(
-            "no-control-address",
-            f"this node has no address at which the other nodes could find it: {', '.join(sorted(own))}",
-            f"control channel of node 0, which the job calls {printable(master)}",
-            "a network interface with an address that the other nodes reach; --master-addr with that address",
-        )
-    )
 
 
 def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:

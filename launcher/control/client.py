@@ -13,7 +13,8 @@ import re
 import socket
 import time
 
-from launcher.channel.lines import Garbled, Lines, pack, read_peer
+from launcher.channel.lines import Garbled, Lines, pack
+from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.redact import printable

@@ -7,23 +7,25 @@ to be quick, small or well-formed: all have a time, a size and a number.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
 
-from launcher.channel.lines import pack, read_peer
+from launcher.channel import lines
+from launcher.channel.connection import Connection
+from launcher.channel.listener import Listener, read_peer
 from launcher.control.node import identify, list_running, read_node
 from launcher.control.stacks import pack_stacks
+from launcher.core.messages import Garbled, message, parse
 from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import _socket
     from collections.abc import Callable, Mapping
     from typing import Protocol
 
     from launcher.agent.agent import Agent
+    from launcher.core.messages import Line
 
     Message = dict[str, object]
     Take = Callable[[Message], None]
@@ -60,16 +62,57 @@ STEP_S = 0.02
 WAITING_MAX = 16
 
 
-class Client:
-    """Somebody who asks."""
+@message
+class Question:
+    """What is asked; ``threads``: whether stacks are to be of all threads."""
 
-    def __init__(self, connected: socket.socket, uid: int) -> None:
-        self.socket, self.uid = connected, uid
-        self.asked = b""
-        self.unsent = b""
-        self.until: float = time.monotonic() + ASK_S
+    ask: Line
+    threads: bool = False
+
+
+class Asking:
+    """Lines, of which one that is no JSON object is a question of no kind: it is answered like any other."""
+
+    def __init__(self) -> None:
+        self._lines = lines.Lines(QUESTION_LIMIT_BYTES)
+
+    def pack(self, packed: Mapping[str, object]) -> bytes:
+        """Return one line."""
+        return lines.pack(packed)
+
+    def feed(self, data: bytes) -> list[Message]:
+        """Return the questions that are complete now."""
+        return [self._parse(line) for line in self._lines.cut(data)]
+
+    def _parse(self, line: bytes) -> Message:
+        try:
+            return lines.parse(line)
+        except Garbled:
+            return {}
+
+
+class Client:
+    """One that asks.
+
+    Attributes:
+        until: When its question must be there.
+        question: The number of what was asked of all nodes for it.
+        has_asked: Its question is there.
+        is_answered: It was told all.
+    """
+
+    def __init__(self) -> None:
+        self.until = time.monotonic() + ASK_S
         self.question: int | None = None
-        self.is_answered = self.wants = self.has_asked = False
+        self.is_answered = self.has_asked = False
+        self.connection: Connection
+
+    @property
+    def gives_up_at(self) -> float | None:
+        """When it has had its time; one that waits for an answer has all the time."""
+        if not self.has_asked:
+            return self.until
+        return self.connection.took_at + TAKE_S if self.connection.has_unsent else None
 
 
 class Responder:
@@ -81,65 +124,49 @@ class Responder:
 
     def __init__(self, agent: Agent) -> None:
         self._agent, self._channel = agent, agent.coordination.questions
-        self._clients: dict[int, Client] = {}
+        self._clients: list[Client] = []
+        self._listener: Listener | None = None
         self._inquiry: Inquiry | None = None
         self._wants_threads = False
         self._waiting: list[Take] = []
         self._facts: tuple[float, Message] | None = None
         self._next_step = 0.0
 
-    # --- who comes
+    # --- what comes
 
-    def welcome(self, listener: _socket.socket) -> bool:
-        """Somebody has connected; False if we have no descriptor left for him."""
-        try:
-            fd, _ = listener._accept()  # type: ignore[attr-defined]
-        except (BlockingIOError, InterruptedError):  # he has gone again
-            return True
-        except OSError:
-            return False
-        connected = socket.socket(fileno=fd)
-        connected.setblocking(False)
-        _, uid = read_peer(connected)
+    def listen(self, number: int) -> None:
+        """Take over the listening socket."""
+        self._listener = Listener(socket.socket(fileno=number), self._agent.loop, self._take)
+
+    def _take(self, connected: socket.socket, _: str) -> None:
+        uid = read_peer(connected)[1]
         if uid not in (0, os.geteuid()) or len(self._clients) >= CLIENTS_MAX:
             connected.close()
-            return True
-        self._clients[fd] = client = Client(connected, uid)
-        self._agent.loop.add(fd, lambda: self._on_ready(client))
-        return True
-
-    def _on_ready(self, client: Client) -> None:
-        if client.unsent:
-            self._flush(client)
-        if client.socket.fileno() < 0:
             return
-        try:
-            data = client.socket.recv(QUESTION_LIMIT_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""
-        client.asked = (client.asked + data)[: QUESTION_LIMIT_BYTES + 1]
-        is_whole = b"\n" in client.asked
-        if not data or (len(client.asked) > QUESTION_LIMIT_BYTES and not is_whole):
-            self._end(client)
-        elif client.has_asked:
-            client.asked = b""  # nothing is to be said after the question
-        elif is_whole:
-            client.has_asked = True
-            self._hear(client, client.asked.partition(b"\n")[0])
+        client = Client()
+        client.connection = Connection.of_socket(
+            connected,
+            Asking(),
+            self._agent.loop,
+            lambda packed: self._hear(client, packed),
+            lambda why: self._drop(client),
+            UNSENT_LIMIT_BYTES,
+        )
+        self._clients.append(client)
 
-    def _hear(self, client: Client, line: bytes) -> None:
+    def _hear(self, client: Client, packed: Message) -> None:
+        if client.has_asked:
+            return  # nothing is to be said after the question
+        client.has_asked = True
         try:
-            question = json.loads(line)
-        except (ValueError, RecursionError):
-            question = None
-        what = question.get("ask") if isinstance(question, dict) else None
-        if what not in QUESTIONS:
+            question = parse(Question, packed)
+        except Garbled:
+            question = Question("")
+        if question.ask in QUESTIONS:
+            self.ask(question.ask, {"threads": question.threads}, client)
+        else:
             self._give(client, {"error": f"expected one of {', '.join(QUESTIONS)}"})
             self._give(client, {"over": True})
-            return
-        self.ask(what, {"threads": question.get("threads") is True}, client)
 
     def ask(self, what: str, more: Mapping[str, object], client: Client) -> None:
         """Answer a question, by what the nodes of the job say."""
@@ -155,7 +182,7 @@ class Responder:
 
             self.answer("status" if what == "node" else what, more, take)
         else:
-            client.question = self._channel.ask(what, more, lambda message: self._give(client, message))
+            client.question = self._channel.ask(what, more, lambda said: self._give(client, said))
 
     # --- what this node says
 
@@ -192,73 +219,52 @@ class Responder:
 
     # --- what goes out
 
-    def _give(self, client: Client, message: Message) -> None:
-        if client.socket.fileno() < 0 or client.is_answered:
+    def _give(self, client: Client, said: Message) -> None:
+        if client.is_answered:
             return
-        if not client.unsent:
-            client.until = time.monotonic() + TAKE_S
-        client.unsent += pack(message)
-        client.is_answered = "over" in message
-        if len(client.unsent) > UNSENT_LIMIT_BYTES:
-            self._end(client)
-        else:
-            self._flush(client)
+        client.is_answered = "over" in said
+        client.connection.send(said)
+        if client.is_answered:
+            client.connection.finish()
 
-    def _flush(self, client: Client) -> None:
-        try:
-            sent = client.socket.send(client.unsent)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self._end(client)
-            return
-        if sent:
-            client.unsent = client.unsent[sent:]
-            client.until = time.monotonic() + TAKE_S
-        if not client.unsent and client.is_answered:
-            self._end(client)
-        elif bool(client.unsent) != client.wants:
-            client.wants = bool(client.unsent)
-            self._agent.loop.want_writable(client.socket.fileno(), wanted=client.wants)
-
-    def _end(self, client: Client) -> None:
-        fd = client.socket.fileno()
-        if fd < 0:
-            return
+    def _drop(self, client: Client) -> None:
+        """It has gone, or was told all."""
+        self._clients.remove(client)
+        client.is_answered = True
         if client.question is not None and self._channel is not None:
             self._channel.drop(client.question)
-        del self._clients[fd]
-        self._agent.loop.remove(fd)
-        client.socket.close()
 
     # --- time
 
     @property
     def due(self) -> float | None:
-        """When somebody has had his time, or an answer may have come."""
-        times = [client.until for client in self._clients.values() if _has_a_time(client)]
-        if self._inquiry is not None:
-            times.append(self._next_step)
-        return min(times, default=None)
+        """When one has had its time, or an answer may have come."""
+        times = [client.gives_up_at for client in self._clients]
+        times.append(None if self._inquiry is None else self._next_step)
+        times.append(None if self._listener is None else self._listener.due)
+        return min((due for due in times if due is not None), default=None)
 
     def fire(self, now: float) -> None:
-        """Go on with what was asked, and hang up on who is too slow."""
+        """Go on with what was asked, and hang up on what is too slow."""
+        if self._listener is not None:
+            self._listener.fire(now)
         if now >= self._next_step:
             self._next_step = now + STEP_S
             self._go_on(now)
-        for client in list(self._clients.values()):
-            if _has_a_time(client) and now >= client.until:
+        for client in list(self._clients):
+            if client.gives_up_at is not None and now >= client.gives_up_at:
                 self._end(client)
+
+    def _end(self, client: Client) -> None:
+        client.connection.close()
+        self._drop(client)
 
     def close(self) -> None:
         """Answer no more."""
+        if self._listener is not None:
+            self._listener.close()
         if self._inquiry is not None:
             self._inquiry.close()
             self._inquiry = None
-        for client in list(self._clients.values()):
+        for client in list(self._clients):
             self._end(client)
-
-
-def _has_a_time(client: Client) -> bool:
-    """Whether it is up to somebody to do something; who waits for an answer has all the time."""
-    return not client.has_asked or bool(client.unsent)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import _socket
 import os
-import time
 
 from launcher.control import NAME
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
 
     Message = dict[str, object]
 
-CLOSED_S = 1.0
-"""How long nobody is let in once we have no descriptor left."""
 WAITING_MAX = 128
 """Who has connected and was not yet looked at: the kernel keeps more waiting."""
 
@@ -40,7 +37,6 @@ class StatusServer:
         self._agent = agent
         self._listener: _socket.socket | None = None
         self._responder: Responder | None = None
-        self._closed_until: float | None = None
 
     def open(self) -> None:
         """Listen, where only our user and root can connect; a job runs without, too."""
@@ -70,10 +66,11 @@ class StatusServer:
         start_exporter(self._agent, self.path)
 
     def _on_call(self) -> None:
-        if self._listener is not None and not self.responder().welcome(self._listener):
-            # He stays in the queue, and the loop would not rest
+        """The first question: what answers listens from now on."""
+        if self._listener is not None:
             self._agent.loop.remove(self._listener.fileno())
-            self._closed_until = time.monotonic() + CLOSED_S
+            self.responder().listen(self._listener.detach())
+            self._listener = None
 
     def responder(self) -> Responder:
         """Return what answers, made when it is first needed."""
@@ -93,7 +90,7 @@ class StatusServer:
         questions = (
             None if self._agent.coordination.questions is None else self._agent.coordination.questions.due
         )
-        times = (questions, None if self._responder is None else self._responder.due, self._closed_until)
+        times = (questions, None if self._responder is None else self._responder.due)
         return min((one for one in times if one is not None), default=None)
 
     def fire(self, now: float) -> None:
@@ -102,9 +99,6 @@ class StatusServer:
             self._responder.fire(now)
         if self._agent.coordination.questions is not None:
             self._agent.coordination.questions.fire(now)
-        if self._closed_until is not None and now >= self._closed_until and self._listener is not None:
-            self._closed_until = None
-            self._agent.loop.add(self._listener.fileno(), self._on_call)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of children of ours that help here: they are none of the job."""
@@ -114,10 +108,11 @@ class StatusServer:
         """Answer no more."""
         if self._responder is not None:
             self._responder.close()
-        if self._listener is not None and self.path is not None:
+        if self._listener is not None:
             self._agent.loop.remove(self._listener.fileno())
             self._listener.close()
             self._listener = None
+        if self.path is not None:
             try:  # noqa: SIM105 - contextlib would be one more module
                 os.unlink(self.path)
             except OSError:

@@ -10,6 +10,8 @@ for, or raises `Garbled`: each field is there, of its kind, in its range, and ev
 
     parse(Ended, {"status": 256})   # Garbled: status: expected 0 to 255
 
+Between two programs a message has the name of its type under ``"is"``: `pack` and `unpack`.
+
 An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a type that is a message, one of
 these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None``.
 """
@@ -21,7 +23,7 @@ from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import TypeVar
 
     from typing_extensions import dataclass_transform
@@ -32,8 +34,18 @@ if TYPE_CHECKING:
     """An exit status, 0 to 255."""
     Signal = int
     """The number of a signal."""
+    ExitCode = int
+    """The same as `os.waitstatus_to_exitcode` has it: -n by signal n."""
     NodeRank = int
     """Rank of a node."""
+    Rank = int
+    """Rank of a process; -1 where it is not known."""
+    Seconds = float
+    """A length of time."""
+    Raw = str
+    """A text as it is: nothing that is shown."""
+    Variables = Mapping[str, str | None]
+    """Variables of an environment as they are."""
     Line = str
     """A text of at most `LINE_LENGTH` characters; what is longer is cut, and that first: the look for secrets
     takes its time with each character."""
@@ -41,6 +53,8 @@ if TYPE_CHECKING:
 NUMBER_BITS = 63
 """Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
 NODES_MAX = 1 << 20
+RANKS_MAX = 1 << 24
+SECONDS_MAX = 1e9
 ITEMS_MAX = 1 << 16
 LINE_LENGTH = 800
 
@@ -91,6 +105,29 @@ def render(value: object) -> dict[str, object]:
     return {name: _render(item) for name, item in vars(value).items()}
 
 
+def pack(value: object) -> dict[str, object]:
+    """Return a message as what is sent."""
+    return {"is": name_of(type(value)), **render(value)}
+
+
+def unpack(packed: Mapping[str, object], kinds: Sequence[type]) -> object:
+    """Return what has arrived as a message of one of these kinds.
+
+    Raises:
+        Garbled: It is none.
+    """
+    name = packed.get("is")
+    for kind in kinds:
+        if name_of(kind) == name:
+            return parse(kind, packed)
+    raise Garbled("a message of an unknown kind")
+
+
+def name_of(kind: type) -> str:
+    """Return what a type of messages is called where it is sent."""
+    return kind.__name__.lower()
+
+
 def _render(value: object) -> object:
     if type(value).__name__ in _TYPES:
         return render(value)
@@ -137,15 +174,37 @@ def truth(value: object) -> bool:
     return value
 
 
+def seconds(value: object) -> float:
+    """Return a length of time."""
+    if type(value) not in (int, float):
+        raise Garbled(f"expected a number, not {type(value).__name__}")
+    if not 0 <= value <= SECONDS_MAX:  # type: ignore[operator]
+        raise Garbled(f"expected 0 to {SECONDS_MAX:g}")
+    return float(value)  # type: ignore[arg-type]
+
+
+def variables(value: object) -> Mapping[str, str | None]:
+    """Return variables as they are; None for one that is not to be there."""
+    for text in _object(value).values():  # whose names are texts, as JSON has no others
+        if text is not None:
+            _text(text)
+    return value  # type: ignore[return-value]
+
+
 RULES: dict[str, Rule] = {
     "int": whole(-(1 << NUMBER_BITS), 1 << NUMBER_BITS),
     "bool": truth,
     "str": safe_text,
     "Line": short_text,
     "object": lambda value: value,
+    "Raw": lambda value: _text(value),
+    "Variables": variables,
+    "Seconds": seconds,
     "Status": whole(0, 255),
+    "ExitCode": whole(-64, 255),
     "Signal": whole(1, 64),
     "NodeRank": whole(0, NODES_MAX),
+    "Rank": whole(-1, RANKS_MAX),
 }
 _TYPES: dict[str, type] = {}
 _rules: dict[type, dict[str, Rule]] = {}

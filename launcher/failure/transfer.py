@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.messages import Garbled
-from launcher.core.messages import parse as parse_message
+from launcher.core.messages import parse
 from launcher.core.messages import render as render_message
 from launcher.failure.model import Verdict
 
@@ -21,7 +20,7 @@ LISTS_OF_TEXT = ("traceback", "stderr", "leftovers")
 
 def fit(verdict: Verdict) -> Verdict:
     """Return a verdict that fits into a frame."""
-    return parse_message(Verdict, render(verdict))
+    return parse(Verdict, render(verdict))
 
 
 def render(verdict: Verdict) -> dict[str, object]:
@@ -32,14 +31,6 @@ def render(verdict: Verdict) -> dict[str, object]:
         if len(json.dumps(record)) <= ROOM_BYTES:
             break
     return record
-
-
-def parse(record: object) -> Verdict | None:
-    """Return the verdict that `render` has rendered; None if it is none."""
-    try:
-        return parse_message(Verdict, record)
-    except Garbled:
-        return None
 
 
 def _shorten(key: str, value: object, items: int, characters: int) -> object:

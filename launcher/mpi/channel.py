@@ -10,14 +10,12 @@ import time
 
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
+from launcher.core.messages import pack, unpack
 from launcher.core.signal import signal
+from launcher.mpi.messages import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.mpi.placeholder import ENDING
 from launcher.mpi.session_folder import find_session
 from launcher.process.kernel import open_signal_file, read_signals
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 ANSWER_TIMEOUT_S = 30.0
 
@@ -55,28 +53,31 @@ class Channel:
         except OSError as error:
             raise NotReady(_no_session(job)) from error
 
-    def greet(self) -> dict[str, object]:
-        """Say hello and return the answer: which node this is, and what the job's variables are.
+    def attach(self) -> Briefing:
+        """Say that we are there, and return the answer: which node this is, and the job's variables.
 
         Raises:
             NotReady: No answer.
             SystemExit: We were told to end.
         """
-        self.say({"is": "hello"})
+        self.say(Attached())
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         try:
             while self._wait(deadline) and (data := self.socket.recv(wire.READ_BYTES)):
-                for message in self._lines.feed(data):
-                    if message.get("do") == "welcome":
+                for message in self._read(data):
+                    if isinstance(message, Briefing):
                         return message
         except (OSError, wire.Garbled):
             pass
         raise NotReady(_no_answer())
 
-    def say(self, message: Mapping[str, object]) -> None:
-        """Tell the session something; without one there is nobody to wait for."""
+    def _read(self, data: bytes) -> list[object]:
+        return [unpack(packed, TO_RANK) for packed in self._lines.feed(data)]
+
+    def say(self, message: object) -> None:
+        """Tell the session something; without one there is nothing to wait for."""
         try:
-            self.socket.sendall(wire.pack(message))
+            self.socket.sendall(wire.pack(pack(message)))
         except OSError:
             self.released = True
 
@@ -99,14 +100,14 @@ class Channel:
         finally:
             os.close(signals)
 
-    def refuse(self, error: LauncherError, facts: Mapping[str, object], wait_s: float) -> None:
+    def refuse(self, error: LauncherError, place: Started, wait_s: float) -> None:
         """Tell that there is no process to start, and wait: the head may know better why.
 
         Raises:
             SystemExit: We were told to end.
         """
         status = error.exit_status
-        self.say({"is": "ended", **facts, "status": status, "code": status, "why": str(error)})
+        self.say(RankEnded(place.rank, place.local_rank, status, status, why=str(error)))
         deadline = time.monotonic() + wait_s
         while not self.released and self._wait(deadline) and self.hear():
             pass
@@ -115,8 +116,8 @@ class Channel:
         """Take in what the session says; False once it is gone."""
         try:
             data = self.socket.recv(wire.READ_BYTES)
-            for message in self._lines.feed(data):
-                self.released = self.released or message.get("do") == "release"
+            for message in self._read(data):
+                self.released = self.released or isinstance(message, Release)
         except (OSError, wire.Garbled):
             data = b""
         return bool(data)

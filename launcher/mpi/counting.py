@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 
-from launcher.channel import lines as wire
 from launcher.failure.model import Cause
 from launcher.mpi.events import Event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from launcher.mpi.head import Head
+    from launcher.mpi.messages import Started
     from launcher.mpi.node import Node
 
 MISCOUNTED = 78
@@ -36,10 +36,10 @@ class Counting:
         self._sizes: set[int] = set()
         self._is_wrong = self._has_said = False
 
-    def note(self, message: Mapping[str, object]) -> None:
+    def note(self, started: Started) -> None:
         """A rank has started."""
         job, nodes = self._head.job, self._head.sessions.nodes
-        self._sizes.add(wire.number(message, "size"))
+        self._sizes.add(started.size)
         count = self._head.ranks_started()
         too_many = any(len(node.started) > job.per_node for node in nodes)
         if (too_many or self._sizes != {job.world_size}) and not self._is_wrong:

@@ -11,6 +11,12 @@ from launcher.machine.process import read_name
 from launcher.process.descendants import find_parent
 from launcher.process.signals import send
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.process.loop import Loop
+
 NAMES = ("orted", "prted", "hydra_pmi_proxy")
 """Comm names (15 bytes)."""
 ABORTED_WITH = ("orted", "orterun", "mpirun")
@@ -20,13 +26,10 @@ ABORTED_WITH = ("orted", "orterun", "mpirun")
 class Daemons:
     """The daemons of one job on this node; usually one."""
 
-    def __init__(self, poll: select.poll) -> None:
+    def __init__(self, loop: Loop, lose: Callable[[int], None]) -> None:
+        """Watch none yet; ``lose`` is called with the pid of one that has ended."""
         self._pids: dict[int, int] = {}
-        self._poll = poll
-
-    def __contains__(self, fd: int) -> bool:
-        """Whether a descriptor that is ready means that one of them has ended."""
-        return fd in self._pids
+        self._loop, self._lose = loop, lose
 
     def watch(self, pid: int | None) -> None:
         """Hear of the end of one, if it is any and not known yet."""
@@ -35,13 +38,12 @@ class Daemons:
         with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
             fd = os.pidfd_open(pid)
             self._pids[fd] = pid
-            self._poll.register(fd, select.POLLIN)
+            self._loop.add(fd, lambda: self._on_end(fd))
 
-    def forget(self, fd: int) -> int:
-        """Return the pid of one that has ended."""
-        self._poll.unregister(fd)
+    def _on_end(self, fd: int) -> None:
+        self._loop.remove(fd)
         os.close(fd)
-        return self._pids.pop(fd)
+        self._lose(self._pids.pop(fd))
 
     def living(self) -> list[int]:
         """Return the descriptors of those that have not ended."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from launcher.core.signal import signal
+from launcher.mpi.messages import PassOn, Release
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class RanksTarget:
     def pass_on(self, number: int, *, whole: bool) -> None:
         """Send a signal to all ranks."""
         if number != signal.SIGTSTP:
-            self._head.sessions.tell({"do": "signal", "number": number})
+            self._head.sessions.tell(PassOn(number))
 
     def note(self, number: int) -> None:
         """Each rank's own launcher remembers it."""
@@ -54,13 +55,13 @@ class RanksTarget:
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s
         self.begun = True
-        self._head.sessions.tell({"do": "signal", "number": number, "ends": True})
+        self._head.sessions.tell(PassOn(number, ends=True))
         self.check()
 
     def kill(self) -> None:
         """SIGKILL to all ranks, now."""
         self.begun = self.killed = True
-        self._head.sessions.tell({"do": "signal", "number": int(signal.SIGKILL), "ends": True})
+        self._head.sessions.tell(PassOn(int(signal.SIGKILL), ends=True))
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
@@ -94,5 +95,5 @@ class RanksTarget:
 
     def _release(self) -> None:
         self.released = True
-        self._head.sessions.tell({"do": "release"})
+        self._head.sessions.tell(Release())
         self.due = time.monotonic() + MPI_END_S

@@ -7,9 +7,10 @@ from launcher.core.signal import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from launcher.failure.model import Cause
+    from launcher.mpi.messages import RankEnded
     from launcher.mpi.node import Node
 
 KILLED = (0, 9, 137, 205, 255)
@@ -25,7 +26,7 @@ class Event:
     Attributes:
         node: Where.
         at_ns: When the head heard of it, nanoseconds since 1970: one clock for all nodes.
-        message: What the rank has reported; None if it is no rank's.
+        end: What is known of the end of a rank; None if it is no rank's.
         cause: Why, if it is no rank's.
         status: What it makes the job's status.
     """
@@ -33,14 +34,15 @@ class Event:
     node: Node | None
     at_ns: int
     status: int
-    message: Mapping[str, object] | None = None
+    end: RankEnded | None = None
     cause: Cause | None = None
 
     @property
     def asked(self) -> bool:
         """Whether the rank has ended by a signal that somebody sent to make it end."""
-        code, asked = (self.message or {}).get("code"), (self.message or {}).get("asked")
-        return asked is not None and (code == 0 or asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL))
+        if self.end is None or self.end.asked is None:
+            return False
+        return self.end.code == 0 or self.end.asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
     @property
     def code(self) -> str:
@@ -55,10 +57,10 @@ class Event:
     @property
     def _is_silent(self) -> bool:
         """Whether a rank was killed together with its launcher, which could not say anything."""
-        message = self.message or {}
-        if self.asked:
+        end = self.end
+        if end is None or self.asked:
             return False
-        return message.get("code") == -signal.SIGKILL and "verdict" not in message and "why" not in message
+        return end.code == -signal.SIGKILL and end.verdict is None and not end.why
 
 
 def find_first(events: Sequence[Event]) -> Event | None:

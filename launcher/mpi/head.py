@@ -11,7 +11,6 @@ import os
 import stat
 import time
 
-from launcher.channel import lines as wire
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
@@ -21,6 +20,7 @@ from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
 from launcher.mpi.events import Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
+from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
 from launcher.mpi.sessions import Sessions
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
@@ -85,25 +85,25 @@ class Head(Lead):
         super().attach(agent)
         self.ending = RanksTarget(self)
         self.sessions = Sessions(
-            self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
+            self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
             self.on_message, self.on_lost,
         )  # fmt: skip
         self.counting = Counting(self)
         return self.ending
 
-    def welcome(self, index: int) -> dict[str, object]:
+    def brief(self, index: int) -> Briefing:
         """Return what a node is told of itself and of the job."""
-        return {
-            "node_rank": index,
-            "node_count": len(self.job.lines),
-            "master_addr": self.job.master_addr,
-            "master_port": self.job.master_port,
-            "grace_s": self.agent.watch.grace_s,
-            "colours": os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
-            "variables": dict(self.job.variables),
-            "cwd": self.job.cwd,
-            "stdin": self.stdin,
-        }
+        return Briefing(
+            node_rank=index,
+            node_count=len(self.job.lines),
+            master_addr=self.job.master_addr,
+            master_port=self.job.master_port,
+            grace_s=self.agent.watch.grace_s,
+            colours=os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
+            variables=dict(self.job.variables),
+            cwd=self.job.cwd,
+            stdin=self.stdin,
+        )
 
     def route(self, child: Child, streams: Streams) -> Streams:
         """What rank 0 reads by itself is not for mpirun."""
@@ -136,53 +136,46 @@ class Head(Lead):
 
     # --- what the nodes say
 
-    def on_message(self, node: Node, message: Mapping[str, object]) -> None:
+    def on_message(self, node: Node, message: object) -> None:
         """A session has something to say about its node."""
-        pid = wire.number(message, "pid") if "pid" in message else 0
-        match message.get("is"):
-            case "started":
-                node.started[pid] = wire.number(message, "rank")
+        match message:
+            case Started():
+                node.started[message.pid] = message.rank
                 self.counting.note(message)
-            case "ended":
-                self.note_end(node, pid, message)
-            case "gone" if pid in node.started and pid not in node.ended:
-                end = self.killed(node, pid)
-                if self.ending.released:  # by mpirun, which ends what is left when one has failed
-                    end["asked"] = signal.SIGKILL
-                self.note_end(node, pid, end)
-            case "abandoned" if pid in node.started and pid not in node.ended:
-                self.on_abandoned(node, pid)
-            case "orphaned":
-                self.on_orphaned(node, wire.number(message, "daemon"))
-            case "told":
-                number = wire.number(message, "number")
-                self.agent.say(
-                    f"node {node.index} ({node.host}) was told {name_signal(number)}: for all ranks"
-                )
-                self.agent.on_signal(number, from_terminal=False)
+            case RankEnded():
+                self.note_end(node, message)
+            case Gone() if node.runs(message.pid):
+                # Once released: by mpirun, which ends what is left when one has failed
+                asked = int(signal.SIGKILL) if self.ending.released else None
+                self.note_end(node, self.killed(node, message.pid, asked))
+            case Abandoned() if node.runs(message.pid):
+                self.on_abandoned(node, message.pid)
+            case Orphaned():
+                self.on_orphaned(node, message.daemon)
+            case NodeTold():
+                name = name_signal(message.number)
+                self.agent.say(f"node {node.index} ({node.host}) was told {name}: for all ranks")
+                self.agent.on_signal(message.number, from_terminal=False)
 
-    def note_end(self, node: Node, pid: int, message: Mapping[str, object]) -> None:
+    def note_end(self, node: Node, end: RankEnded) -> None:
         """A rank has ended."""
-        node.started.setdefault(pid, wire.number(message, "rank"))
-        node.ended.add(pid)
-        status, code = wire.number(message, "status"), wire.number(message, "code")
-        event = Event(node, time.time_ns(), status, {**message, "pid": pid})
-        self.ends[wire.number(message, "rank")] = (event, code)
-        if status:
-            self.begin_end(
-                event,
-                f"rank {message.get('rank')} on {node.host} {describe_end(code, None, None, heard=False)}",
-            )
+        node.started.setdefault(end.pid, end.rank)
+        node.ended.add(end.pid)
+        event = Event(node, time.time_ns(), end.status, end)
+        self.ends[end.rank] = (event, end.code)
+        if end.status:
+            how = describe_end(end.code, None, None, heard=False)
+            self.begin_end(event, f"rank {end.rank} on {node.host} {how}")
         self.ending.check()
 
-    def killed(self, node: Node, pid: int) -> dict[str, object]:
+    def killed(self, node: Node, pid: int, asked: int | None = None) -> RankEnded:
         """Return what is known of a rank that has ended without a word."""
-        return {"rank": node.started[pid], "local_rank": -1, "code": -9, "status": 137}
+        return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
 
     def on_abandoned(self, node: Node, pid: int) -> None:
         """mpirun has ended a rank, as far as it knows; that goes on, and all have their grace."""
         if not self.ending.released:
-            event = Event(node, time.time_ns(), 137, {**self.killed(node, pid), "pid": pid})
+            event = Event(node, time.time_ns(), 137, self.killed(node, pid))
             what = f"rank {node.started[pid]} on {node.host} was ended for mpirun"
             self.begin_end(event, what)
 

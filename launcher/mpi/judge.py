@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 
-from launcher.channel import lines as wire
 from launcher.core.frozen import replace
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
-from launcher.failure.transfer import parse
 from launcher.failure.verdict import describe_end, make_verdict
 
 TYPE_CHECKING = False
@@ -16,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.mpi.events import Event
+    from launcher.mpi.messages import RankEnded
 
 
 def judge(
@@ -46,7 +45,7 @@ def judge(
 
 def read_reported(event: Event) -> Verdict | None:
     """Return the verdict that a rank's own parent has given; None where it has given none."""
-    verdict = parse((event.message or {}).get("verdict"))
+    verdict = None if event.end is None else event.end.verdict
     if event.node is None or verdict is None:
         return None
     return replace(verdict, ended_ns=event.at_ns, node_rank=event.node.index)
@@ -54,14 +53,13 @@ def read_reported(event: Event) -> Verdict | None:
 
 def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
     """Return what the head knows itself, where nobody else could say it."""
-    message, node = event.message or {}, event.node
-    called = "" if event.message else (f"node {node.index}" if node else "mpirun")
-    code = message.get("code", event.status)
+    end, node = event.end, event.node
+    called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
     death = ProcessExit(
-        rank=_number(message, "rank"),
+        rank=0 if end is None else end.rank,
         local_rank=0,
-        pid=_number(message, "pid"),
-        code=code if isinstance(code, int) else event.status,
+        pid=0 if end is None else end.pid,
+        code=event.status if end is None else end.code,
         ended_ns=event.at_ns,
         called=called,
     )
@@ -74,7 +72,7 @@ def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
         attempt=0,
         started_ns=started_ns,
         told=None,
-        causes=[event.cause or _why(message)],
+        causes=[event.cause or _why(end)],
     )
     if not called:
         return verdict
@@ -90,23 +88,15 @@ def _describe_loss(event: Event) -> str:
 
 
 def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
-    message = event.message or {}
-    asked = message.get("asked")
-    words = describe_end(code, asked if isinstance(asked, int) else None, told, heard=False)
-    rank, local_rank, pid = (_number(message, key) for key in ("rank", "local_rank", "pid"))
-    return End(rank, local_rank, pid, code, printable(words), event.at_ns - zero_ns)
+    end = event.end
+    words = printable(describe_end(code, None if end is None else end.asked, told, heard=False))
+    rank, local_rank, pid = (0, 0, 0) if end is None else (end.rank, end.local_rank, end.pid)
+    return End(rank, local_rank, pid, code, words, event.at_ns - zero_ns)
 
 
-def _number(message: Mapping[str, object], key: str) -> int:
-    """Return a number of a message, 0 where it is none."""
-    value = message.get(key)
-    return value if isinstance(value, int) else 0
-
-
-def _why(message: Mapping[str, object]) -> Cause:
-    refused = printable(redact(wire.text(message, "why")))
-    if refused:
-        return Cause("rank-refused", refused, "its own error message has the fix", retryable=False)
+def _why(end: RankEnded | None) -> Cause:
+    if end is not None and end.why:
+        return Cause("rank-refused", end.why, "its own error message has the fix", retryable=False)
     return Cause(
         "rank-killed",
         "its launcher ended without a word, as SIGKILL does it",

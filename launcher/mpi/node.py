@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from launcher.channel import lines as wire
 from launcher.core.frozen import frozen
 from launcher.process.signals import send
 
@@ -10,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from launcher.channel.connection import Connection
     from launcher.mpi.link import Link
 
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
@@ -39,7 +39,7 @@ class Node:
         last_words: Why its session ends, in its own words.
         started: Ranks that have said that they start, by the pid of their shim.
         ended: Those of them that have ended.
-        unsent: What its session has not taken yet: one that hangs must not hang us.
+        connection: To its session, while there is one.
     """
 
     def __init__(self, index: int, line: Line) -> None:
@@ -51,16 +51,19 @@ class Node:
         self.ended: set[int] = set()
         self.pid: int | None = None
         self.retry_at: float | None = 0.0
-        self.lines = wire.Lines()
+        self.connection: Connection | None = None
         self.errors = b""
         self.last_words = self.name = ""
-        self.stdin = self.stdout = self.stderr = -1
-        self.unsent = bytearray()
+        self.stderr = -1
 
     @property
     def running(self) -> int:
         """How many of its ranks run."""
         return len(self.started) - len(self.ended)
+
+    def runs(self, pid: int) -> bool:
+        """Whether a rank has started here and not ended, by the pid of its wrapper."""
+        return pid in self.started and pid not in self.ended
 
     def send_signal(self, number: int) -> None:
         """Send a signal to what holds its session, if that is there."""

@@ -23,14 +23,14 @@ import time
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
-from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
+from launcher.core.messages import RANKS_MAX
 from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
+from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
-from launcher.mpi.session import DEFAULT_GRACE_S, SERVE_SOCKET, read_grace
-from launcher.mpi.session_folder import remove_folder
+from launcher.mpi.session_folder import SERVE_SOCKET, remove_folder
 from launcher.process.loop import Later
 from launcher.process.signals import hold
 
@@ -68,15 +68,15 @@ class RankSession(Coordination):
     guards = False
     """Should we be killed, the kernel ends our process, and the session what that has started."""
 
-    def __init__(self, channel: Channel, facts: Mapping[str, object], grace_s: float) -> None:
+    def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
         """Remember what is reported.
 
         Args:
             channel: The line to the session.
-            facts: Where mpirun has put us.
+            place: Where mpirun has put us.
             grace_s: What the head gives all ranks.
         """
-        self._channel, self._facts, self._grace_s = channel, facts, grace_s
+        self._channel, self._place, self._grace_s = channel, place, grace_s
         self._verdict: Verdict | None = None
         self._holds = False
 
@@ -93,7 +93,7 @@ class RankSession(Coordination):
     def _on_abandoned(self) -> None:
         """mpirun has ended what it knows of us: the head ends the job, with the grace."""
         self.agent.loop.remove(self._channel.placeholder)
-        self._channel.say({"is": "abandoned", **self._facts})
+        self._channel.say(Abandoned())
         self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
@@ -125,14 +125,14 @@ class RankSession(Coordination):
         agent = self.agent
         status = super().finish()
         first = agent.first or next(iter(agent.group.ended), None)
-        message: dict[str, object] = {"is": "ended", **self._facts, "status": status}
-        if first is not None:
-            message |= {"code": first.code or 0, "asked": first.passed_on}
+        code, asked = (status, None) if first is None else (first.code or 0, first.passed_on)
+        verdict = None
         if self._verdict is not None:
-            from launcher.failure.transfer import render
+            from launcher.failure.transfer import fit
 
-            message["verdict"] = render(replace(self._verdict, others=()))
-        self._channel.say(message)
+            verdict = fit(replace(self._verdict, others=()))
+        place = self._place
+        self._channel.say(RankEnded(place.rank, place.local_rank, status, code, asked, verdict=verdict))
         self._holds = True
         while status and not self._channel.released:
             agent.loop.turn()
@@ -152,15 +152,15 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
         LauncherError: There is no session, no sense in the environment, or the command cannot run.
     """
     channel = Channel(job, placeholder)
-    welcome = channel.greet()
-    facts = read_place(environ)
-    take_stdin(welcome.get("stdin") if facts["rank"] == 0 else os.devnull)
-    channel.say({"is": "started", **facts})
+    briefing = channel.attach()
+    place = read_place(environ)
+    take_stdin(briefing.stdin if place.rank == 0 else os.devnull)
+    channel.say(place)
     try:
-        change_folder(wire.text(welcome, "cwd"))
-        return prepare(words, environ, welcome, channel, facts).run()
+        change_folder(briefing.cwd)
+        return prepare(words, environ, briefing, channel, place).run()
     except LauncherError as error:
-        channel.refuse(error, facts, read_grace(welcome, DEFAULT_GRACE_S) + LATE_S)
+        channel.refuse(error, place, briefing.grace_s + LATE_S)
         raise
 
 
@@ -177,7 +177,7 @@ def change_folder(path: str) -> None:
             raise NotReady(_no_folder(path, error)) from error
 
 
-def take_stdin(path: object) -> None:
+def take_stdin(path: str | None) -> None:
     """Read from there instead of from what mpirun has given us.
 
     Rank 0 runs where the head does, and reads what the head would: Open MPI 5.0 never forwards the end of
@@ -187,7 +187,7 @@ def take_stdin(path: object) -> None:
     Args:
         path: A file, or a descriptor of the head in /proc; None for what mpirun has given us.
     """
-    if not isinstance(path, str):
+    if path is None:
         return
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe that nobody writes to any more
@@ -207,9 +207,9 @@ def take_stdin(path: object) -> None:
 def prepare(
     words: Sequence[str],
     environ: Mapping[str, str],
-    welcome: Mapping[str, object],
+    briefing: Briefing,
     channel: Channel,
-    facts: Mapping[str, object],
+    put: Started,
 ) -> Agent:
     """Plan, as any launcher does that was started once per process, and return the rank's agent.
 
@@ -220,23 +220,23 @@ def prepare(
     from launcher.agent.children import make_children
     from launcher.process.execute import find_program
 
-    inherited = apply_welcome(environ, welcome)
+    inherited = apply_briefing(environ, briefing)
     told = inherited | {
-        name: str(welcome[key]) for key, name in FACTS.items() if welcome.get(key) is not None
+        name: str(value) for key, name in FACTS.items() if (value := getattr(briefing, key)) is not None
     }
     plan = plan_rank(words, told)
     (child,) = make_children(plan, inherited)
     place = Place(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
-    if not welcome.get("colours"):  # Open MPI gives each rank a terminal of its own
+    if not briefing.colours:  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
     told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
     if plan.widen_cpus:
         widen_cpus()
     # All ranks of a node write below one folder, where logs were asked for
     log_id = channel.job if plan.supervision.log_dir else ""
-    grace_s = read_grace(welcome, plan.supervision.grace_s)
-    agent = Agent(plan.supervision, place, told, RankSession(channel, facts, grace_s), log_id=log_id)
+    session = RankSession(channel, put, briefing.grace_s)
+    agent = Agent(plan.supervision, place, told, session, log_id=log_id)
     agent.take([child], [path])
     return agent
 
@@ -261,22 +261,23 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
         return plan
     from launcher.cluster.address_exchange import meet
 
-    return plan_job(told, Host(), options, command, met=meet(plan.meeting))
+    return plan_job(told, Host(), options, command, met=meet(plan.meeting, told))
 
 
-def read_place(environ: Mapping[str, str]) -> dict[str, object]:
+def read_place(environ: Mapping[str, str]) -> Started:
     """Return where mpirun has put us, by what it says: the head compares that with what it asked for.
 
     Before anything is made of it: a plan would refuse a place that cannot be.
     """
-    place: dict[str, object] = {}
+    place = {}
     for key, names in PLACE.items():
         text = next((environ[name] for name in names if environ.get(name)), "")
-        place[key] = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
-    return place
+        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
+        place[key] = number if number <= RANKS_MAX else -1
+    return Started(**place)
 
 
-def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> dict[str, str]:
+def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, str]:
     """Return the environment with the head's variables as the head has them, byte for byte.
 
     mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way. What a
@@ -285,10 +286,8 @@ def apply_welcome(environ: Mapping[str, str], welcome: Mapping[str, object]) -> 
     from launcher.planning.settings import CONSUMED
 
     ours = {name: value for name, value in environ.items() if name not in (*CONSUMED, SERVE_SOCKET)}
-    variables = welcome.get("variables")
-    given = variables if isinstance(variables, dict) else {}
-    merged = {**ours, **given}
-    return {name: value for name, value in merged.items() if isinstance(value, str)}
+    merged = {**ours, **briefing.variables}
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _no_companions(name: str) -> Problem:

@@ -10,11 +10,15 @@ import time
 
 from launcher.agent.agent import Agent, Place
 from launcher.agent.coordination import Coordination
-from launcher.channel import lines as wire
+from launcher.channel.connection import READ_BYTES, Connection
+from launcher.channel.lines import Lines
+from launcher.channel.listener import Listener, read_peer
 from launcher.core.errors import NotReady, Problem
+from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable
 from launcher.core.signal import signal
-from launcher.mpi.session import SERVE_SOCKET
+from launcher.mpi.messages import JobOver, NodeTold
+from launcher.mpi.session_folder import SERVE_SOCKET
 from launcher.process.descendants import find_parent
 from launcher.process.loop import Later
 from launcher.process.signals import name_signal
@@ -49,8 +53,8 @@ class Serving(Coordination):
             timeout_s: How long the head may take to come.
             private: A folder with keys, to be removed.
         """
-        self._listener, self._timeout_s, self._private = listener, timeout_s, private
-        self._connection: socket.socket | None = None
+        self._listening, self._timeout_s, self._private = listener, timeout_s, private
+        self._connection: Connection | None = None
         self._status: int | None = None
         self._wake = Later(time.monotonic() + timeout_s, self._on_late)
         self._is_late = False
@@ -60,12 +64,11 @@ class Serving(Coordination):
     def attach(self, agent: Agent) -> None:
         """Listen to the session."""
         super().attach(agent)
-        self._listener.setblocking(False)
-        agent.loop.add(self._listener.fileno(), self._on_connect)
+        self._listener = Listener(self._listening, agent.loop, self._take)
 
     def begin(self) -> None:
         """sshd is about to be started."""
-        self.agent.loop.timers.append(self._wake)
+        self.agent.loop.timers += [self._wake, self._listener]
 
     def began(self) -> None:
         """It is on its way."""
@@ -105,17 +108,15 @@ class Serving(Coordination):
         """Tell the head of a signal; return whether there is one."""
         if self._connection is None:
             return False
-        with contextlib.suppress(OSError):
-            self._connection.sendall(b"%d\n" % number)
-            return True
-        return False
+        self._connection.send(pack(NodeTold(number)))
+        return self._connection.is_open
 
     # --- sshd, and the session
 
     def _on_sshd(self, fd: int) -> None:
         """sshd tells of every connection; one that was refused is worth a word."""
         try:
-            data = os.read(fd, wire.READ_BYTES)
+            data = os.read(fd, READ_BYTES)
         except BlockingIOError:
             return
         if not data:
@@ -126,16 +127,17 @@ class Serving(Coordination):
             if line and not is_routine(line):
                 self.agent.say(f"sshd: {printable(line)}")
 
-    def _on_connect(self) -> None:
+    def _take(self, connected: socket.socket, _: str) -> None:
         """A session has been started on this node: the head has come."""
-        connection, _ = self._listener.accept()
-        pid, uid = wire.read_peer(connection)
+        pid, uid = read_peer(connected)
         if uid != os.geteuid() or self._connection is not None:
-            connection.close()
+            connected.close()
             return
-        self._connection, self._wake.due = connection, None
+        self._wake.due = None
         self._watch_session(pid)
-        self.agent.loop.add(connection.fileno(), self._on_word)
+        self._connection = Connection.of_socket(
+            connected, Lines(), self.agent.loop, self._on_over, lambda why: self._on_lost()
+        )
 
     def _watch_session(self, pid: int) -> None:
         """Wake the session when its sshd ends: one that is stopped would not see that."""
@@ -151,21 +153,23 @@ class Serving(Coordination):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGCONT)
 
-    def _on_word(self) -> None:
-        """The session tells how the job ended, or is gone."""
-        assert self._connection is not None  # noqa: S101 - it is what was ready
-        data = b""
-        with contextlib.suppress(OSError):
-            data = self._connection.recv(64)
-        if data.strip().isdigit():
-            self._end(min(int(data.split()[0]), 255))
-        elif not data:
-            self.agent.loop.remove(self._connection.fileno())
-            if self._status is None:
-                self.agent.say(
-                    "the head of the job is gone, or its session here: what it left on this node is ended"
-                )
-                self._end(GONE)
+    def _on_over(self, packed: Mapping[str, object]) -> None:
+        """The session tells how the job ended.
+
+        Raises:
+            Garbled: It says something else.
+        """
+        over = unpack(packed, (JobOver,))
+        assert isinstance(over, JobOver)  # noqa: S101 - there is no other kind
+        self._end(over.status)
+
+    def _on_lost(self) -> None:
+        """The session is gone."""
+        if self._status is None:
+            self.agent.say(
+                "the head of the job is gone, or its session here: what it left on this node is ended"
+            )
+            self._end(GONE)
 
     # --- the end
 

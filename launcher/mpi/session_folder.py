@@ -10,6 +10,8 @@ from launcher.channel.lines import Garbled
 from launcher.output.folder import remove_tree
 
 SOCKET = "session"
+SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
+"""The variable that tells a session where the serving launcher of its node listens, if there is one."""
 FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and its owner is looked at
 """Where a session may have its folder, in this order; ranks look for it in the same."""
 

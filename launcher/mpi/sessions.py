@@ -9,12 +9,15 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.channel import lines as wire
+from launcher.channel import lines
+from launcher.channel.connection import NO_MESSAGE, READ_BYTES, Connection
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, NotReady
+from launcher.core.messages import pack, unpack
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.core.version import __version__
 from launcher.mpi.link import Link, Pipes
+from launcher.mpi.messages import FROM_SESSION, JobOver, Leaving, Ready, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
 from launcher.ssh.client import explain
@@ -23,6 +26,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from launcher.mpi.messages import Briefing
     from launcher.process.loop import Loop
     from launcher.process.signals import SignalFile
 
@@ -43,18 +47,18 @@ class Sessions:
 
     def __init__(
         self,
-        lines: Sequence[Line],
-        welcome: Callable[[int], Mapping[str, object]],
+        places: Sequence[Line],
+        brief: Callable[[int], Briefing],
         loop: Loop,
         watched: SignalFile,
         environ: Mapping[str, str],
         say: Callable[[str], None],
-        hear: Callable[[Node, Mapping[str, object]], None],
+        hear: Callable[[Node, object], None],
         lose: Callable[[Node], None],
     ) -> None:
-        self.nodes = [Node(index, line) for index, line in enumerate(lines)]
+        self.nodes = [Node(index, line) for index, line in enumerate(places)]
         self.due: float | None = 0.0
-        self._welcome, self._loop, self._watched, self._environ = welcome, loop, watched, environ
+        self._brief, self._loop, self._watched, self._environ = brief, loop, watched, environ
         self._say, self._hear_message, self._lose = say, hear, lose
         self._said_at = time.monotonic()
         self._closing = False
@@ -74,27 +78,12 @@ class Sessions:
         """Return the nodes that are not ready."""
         return [node for node in self.nodes if not node.is_ready]
 
-    def tell(self, message: Mapping[str, object]) -> None:
+    def tell(self, message: object) -> None:
         """Tell all sessions something."""
+        packed = pack(message)
         for node in self.nodes:
-            self._send(node, message)
-
-    def _send(self, node: Node, message: Mapping[str, object]) -> None:
-        if node.stdin >= 0:
-            node.unsent += wire.pack(message)
-            self._flush(node)
-
-    def _flush(self, node: Node) -> None:
-        try:
-            while node.unsent:
-                del node.unsent[: os.write(node.stdin, node.unsent[: wire.READ_BYTES])]
-        except BlockingIOError:
-            if not self._loop.watches(node.stdin):
-                self._loop.add(node.stdin, lambda: self._flush(node), writable=True)
-            return
-        except OSError:  # its output tells what has become of it
-            node.unsent.clear()
-        self._loop.remove(node.stdin)
+            if node.connection is not None:
+                node.connection.send(packed)
 
     # --- start
 
@@ -149,43 +138,43 @@ class Sessions:
             return
         node.pid = process.pid
         self._opened.add(process.pid)
-        node.stdin, node.stdout, node.stderr = process.stdin, process.stdout, process.stderr
-        node.lines, node.last_words = wire.Lines(), ""
-        node.unsent.clear()
-        self._loop.add(node.stdout, lambda: self._read(node))
+        node.stderr, node.last_words = process.stderr, ""
         self._loop.add(node.stderr, lambda: self._read_errors(node))
+        node.connection = Connection(
+            (process.stdout, process.stdin),
+            lines.Lines(),
+            self._loop,
+            lambda packed: self._on_message(node, packed),
+            lambda why: self._end(node, why),
+            lines.WELCOME_LIMIT_BYTES,
+        )
 
     def _read_errors(self, node: Node) -> None:
         try:
-            data = os.read(node.stderr, wire.READ_BYTES)
+            data = os.read(node.stderr, READ_BYTES)
         except BlockingIOError:
             return
         node.errors = (node.errors + data)[-STDERR_BYTES:]
         if not data:
             self._loop.remove(node.stderr)
 
-    def _read(self, node: Node) -> None:
-        try:
-            data = os.read(node.stdout, wire.READ_BYTES)
-            messages = node.lines.feed(data)
-        except BlockingIOError:
-            return
-        except wire.Garbled as garbled:
-            data, messages = b"", []
-            node.errors = f"its session says something else: {garbled}".encode()
-        for message in messages:
-            self._loop.guard(lambda message=message: self._hear(node, message))  # type: ignore[misc]
-        if not data:
-            self._end(node)
+    def _on_message(self, node: Node, packed: Mapping[str, object]) -> None:
+        """A session says something.
 
-    def _hear(self, node: Node, message: Mapping[str, object]) -> None:
-        match message.get("is"):
-            case "ready":
+        Raises:
+            Garbled: It is no message.
+        """
+        message = unpack(packed, FROM_SESSION)
+        self._loop.guard(lambda: self._hear(node, message))
+
+    def _hear(self, node: Node, message: object) -> None:
+        match message:
+            case Ready():
                 self._greet(node, message)
-            case "taken":
-                self._note_taken(node, wire.text(message, "node"))
-            case "leaving":
-                node.last_words = printable(redact(wire.text(message, "why")))
+            case Taken():
+                self._note_taken(node, message.node)
+            case Leaving():
+                node.last_words = message.why
             case _:
                 self._hear_message(node, message)
 
@@ -196,22 +185,22 @@ class Sessions:
             if twin.is_ready and twin.name == name:
                 self.refused = self.refused or EnvironmentUntrusted(same_node(twin, node))
 
-    def _greet(self, node: Node, message: Mapping[str, object]) -> None:
-        theirs = wire.text(message, "launcher")
-        if theirs != __version__:
-            self.refused = self.refused or EnvironmentUntrusted(other_version(node, theirs))
+    def _greet(self, node: Node, ready: Ready) -> None:
+        if ready.launcher != __version__:
+            self.refused = self.refused or EnvironmentUntrusted(other_version(node, ready.launcher))
             return
-        node.is_ready, node.reason, node.name = True, "", wire.text(message, "node")
-        self._send(node, {"do": "welcome", **self._welcome(node.index)})
+        node.is_ready, node.reason, node.name = True, "", ready.node
+        if node.connection is not None:
+            node.connection.send(pack(self._brief(node.index)))
 
-    def _end(self, node: Node) -> None:
+    def _end(self, node: Node, why: str) -> None:
         """The session is gone: try again if it never was there, else the node is lost."""
         self._read_errors_left(node)
-        for fd in (node.stdin, node.stdout, node.stderr):
-            self._loop.remove(fd)
-            os.close(fd)
-        node.stdin = node.stdout = node.stderr = -1
-        node.pid = None
+        if why.startswith(NO_MESSAGE):
+            node.errors = f"its session {why}".encode()
+        self._loop.remove(node.stderr)
+        os.close(node.stderr)
+        node.connection, node.stderr, node.pid = None, -1, None
         was_ready, node.is_ready = node.is_ready, False
         if node.link is not None:
             node.errors = node.link.words + node.errors
@@ -243,10 +232,10 @@ class Sessions:
     def close(self, status: int, wait_s: float) -> None:
         """Tell all sessions how the job ended, and wait for them to clean up and go."""
         self._closing = True
-        self.tell({"do": "end", "status": status})
+        self.tell(JobOver(status))
         for node in self.nodes:
             node.retry_at = None
-            if node.stdin >= 0 and not node.is_ready:  # still being asked for
+            if node.connection is not None and not node.is_ready:  # still being asked for
                 node.send_signal(signal.SIGKILL)
         for node in self.nodes:
             node.send_signal(signal.SIGCONT)  # one that was stopped could not hear us

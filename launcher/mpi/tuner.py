@@ -14,7 +14,6 @@ import sys
 import tempfile
 
 from launcher.agent.agent import Agent, Place
-from launcher.channel import lines as wire
 from launcher.core.errors import NotReady, Problem, Unavailable
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
@@ -22,6 +21,7 @@ from launcher.engines.autotuning import HOSTFILE
 from launcher.engines.mpirun import FOLDER, KEY_VARIABLE, plan_ssh
 from launcher.mpi import reach
 from launcher.mpi.lead import LOST, Lead
+from launcher.mpi.messages import Briefing, NodeTold
 from launcher.mpi.sessions import Sessions
 from launcher.planning.settings import apply_settings
 from launcher.process.execute import find_program
@@ -64,13 +64,13 @@ class Tuner(Lead):
         """Signals are for the command."""
         super().attach(agent)
         self.sessions = Sessions(
-            self.job.lines, self.welcome, agent.loop, agent.signals, agent.environ, agent.say,
+            self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
             self.on_message, self.on_lost,
         )  # fmt: skip
 
-    def welcome(self, index: int) -> dict[str, object]:
+    def brief(self, index: int) -> Briefing:
         """Return what a node is told: how long what runs there may take to end."""
-        return {"node_rank": index, "grace_s": self.agent.watch.grace_s}
+        return Briefing(node_rank=index, grace_s=self.agent.watch.grace_s)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
         """Whether there is no command yet that a signal could be passed on to."""
@@ -79,14 +79,12 @@ class Tuner(Lead):
             forwarder.told = forwarder.told or number
         return not self.sessions.has_begun
 
-    def on_message(self, node: Node, message: Mapping[str, object]) -> None:
+    def on_message(self, node: Node, message: object) -> None:
         """A node was told a signal: it is for the whole job."""
-        if message.get("is") == "told":
-            number = wire.number(message, "number")
-            self.agent.say(
-                f"node {node.index} ({node.host}) was told {name_signal(number)}: for the whole job"
-            )
-            self.agent.on_signal(number, from_terminal=False)
+        if isinstance(message, NodeTold):
+            name = name_signal(message.number)
+            self.agent.say(f"node {node.index} ({node.host}) was told {name}: for the whole job")
+            self.agent.on_signal(message.number, from_terminal=False)
 
     def on_lost(self, node: Node) -> None:
         """A node's session is gone: experiments there will not end."""

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from launcher.channel import lines as wire
+from launcher.core.messages import pack
 from launcher.mpi import session
+from launcher.mpi.messages import Briefing
 from launcher.mpi.session_folder import find_session
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
@@ -265,8 +267,10 @@ HOSTILE = """
                     one.recv(1)
                 except OSError:
                     pass
-        forged = [{"is": "ended", "rank": 0, "status": 9, "code": 9}, {"is": "told", "number": 15},
-                  {"is": "ready", "launcher": "0"}, {"is": "started"}, {"is": "gone", "pid": "x"}]
+        forged = [{"is": "rankended", "rank": 0, "local_rank": 0, "status": 9, "code": 9},
+                  {"is": "rankended", "rank": 0, "local_rank": 0, "status": 256, "code": 9},
+                  {"is": "nodetold", "number": 15}, {"is": "ready", "launcher": "0"}, {"is": "started"},
+                  {"is": "gone", "pid": "x"}]
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
@@ -280,7 +284,7 @@ HOSTILE = """
             send(data)
         for _ in range(3000):
             send(b"")
-        print(json.dumps({"is": "ended", "rank": 0, "status": 9, "code": 9}))
+        print(json.dumps({"is": "rankended", "rank": 0, "status": 9, "code": 9}))
     time.sleep(1)
 """
 
@@ -447,18 +451,18 @@ def test_a_rank_that_is_there_before_the_welcome_waits_for_it(tmp_path: Path) ->
         assert node.stdin is not None and node.stdout is not None
         assert b"ready" in node.stdout.readline()
         rank.connect(find_session(job) or "")
-        rank.sendall(wire.pack({"is": "hello"}))
+        rank.sendall(wire.pack({"is": "attached"}))
         rank.settimeout(0.3)
         with pytest.raises(TimeoutError):
             rank.recv(1)
         rank.settimeout(10)
-        node.stdin.write(wire.pack({"do": "welcome", "variables": {"LONG": "ö" * 800_000}}))
+        node.stdin.write(wire.pack({"is": "briefing", "variables": {"LONG": "ö" * 800_000}}))
         node.stdin.flush()
         lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         found: list[dict[str, object]] = []
         while not found:
             found = lines.feed(rank.recv(wire.READ_BYTES))
-        assert found == [{"do": "welcome", "variables": {"LONG": "ö" * 800_000}}]
+        assert found == [pack(Briefing(variables={"LONG": "ö" * 800_000}))]
         rank.close()
         node.stdin.close()
         assert node.wait(10) == 0

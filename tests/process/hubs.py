@@ -9,12 +9,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.channel.acceptor import listen
 from launcher.channel.frames import Calling, Garbled, Sealed
 from launcher.channel.keys import make_key
+from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.messages import pack
 from launcher.cluster.settings import Shape
+from launcher.core.messages import pack
 from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"
@@ -111,7 +111,7 @@ class Caller:
     def say(self, message: Mapping[str, object]) -> None:
         """Send a message; one that the hub has hung up on goes nowhere."""
         with contextlib.suppress(OSError):
-            self.socket.sendall(self.sealed.seal(message))
+            self.socket.sendall(self.sealed.pack(message))
 
     def hear(self, kind: str) -> dict[str, object]:
         """Return the next message of a kind.

@@ -28,6 +28,7 @@ from launcher.cluster.messages import Ended
 from launcher.cluster.preemption import KIND, subscribe
 from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
+from tests.process.flooding import flood as flooded
 from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_hello
 from tests.process.looking import wait_for
 from tests.unit.test_verdict import dead, judge
@@ -285,6 +286,33 @@ def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None
             "said no hello, and others were waiting" in why
         )  # so nobody had to wait until they were too late
         caller.socket.close()
+
+
+@pytest.mark.parametrize("source", ["127.0.0.9", ADDRESS])
+def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
+    """1,500 connections a second that say nothing, from another address or from that of the node itself."""
+    with live_hub(2) as live, flooded((ADDRESS, live.port), 1500, source):
+        wait_for(lambda: live.hub.doors.strangers.total > 1000, "strangers have to go", deadline_s=WAIT_S)
+        began = time.monotonic()
+        caller = Caller(live.port)
+        caller.say(make_hello(1, 2))
+        assert caller.hear("start")
+        assert time.monotonic() - began < 5.0  # a node's patience
+        assert len(live.hub.doors) <= PENDING_MAX
+        assert live.faults == []
+        caller.socket.close()
+
+
+def test_a_flood_takes_places_from_its_own_address() -> None:
+    """The oldest of whom has most must go, not whoever has waited longest."""
+    with live_hub(2) as live:
+        silent = socket.create_connection((ADDRESS, live.port), WAIT_S, source_address=("127.0.0.8", 0))
+        with flooded((ADDRESS, live.port), 1500, "127.0.0.9"):
+            wait_for(lambda: live.hub.doors.strangers.total > 1000, "strangers have to go", deadline_s=WAIT_S)
+            turned_away = live.hub.doors.strangers.reasons()
+        silent.close()
+        assert "and others were waiting" in turned_away["127.0.0.9"]
+        assert "and others were waiting" not in turned_away.get("127.0.0.8", "")
 
 
 @contextlib.contextmanager

@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
-import json
+import os
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from socket import SO_LINGER, SOL_SOCKET, create_connection, create_server, getaddrinfo, socket
+from socket import IPPROTO_TCP, SO_LINGER, SOL_SOCKET, TCP_NODELAY, create_connection, create_server, socket
 from threading import Event, Thread
 
 import pytest
 
-from launcher.cluster.address_exchange import meet
-from launcher.cluster.exchange_server import GUESTS
+from launcher.channel.acceptor import PENDING_MAX
+from launcher.channel.frames import Answering, Calling, Sealed
+from launcher.channel.keys import make_key, name_job
+from launcher.cluster.address_exchange import Addresses, Here, meet
 from launcher.core.errors import LauncherError
+from launcher.core.messages import pack
 from launcher.core.model import Meeting
 from launcher.machine.host import Host
+from tests.process.flooding import flood
 
 WAIT_S = 3.0
-FIRST, SECOND = "127.0.0.2", "127.0.0.1"
+FIRST, SECOND = "127.0.77.2", "127.0.0.1"
 """Where the first of them listens; where all others come from."""
 
 
-def connect(port: int) -> socket:
+def connect(port: int, source: str = SECOND) -> socket:
     """Return a connection to the first launcher, as soon as it listens."""
     deadline = time.monotonic() + 20
     while True:
         try:
-            return create_connection((FIRST, port), 1)
+            return create_connection((FIRST, port), 1, source_address=(source, 0))
         except OSError:
             assert time.monotonic() < deadline, "nobody listens"
             time.sleep(0.01)
 
 
-def attend(port: int, member: int, count: int = 2, timeout_s: float = WAIT_S) -> tuple[str, ...] | str:
+def attend(
+    port: int,
+    member: int,
+    count: int = 2,
+    timeout_s: float = WAIT_S,
+    environ: Mapping[str, str] | None = None,
+    token_file: str = "",
+) -> tuple[str, ...] | str:
     """Return what one launcher is told, or what it says."""
     try:
-        return meet(Meeting(FIRST, port, member, count, member, count, timeout_s))
+        meeting = Meeting(FIRST, port, member, count, member, count, timeout_s, token_file)
+        return meet(meeting, environ or {})
     except LauncherError as error:
         return error.problems[0].what
 
 
 @contextmanager
-def first(count: int = 2, timeout_s: float = WAIT_S) -> Iterator[tuple[int, Future[tuple[str, ...] | str]]]:
+def first(
+    count: int = 2, timeout_s: float = WAIT_S, **more: str
+) -> Iterator[tuple[int, Future[tuple[str, ...] | str]]]:
     """Start the first launcher of a job; give its port, and what it is told."""
     port = Host().free_port()
     with ThreadPoolExecutor(1) as pool:
-        yield port, pool.submit(attend, port, 0, count, timeout_s)
+        yield port, pool.submit(attend, port, 0, count, timeout_s, **more)  # type: ignore[arg-type]
 
 
 def say(port: int, text: bytes) -> socket:
@@ -60,26 +74,56 @@ def say(port: int, text: bytes) -> socket:
     return guest
 
 
-def word(member: int, count: int) -> bytes:
+class Guest:
+    """A launcher that has the key, and says what a test wants."""
+
+    def __init__(self, port: int, said: Mapping[str, object], source: str = SECOND) -> None:
+        self.socket = connect(port, source)
+        self.socket.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+        calling = Calling(make_key(None, name_job({}, port)))
+        self.socket.sendall(calling.call)
+        while calling.sealed is None:
+            data = self.socket.recv(4096)
+            assert data, "it has hung up"
+            self.socket.sendall(calling.feed(data))
+        self.sealed: Sealed = calling.sealed
+        self.socket.sendall(self.sealed.pack(said))
+
+    def hear(self) -> list[dict[str, object]]:
+        """Return what it is told, until the first one hangs up."""
+        heard: list[dict[str, object]] = []
+        with suppress(OSError):
+            while data := self.socket.recv(4096):
+                heard += self.sealed.feed(data)
+        return heard
+
+    def __enter__(self) -> Guest:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+
+def word(member: int, count: int, session: str = "another") -> dict[str, object]:
     """Return what a launcher says."""
-    return json.dumps({"job": [count, count], "member": member, "node": member}).encode() + b"\n"
+    return pack(Here(session, member, count, member, count))
 
 
 def drip(guest: socket, stop: Event) -> None:
     """Send a byte now and then, never a line."""
     with suppress(OSError):
         while not stop.wait(0.2):
-            guest.send(b"x")
+            guest.send(b"l")
 
 
 GARBAGE = (
     b"",
     b"GET / HTTP/1.1\r\n\r\n",
     b"[" * 100_000 + b"\n",
-    b"x" * 300_000,
+    b"launcher/peers/1" + bytes(100_000),
     b"\xff\x00\n",
-    b"1\n",
-    b"{}\n",
+    b'{"job": [2, 2], "member": 1, "node": 1}\n',
+    b"launcher/peers/1",
 )
 
 
@@ -90,6 +134,37 @@ def test_a_stranger_holds_up_nobody(text: bytes) -> None:
         began = time.monotonic()
         assert attend(port, 1) == told.result() == (FIRST, SECOND)
         assert time.monotonic() - began < WAIT_S
+
+
+MALFORMED: tuple[dict[str, object], ...] = (
+    {},
+    {"is": "here"},
+    {**word(1, 2), "member": -1},
+    {**word(1, 2), "member": "1"},
+    {**word(1, 2), "member": 10**4000},
+    {**word(1, 2), "node": True},
+    {**word(1, 2), "node": 2},
+    {**word(1, 2), "session": 7},
+    {**word(1, 2), "is": "welcome"},
+    word(0, 2),
+    word(1, 3),
+)
+
+
+@pytest.mark.parametrize("said", MALFORMED, ids=range(len(MALFORMED)))
+def test_a_launcher_that_says_what_cannot_be_is_refused(said: dict[str, object]) -> None:
+    """It has the key, and its connection ends; the job goes on."""
+    with first() as (port, told), Guest(port, said) as guest:
+        assert [message["is"] for message in guest.hear()] in ([], ["rejected"])
+        assert attend(port, 1) == told.result() == (FIRST, SECOND)
+
+
+def test_launchers_of_another_size_are_told_so() -> None:
+    """One that was started with another --nnodes."""
+    with first(count=3, timeout_s=1.5) as (port, told):
+        came = str(attend(port, 1, count=2, timeout_s=1.0))
+        assert "one of 2 launchers on 2 nodes, and this job has 3 on 3" in came
+        assert "x (it is one of 2 launchers on 2 nodes" in str(told.result())
 
 
 def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
@@ -108,12 +183,28 @@ def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
 def test_a_crowd_of_strangers_is_bounded() -> None:
     """Those who came first, and said nothing, must go; whoever says a word is heard."""
     with first(timeout_s=20.0) as (port, told):
-        crowd = [connect(port) for _ in range(GUESTS + 20)]
+        crowd = [connect(port) for _ in range(PENDING_MAX + 20)]
         try:
             assert attend(port, 1, timeout_s=20.0) == told.result() == (FIRST, SECOND)
         finally:
             for guest in crowd:
                 guest.close()
+
+
+@pytest.mark.parametrize("source", ["127.0.0.9", SECOND])
+def test_a_flood_keeps_nobody_out(source: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """1,500 connections a second that say nothing, from another address or from that of the launcher."""
+    with first(timeout_s=20.0) as (port, told):
+        connect(port).close()
+        with flood((FIRST, port), 1500, source):
+            assert attend(port, 1, timeout_s=20.0) == told.result() == (FIRST, SECOND)
+    assert "fault" not in capfd.readouterr().err
+
+
+def test_it_listens_at_the_address_of_the_cluster_alone() -> None:
+    """Not at another one of this machine."""
+    with first(timeout_s=1.0) as (port, _), connect(port), pytest.raises(ConnectionRefusedError):
+        create_connection(("127.0.0.1", port), 1)
 
 
 def reset(guest: socket) -> None:
@@ -126,44 +217,58 @@ def reset(guest: socket) -> None:
 def test_a_launcher_that_came_and_died_is_missed(leave: Callable[[socket], None]) -> None:
     """It does not count any more: the others are not told of a node that is gone."""
     with first(count=3, timeout_s=1.0) as (port, told):
-        leave(say(port, word(1, 3)))
-        with say(port, word(2, 3)):
+        leave(Guest(port, word(1, 3)).socket)
+        with Guest(port, word(2, 3)):
             assert "launchers 1 did not come" in str(told.result())
 
 
 def test_a_launcher_that_is_started_anew_is_heard() -> None:
-    """It takes the place of its predecessor."""
-    with first() as (port, told), say(port, word(1, 3)):
-        assert attend(port, 1) == told.result() == (FIRST, SECOND)
-    with first(count=3, timeout_s=1.0) as (port, told), say(port, word(1, 3)), say(port, word(1, 3)):
+    """Its predecessor has gone."""
+    with first(count=3) as (port, told):
+        Guest(port, word(1, 3)).socket.close()
+        with Guest(port, word(2, 3), "127.0.0.3"):
+            assert attend(port, 1, 3) == told.result() == (FIRST, SECOND, "127.0.0.3")
+
+
+def test_a_launcher_that_calls_again_is_the_same() -> None:
+    """What it had before is dead, as far as it knows."""
+    with (
+        first(count=3, timeout_s=1.0) as (port, told),
+        Guest(port, word(1, 3)) as before,
+        Guest(port, word(1, 3)),
+    ):
+        assert before.hear() == []
         assert "launchers 2 did not come" in str(told.result())
 
 
-def test_two_that_take_themselves_for_the_same_are_named() -> None:
-    """Two nodes with one --node-rank: the third never comes, and that is why."""
-    with first(count=3, timeout_s=1.0) as (port, told), say(port, word(1, 3)):
-        other = create_connection((FIRST, port), 1, source_address=("127.0.0.3", 0))
-        with other:
-            other.sendall(word(1, 3))
-            assert "launcher 1 came from 127.0.0.1 and from 127.0.0.3" in str(told.result())
+def test_two_that_take_themselves_for_the_same_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    """Two nodes with one --node-rank: the first that came stays, the second is refused and told why."""
+    with first(count=3, timeout_s=2.0) as (port, told), Guest(port, word(1, 3)):
+        with Guest(port, word(1, 3, "twin"), "127.0.0.3") as twin:
+            why = "launcher 1 has come from 127.0.0.1 already"
+            assert twin.hear() == [{"is": "rejected", "why": why}]
+        assert why in str(attend(port, 1, 3, 0.5))
+        assert "launchers 2 did not come; turned away: " in (what := str(told.result()))
+        assert f"127.0.0.3 1 x ({why})" in what
+    assert f"launcher: address exchange: turned away 127.0.0.3: {why}\n" in capfd.readouterr().err
 
 
 ANSWERS = (
     b"[" * 100_000 + b"\n",
     b"\xff\x00\n",
-    b"1\n",
-    b'{"a": 1}\n',
     b'["\x1b[31m", "b"]\n',
-    b"9" * 100_000 + b"\n",
+    bytes(64),
+    os.urandom(100_000),
 )
 
 
 @pytest.mark.parametrize("text", ANSWERS, ids=range(len(ANSWERS)))
-def test_an_answer_of_somebody_else_is_none(text: bytes) -> None:
+@pytest.mark.parametrize("environ", [{}, {"LAUNCHER_TOKEN": "0123456789abcdef"}], ids=["", "token"])
+def test_an_answer_of_something_else_is_none(text: bytes, environ: dict[str, str]) -> None:
     """Another program at the master's port: asked again until the time is over; nothing of it is shown."""
     with create_server((FIRST, 0)) as server, ThreadPoolExecutor(1) as pool:
         server.settimeout(5.0)
-        told = pool.submit(attend, server.getsockname()[1], 1, timeout_s=0.6)
+        told = pool.submit(attend, server.getsockname()[1], 1, 2, 0.6, environ)
         with suppress(TimeoutError):
             while not told.done():
                 guest, _ = server.accept()
@@ -172,31 +277,65 @@ def test_an_answer_of_somebody_else_is_none(text: bytes) -> None:
                     guest.sendall(text)
                 server.settimeout(0.3)
         what = str(told.result())
-    assert "nobody has answered there" in what and "\x1b" not in what
+    assert "it was not reached: " in what and "\x1b" not in what
 
 
-@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
-def test_a_master_has_the_addresses_that_its_name_has(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    """Of IPv6 alone, too. The resolver is a fake: this machine has no such name, and may not be given one."""
-    resolve = getaddrinfo
-    monkeypatch.setattr(
-        "socket.getaddrinfo", lambda host, *more: resolve(address if host == "master" else host, *more)
-    )
-    port = Host().free_port()
-    meetings = [Meeting("master", port, member, 2, member, 2, 20.0) for member in (0, 1)]
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(meet, meetings)) == [("master", address)] * 2
+class Impostor:
+    """Something with the key of a job without a token, that answers with what is no list of addresses."""
+
+    def __init__(self, *said: Mapping[str, object]) -> None:
+        self.said, self.server = said, create_server((FIRST, 0))
+        self.server.settimeout(5.0)
+        self.port = self.server.getsockname()[1]
+
+    def answer(self) -> None:
+        """Answer one launcher."""
+        guest, _ = self.server.accept()
+        answering = Answering(make_key(None, name_job({}, self.port)))
+        with guest, suppress(OSError):
+            while answering.sealed is None:
+                guest.sendall(answering.feed(guest.recv(4096)))
+            for one in self.said:
+                guest.sendall(answering.sealed.pack(one))
+            while guest.recv(4096):
+                pass
+
+
+WRONG: tuple[dict[str, object], ...] = (
+    {"is": "addresses"},
+    {"is": "addresses", "hosts": "a,b"},
+    {"is": "addresses", "hosts": [1, 2]},
+    {"is": "addresses", "hosts": ["\x1b[31m", "b"]},
+    {"is": "addresses", "hosts": ["a", "b", "c"]},
+    {"is": "addresses", "hosts": ["a", "a"]},
+    {"is": "rejected", "why": 3},
+    {"is": "here"},
+)
+
+
+@pytest.mark.parametrize("said", WRONG, ids=range(len(WRONG)))
+def test_a_list_that_is_none_is_asked_for_again(said: dict[str, object]) -> None:
+    """Nothing of it is believed; no traceback."""
+    impostor = Impostor(said)
+    with impostor.server, ThreadPoolExecutor(1) as pool:
+        told = pool.submit(attend, impostor.port, 1, 2, 0.6)
+        impostor.answer()
+        impostor.answer()
+        what = str(told.result())
+    assert "it was not reached: sends what is no message" in what and "\x1b" not in what
+
+
+def test_more_addresses_than_a_frame_holds_are_told() -> None:
+    """In several messages."""
+    said = [pack(Addresses(tuple(f"10.0.{part}.{index}" for index in range(200)))) for part in range(3)]
+    impostor = Impostor(*said)
+    with impostor.server, ThreadPoolExecutor(1) as pool:
+        told = pool.submit(attend, impostor.port, 1, 600, 5.0)
+        impostor.answer()
+        assert len(told.result()) == 600
 
 
 TOKEN = "0123456789abcdef" * 2
-
-
-def attend_with(token_file: Path, port: int, member: int, timeout_s: float = 20.0) -> tuple[str, ...] | str:
-    """Return what one of two launchers with a token is told, or what it says."""
-    try:
-        return meet(Meeting(FIRST, port, member, 2, member, 2, timeout_s, token_file=str(token_file)))
-    except LauncherError as error:
-        return error.problems[0].what
 
 
 @pytest.fixture
@@ -207,57 +346,26 @@ def token_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_with_a_token_only_those_who_know_it_are_believed(token_file: Path) -> None:
-    """A stranger who says that it is node 1 is none of the job, whatever it sends."""
-    port = Host().free_port()
-    with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(attend_with, token_file, port, 0)
-        for text in (word(1, 2), word(1, 2)[:-2] + b', "challenge": "a", "proof": "b"}\n'):
-            with say(port, text) as stranger:
-                assert b"challenge" in stranger.makefile("rb").readline()
-        with say(port, word(1, 2)):
-            assert attend_with(token_file, port, 1) == told.result() == (FIRST, SECOND)
-
-
-def test_an_environment_holds_a_token_too(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_holds_a_token_too(token_file: Path) -> None:
     """It is the same for all launchers of a job, whichever way each has it."""
-    monkeypatch.setenv("LAUNCHER_TOKEN", TOKEN)
-    with first(timeout_s=20.0) as (port, told):
-        assert attend_with(token_file, port, 1) == told.result() == (FIRST, SECOND)
+    with first(timeout_s=20.0, token_file=str(token_file)) as (port, told):
+        assert attend(port, 1, environ={"LAUNCHER_TOKEN": TOKEN}) == told.result() == (FIRST, SECOND)
 
 
-@pytest.mark.parametrize("other", ["another token of the job", None])
-def test_launchers_with_different_tokens_say_so(token_file: Path, tmp_path: Path, other: str | None) -> None:
+@pytest.mark.parametrize("other", ["another token of the job", ""])
+def test_launchers_with_different_tokens_say_so(token_file: Path, other: str) -> None:
     """Both: the first names who came, the other what it looks for."""
-    different = tmp_path / "different"
-    different.write_text(other or "")
+    with first(timeout_s=1.5, token_file=str(token_file)) as (port, told):
+        came = str(attend(port, 1, timeout_s=1.0, environ={"LAUNCHER_TOKEN": other} if other else {}))
+        assert "a launcher with another token, or of another job, or something else listens there" in came
+        assert "x (has another token, or is of another job)" in str(told.result())
+
+
+def test_launchers_of_two_jobs_are_kept_apart() -> None:
+    """By what the platform calls them, as on the control channel."""
+    environ = {"SLURM_JOB_ID": "7"}
     port = Host().free_port()
     with ThreadPoolExecutor(1) as pool:
-        told = pool.submit(attend_with, token_file, port, 0, 1.5)
-        came = attend_with(different, port, 1, 1.0) if other else attend(port, 1, timeout_s=1.0)
-        assert "nobody has answered there" in came and ("with the job's token" in came) == bool(other)
-        assert f"{SECOND} came without the job's token" in str(told.result())
-
-
-def test_a_first_launcher_without_the_token_is_not_the_first(token_file: Path) -> None:
-    """It waits for a word, and the other for a challenge, as long as both have time."""
-    with first(timeout_s=1.5) as (port, told):
-        came = attend_with(token_file, port, 1, 1.0)
-        assert "nobody has answered there with the job's token" in came
-        assert "launchers 1 did not come" in str(told.result())
-
-
-def test_an_answer_without_the_token_is_none(token_file: Path) -> None:
-    """A stranger at the master's port sends a launcher nowhere."""
-    with create_server((FIRST, 0)) as server, ThreadPoolExecutor(1) as pool:
-        server.settimeout(5.0)
-        told = pool.submit(attend_with, token_file, server.getsockname()[1], 1, 0.6)
-        with suppress(TimeoutError):
-            while not told.done():
-                guest, _ = server.accept()
-                with guest, suppress(OSError):
-                    guest.sendall(b'{"challenge": "00"}\n')
-                    guest.recv(1000)
-                    guest.sendall(b'{"hosts": ["6.6.6.6", "6.6.6.7"], "proof": "00"}\n')
-                server.settimeout(0.3)
-        assert "nobody has answered there with the job's token" in str(told.result())
+        told = pool.submit(attend, port, 0, 2, WAIT_S, environ)
+        assert "or of another job" in str(attend(port, 1, timeout_s=0.5, environ={"SLURM_JOB_ID": "8"}))
+        assert attend(port, 1, environ=environ) == told.result() == (FIRST, SECOND)

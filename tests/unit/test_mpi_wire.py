@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from launcher.channel import lines as wire
-from launcher.failure.model import Cause
+from launcher.channel.listener import read_peer
+from launcher.core.messages import Garbled, pack, unpack
+from launcher.core.messages import parse as parse_message
+from launcher.failure.model import Cause, Verdict
 from launcher.failure.record import render_json
 from launcher.failure.report import render_text
-from launcher.failure.transfer import parse, render
+from launcher.failure.transfer import render
 from launcher.mpi import session_folder
 from launcher.mpi.counting import describe_places
 from launcher.mpi.events import Event, explains
+from launcher.mpi.messages import FROM_HEAD, FROM_RANK, FROM_SESSION, Briefing, RankEnded, Started
 from launcher.mpi.node import NAMED_MAX, Line, Node, describe_nodes
 from launcher.mpi.refusals import not_ready
 from launcher.mpi.session_folder import SOCKET, find_session, folder_name
@@ -84,20 +88,55 @@ def test_a_line_without_an_end_is_refused_in_time() -> None:
     assert wire.Lines().feed(wire.pack(longest)) == [longest]
 
 
-@pytest.mark.parametrize("value", [None, "3", 3.0, True, [3], {}, float("nan")])
-def test_only_an_integer_is_a_number(value: object) -> None:
-    """A truth value is none either, and what is missing is no zero."""
-    with pytest.raises(wire.Garbled, match="no number pid"):
-        wire.number({"pid": value}, "pid")
-    assert wire.number({"pid": 3}, "pid") == 3
-    with pytest.raises(wire.Garbled):
-        wire.number({}, "pid")
+# --- messages
+
+STARTED: dict[str, object] = {"is": "started", "rank": 0, "size": 2, "local_rank": 0, "pid": 7}
+ENDED: dict[str, object] = {"is": "rankended", "rank": 0, "local_rank": 0, "status": 1, "code": 1, "pid": 7}
+VALUES_OF: tuple[tuple[tuple[type, ...], dict[str, object], str, tuple[object, ...]], ...] = (
+    (FROM_RANK, STARTED, "rank", (-2, "0", 0.0, True, None, 10**30, [0])),
+    (FROM_RANK, STARTED, "size", (-2, "2", 1 << 25)),
+    (FROM_SESSION, ENDED, "status", (256, -1, "1", 1.5, None, 10**4000)),
+    (FROM_SESSION, ENDED, "code", (-65, 256, "SIGKILL")),
+    (FROM_SESSION, ENDED, "asked", (0, 65, "15")),
+    (FROM_SESSION, ENDED, "verdict", ({}, [], "x", {"first": None})),
+    (FROM_SESSION, ENDED, "why", (1, None, ["x"])),
+    (FROM_SESSION, {"is": "gone"}, "pid", ("x", 1.0, 1 << 70)),
+    (FROM_SESSION, {"is": "ready", "node": "a"}, "launcher", (1, None)),
+    (FROM_HEAD, {"is": "jobover"}, "status", (256, -1, "0", None)),
+    (FROM_HEAD, {"is": "passon"}, "number", (0, 65, -9, "9", 10**30)),
+    (FROM_HEAD, {"is": "briefing"}, "grace_s", (-1, "30", float("nan"), 1e300, True)),
+    (FROM_HEAD, {"is": "briefing"}, "variables", ([], "x", {"A": 1}, {"A": ["x"]})),
+    (FROM_HEAD, {"is": "briefing"}, "node_rank", ("0", -2, 1.0)),
+)
+MALFORMED: tuple[tuple[tuple[type, ...], dict[str, object]], ...] = (
+    *((kinds, {**good, name: value}) for kinds, good, name, values in VALUES_OF for value in values),
+    *((FROM_SESSION, {key: ENDED[key] for key in ENDED if key != name}) for name in ENDED if name != "pid"),
+    (FROM_HEAD, {"is": "passon"}),
+    (FROM_HEAD, {"is": "jobover"}),
+    (FROM_HEAD, {"is": ["jobover"], "status": 0}),
+    (FROM_HEAD, STARTED),
+    (FROM_RANK, {"is": "jobover", "status": 0}),
+    (FROM_SESSION, {}),
+)
 
 
-def test_a_text_that_is_none_is_empty() -> None:
-    """What is said of a node besides is not worth an error."""
-    assert [wire.text({"a": value}, "a") for value in ("x", 1, None, ["x"])] == ["x", "", "", ""]
-    assert wire.text({}, "a") == ""
+@pytest.mark.parametrize(("kinds", "packed"), MALFORMED, ids=range(len(MALFORMED)))
+def test_a_message_that_is_none_is_refused(kinds: tuple[type, ...], packed: dict[str, object]) -> None:
+    """Out of range, of another type, without a field, or of the other direction: one kind of error."""
+    with pytest.raises(Garbled):
+        unpack(packed, kinds)
+
+
+def test_messages_arrive_as_they_were_sent() -> None:
+    """Variables too, whatever bytes they have: a secret among them is the rank's, and not shown."""
+    variables = {"LONG": "\udcff\x1b[2J", "TOKEN": SECRET, "GONE": None}
+    sent = (
+        Briefing(0, 2, "10.0.0.4", 6105, 1.5, True, variables, "/a\nb", "/proc/1/fd/0"),
+        RankEnded(3, 1, 137, -9, 15, verdict=judge(dead(3, -9)), pid=7),
+        Started(-1, -1, -1, 7),
+    )
+    (*arrived,) = wire.Lines().feed(b"".join(wire.pack(pack(one)) for one in sent))
+    assert [unpack(one, (*FROM_HEAD, *FROM_SESSION)) for one in arrived] == [*sent]
 
 
 # --- folders
@@ -145,10 +184,18 @@ def test_who_is_at_the_other_end_is_the_kernels_word() -> None:
     """Pid and user, not what is said."""
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
-        assert wire.read_peer(one) == (os.getpid(), os.geteuid())
+        assert read_peer(one) == (os.getpid(), os.geteuid())
 
 
 # --- verdicts
+
+
+def parse(record: object) -> Verdict | None:
+    """Return a record as a verdict, None if it is none."""
+    try:
+        return parse_message(Verdict, record)
+    except Garbled:
+        return None
 
 
 def travel(record: object) -> object:
@@ -302,12 +349,12 @@ def test_ranks_on_a_thousand_nodes_are_one_line() -> None:
     assert len(describe_places(nodes(*((f"node{i}", "", 2) for i in range(1000))))) < 400
 
 
-SILENT = {"rank": 2, "code": -9}
-KNOWN_WHY = {"rank": 2, "code": -9, "verdict": {}}
+SILENT = RankEnded(2, 0, 137, -9)
+KNOWN_WHY = RankEnded(2, 0, 137, -9, verdict=judge(dead(2, -9)))
 
 
 @pytest.mark.parametrize(
-    ("code", "after_s", "message", "explained"),
+    ("code", "after_s", "end", "explained"),
     [
         (-9, 0.2, SILENT, True),
         (-9, 0.2, KNOWN_WHY, True),
@@ -321,9 +368,9 @@ KNOWN_WHY = {"rank": 2, "code": -9, "verdict": {}}
     ],
 )
 def test_whether_the_end_of_mpirun_explains_that_of_a_rank(
-    code: int, after_s: float, message: dict[str, object], explained: bool
+    code: int, after_s: float, end: RankEnded, explained: bool
 ) -> None:
     """A rank that was killed without a word follows mpirun that was killed, though we hear of it first."""
     ended_ns = 1_700_000_000_000_000_000
-    event = Event(None, ended_ns + int(after_s * 1e9), 137, message)
+    event = Event(None, ended_ns + int(after_s * 1e9), 137, end)
     assert explains(code, code if code >= 0 else 128 - code, ended_ns, event) is explained

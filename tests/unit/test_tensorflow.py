@@ -347,7 +347,7 @@ def meet_all(meetings: list[Meeting]) -> list[tuple[str, ...] | str]:
 
     def attend(meeting: Meeting) -> tuple[str, ...] | str:
         try:
-            return meet(meeting)
+            return meet(meeting, {})
         except NotReady as error:
             return error.problems[0].code
 
@@ -359,7 +359,7 @@ def intrude(port: int) -> None:
     """Say what is no word of a launcher, as soon as somebody listens."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        with suppress(OSError), create_connection(("127.0.0.2", port), 1) as server:
+        with suppress(OSError), create_connection(("127.0.77.2", port), 1) as server:
             server.sendall(b'{"job": [2, 4], "member": 9, "node": 0}\n')
             return
 
@@ -367,13 +367,13 @@ def intrude(port: int) -> None:
 def test_launchers_tell_each_other_their_addresses() -> None:
     """The last comes first, two are of one node, and strangers are not listened to."""
     port = Host().free_port()
-    meetings = [Meeting("127.0.0.2", port, member, 4, member // 2, 2, 20.0) for member in (3, 2, 1, 0)]
+    meetings = [Meeting("127.0.77.2", port, member, 4, member // 2, 2, 20.0) for member in (3, 2, 1, 0)]
     with ThreadPoolExecutor(1) as pool:
         pool.submit(intrude, port)
-        assert meet_all(meetings) == [("127.0.0.2", "127.0.0.1")] * 4
+        assert meet_all(meetings) == [("127.0.77.2", "127.0.0.1")] * 4
 
 
-@pytest.mark.parametrize(("members", "address"), [((0, 1), "127.0.0.2"), ((0, 1, 2), "127.0.0.2")])
+@pytest.mark.parametrize(("members", "address"), [((0, 1), "127.0.77.2"), ((0, 1, 2), "127.0.77.2")])
 def test_launchers_that_do_not_meet_say_so(members: tuple[int, ...], address: str) -> None:
     """One does not come; two nodes come from one address."""
     port = Host().free_port()

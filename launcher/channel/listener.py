@@ -1,0 +1,134 @@
+"""A socket at which others call: taken as they come, so many at once, and no faster than there is room."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from errno import ECONNABORTED, EMFILE, ENFILE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from launcher.process.loop import Loop
+
+BACKLOG = 4096
+ACCEPTED_AT_ONCE = 64
+PAUSE_S = 0.1
+"""For how long nothing is taken where there is no room, or no descriptor left."""
+
+
+class Listener:
+    """A listening socket in the loop.
+
+    Attributes:
+        has_heard: Whether anything has called.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        loop: Loop,
+        take: Callable[[socket.socket, str], None],
+        has_room: Callable[[], bool] = lambda: True,
+        say: Callable[[str], None] = lambda what: None,
+    ) -> None:
+        """Begin to listen.
+
+        Args:
+            listening: The socket.
+            loop: Waits for it.
+            take: Takes a connection, non-blocking, and the address that it comes from (empty on a path).
+            has_room: Whether one more can be taken; it may make room.
+            say: Says something in the log.
+        """
+        self.has_heard = False
+        self._listening, self._loop, self._take, self._has_room, self._say = (
+            listening, loop, take, has_room, say,
+        )  # fmt: skip
+        self._resume_at: float | None = None
+        self._is_closed = self._has_said = False
+        listening.setblocking(False)
+        loop.add(listening.fileno(), self._on_call)
+
+    def _on_call(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            if not self._has_room():
+                self._pause()
+                return
+            try:
+                connected, where = self._listening.accept()
+            except OSError as error:
+                if error.errno in (EMFILE, ENFILE):
+                    self._pause()  # one may have left by then; it waits, and the loop would not rest
+                    self._say_full(error)
+                if error.errno != ECONNABORTED:
+                    return
+                continue
+            self.has_heard = True
+            connected.setblocking(False)
+            self._take(connected, str(where[0]) if isinstance(where, tuple) else "")
+
+    def _say_full(self, error: OSError) -> None:
+        if not self._has_said:
+            self._has_said = True
+            self._say(f"no more connections can be taken: {error.strerror} (ulimit -n); trying again")
+
+    def _pause(self) -> None:
+        self._resume_at = time.monotonic() + PAUSE_S
+        self._loop.remove(self._listening.fileno())
+
+    @property
+    def due(self) -> float | None:
+        """When `fire` has something to do (monotonic seconds)."""
+        return self._resume_at
+
+    def fire(self, now: float) -> None:
+        """Listen again after a pause."""
+        if self._resume_at is not None and now >= self._resume_at:
+            self.resume()
+
+    def resume(self) -> None:
+        """There may be room again."""
+        if self._resume_at is not None and not self._is_closed:
+            self._resume_at = None
+            self._loop.add(self._listening.fileno(), self._on_call)
+
+    def close(self) -> None:
+        """Listen no more."""
+        if not self._is_closed:
+            self._is_closed, self._resume_at = True, None
+            self._loop.remove(self._listening.fileno())
+            self._listening.close()
+
+
+def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
+    """Return a socket that listens at an address of ours, and its port: the first of some that is free.
+
+    Raises:
+        OSError: None is.
+    """
+    problem = OSError("no port")
+    for port in ports:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        listening = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((address, port))
+            listening.listen(BACKLOG)
+        except OSError as error:
+            problem = error
+            with contextlib.suppress(OSError):
+                listening.close()
+            continue
+        return listening, port
+    raise problem
+
+
+def read_peer(connection: socket.socket) -> tuple[int, int]:
+    """Return (pid, uid) of what is at the other end of a socket on a path, as the kernel says."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, uid, _ = struct.unpack("3i", data)
+    return pid, uid
