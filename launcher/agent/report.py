@@ -5,6 +5,8 @@ from __future__ import annotations
 from launcher.agent.coordination import Outcome
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.signal import signal
+from launcher.failure import arbiter
+from launcher.failure.arbiter import RANK, Event
 from launcher.failure.causes import Faults, find_causes
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import ProcessExit, Verdict
@@ -65,10 +67,14 @@ def _find_outcome_of(reason: Reason | None) -> Outcome:
 
 def find_first(agent: Agent) -> Process | None:
     """Return the process that the failure began with: not one that has only lost another."""
-    if agent.first is None:
-        return None
-    own = (one for one in agent.failed if one is not agent.first and not only_follows(agent, one))
-    return next(own, agent.first) if only_follows(agent, agent.first) else agent.first
+    failed = [one for one in agent.failed if one is not agent.first]
+    failed = [agent.first, *failed] if agent.first is not None else []
+    events = [
+        Event(agent.place.node_rank or 0, RANK, one.ended_ns, one.status, follows=only_follows(agent, one))
+        for one in failed
+    ]
+    first = arbiter.find_first(events, lambda event: event.follows)
+    return None if first is None else failed[events.index(first)]
 
 
 def only_follows(agent: Agent, process: Process) -> bool:

@@ -15,10 +15,20 @@ from launcher.failure.model import Cause
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Protocol, TypeVar
 
     from launcher.core.messages import Line, NodeRank, Status
     from launcher.failure.model import Verdict
+
+    class _Failed(Protocol):
+        @property
+        def at_ns(self) -> int: ...
+
+        @property
+        def asked(self) -> bool: ...
+
+    Failed = TypeVar("Failed", bound=_Failed)
 
 RANK, LOST, REFUSED, PREEMPTED = "rank", "lost", "refused", "preempted"
 GAVE_UP, CUT_OFF = "gave-up", "cut-off"
@@ -62,6 +72,21 @@ class Event:
     cause: Cause | None = None
     facts: Mapping[str, int] | None = None
     called: Line = ""
+
+
+def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) -> Failed | None:
+    """Return the failure that the others came from; None if there is none.
+
+    Args:
+        failures: The ends of processes, the loss of nodes, all by one clock.
+        follows: Whether a failure only tells of another one.
+
+    Returns:
+        The earliest that was not asked for and does not follow; where all do, the earliest.
+    """
+    every = sorted(failures, key=lambda one: one.at_ns)
+    own = [one for one in every if not one.asked] or every
+    return next((one for one in own if not follows(one)), own[0] if own else None)
 
 
 class FailureArbiter:
@@ -113,19 +138,15 @@ class FailureArbiter:
     def find_first(self) -> Event | None:
         """Return what came first of its own accord; None if nothing has failed.
 
-        A process that has only lost its peers tells of a failure elsewhere: that comes first, if it is known.
         A node that was lost is why others have lost their peers, too; one that fell silent may have gone
         after the last that was heard of it.
         """
-        own = [event for event in self.events if not event.asked] or self.events
-        ordered = sorted(own, key=lambda event: event.at_ns)
-        true = [event for event in ordered if not self._only_follows(event)]
-        first = next(iter(true or ordered), None)
-        if first is not None and first.kind == LOST and first.within_ns:
-            latest = first.at_ns + first.within_ns
-            sooner = [event for event in true if event.kind != LOST and event.at_ns <= latest]
-            return next(iter(sooner), first)
-        return first
+        first = find_first(self.events, self._only_follows)
+        if first is None or first.kind != LOST or not first.within_ns:
+            return first
+        latest = first.at_ns + first.within_ns
+        sooner = [one for one in self.events if one.kind != LOST and not one.asked and one.at_ns <= latest]
+        return find_first(sooner, self._only_follows) if not all(map(self._only_follows, sooner)) else first
 
     def find_also(self, first: Event) -> list[tuple[Event, bool]]:
         """Return what else has failed of its own accord, and whether that was at the same time."""

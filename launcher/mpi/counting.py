@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 
+from launcher.core.errors import EXIT_UNTRUSTED
 from launcher.failure.model import Cause
-from launcher.mpi.events import Event
+from launcher.mpi.events import MISCOUNTED, Event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from launcher.mpi.messages import Started
     from launcher.mpi.node import Node
 
-MISCOUNTED = 78
-"""Status of a job that mpirun has started in another shape than was asked for."""
 COUNT_S = 60.0
 """Between the first rank that starts and the last."""
 LOOK_AROUND_S = 0.5
@@ -71,8 +70,10 @@ class Counting:
         )
         self._has_said = True
         fix = "look at how mpirun is told its hosts (launcher plan), and at its own configuration files"
-        event = Event(None, time.time_ns(), MISCOUNTED, cause=Cause("rank-count", what, fix, retryable=False))
-        self._head.begin_end(event, what, is_why=True)
+        event = Event(
+            None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
+        )
+        self._head.begin_end(event, what)
 
 
 def describe_places(nodes: Sequence[Node]) -> str:

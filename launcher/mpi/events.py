@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
+from launcher.failure import arbiter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from launcher.mpi.messages import RankEnded
     from launcher.mpi.node import Node
 
+NODE_LOST, DAEMON_LOST, MISCOUNTED = "node-lost", "daemon-lost", "rank-count"
+"""Codes of what is no rank's end."""
 KILLED = (0, 9, 137, 205, 255)
 """Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
 FOLLOWS_NS = 1_000_000_000
@@ -52,7 +55,13 @@ class Event:
     @property
     def may_follow(self) -> bool:
         """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
-        return self.code == "daemon-lost" or (self.cause is None and self._is_silent)
+        return self.code == DAEMON_LOST or (self.cause is None and self._is_silent)
+
+    @property
+    def only_follows(self) -> bool:
+        """Whether the verdict of a rank only tells of a failure elsewhere."""
+        verdict = self.end.verdict if self.end is not None else None
+        return verdict is not None and bool(verdict.causes) and all(one.consequence for one in verdict.causes)
 
     @property
     def _is_silent(self) -> bool:
@@ -64,16 +73,18 @@ class Event:
 
 
 def find_first(events: Sequence[Event]) -> Event | None:
-    """Return what came first, and of its own accord: not because somebody had asked for it.
+    """Return what came first, and of its own accord.
 
-    Args:
-        events: In the order in which they were heard of, but for what is why others came.
+    Ranks on the wrong nodes are why anything else went wrong, and a lost node is why ranks were killed.
     """
-    own = [event for event in events if not event.asked]
-    first = next(iter(own or events), None)
-    if first is not None and first.may_follow:
-        return next((event for event in own if event.code == "node-lost"), first)
-    return first
+    codes = {event.code for event in events}
+
+    def follows(event: Event) -> bool:
+        if MISCOUNTED in codes:
+            return event.code != MISCOUNTED
+        return event.only_follows or (event.may_follow and NODE_LOST in codes)
+
+    return arbiter.find_first(events, follows)
 
 
 def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:

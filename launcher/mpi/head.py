@@ -17,7 +17,7 @@ from launcher.failure.model import Cause, Verdict
 from launcher.failure.verdict import describe_end
 from launcher.mpi.counting import Counting
 from launcher.mpi.ending import KILL_WAIT_S, SETTLE_S, RanksTarget
-from launcher.mpi.events import Event, explains, find_first
+from launcher.mpi.events import DAEMON_LOST, NODE_LOST, Event, explains, find_first
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
@@ -183,7 +183,7 @@ class Head(Lead):
         """What mpirun has started on a node to start the ranks there has ended before them."""
         what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
         fix = "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there"
-        cause = Cause("daemon-lost", what, fix, retryable=True)
+        cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
@@ -191,13 +191,13 @@ class Head(Lead):
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
         fix = "look at the node, at its network, and at whether somebody has ended its container"
-        cause = Cause("node-lost", what, fix, retryable=True)
+        cause = Cause(NODE_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()
 
-    def begin_end(self, event: Event, what: str, *, is_why: bool = False) -> None:
-        """Something has failed: the others would wait for it forever. It may be why others failed before."""
-        self.events.insert(0 if is_why else len(self.events), event)
+    def begin_end(self, event: Event, what: str) -> None:
+        """Something has failed: the others would wait for it forever."""
+        self.events.append(event)
         if not self.ending.begun:
             others = self.ranks_running()
             self.agent.say(f"{what}; stopping the other {others}" if others else what)

@@ -8,6 +8,7 @@ from launcher.core.frozen import replace
 from launcher.core.redact import printable
 from launcher.failure.model import Cause, End, ProcessExit, Verdict
 from launcher.failure.verdict import describe_end, make_verdict
+from launcher.mpi.events import NODE_LOST
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _describe_loss(event: Event) -> str:
     """Return what has become of a node, or of mpirun, in words that a sentence about it goes on with."""
     if event.node is None:
         return "has started other processes than it was asked for"
-    return "is lost" if event.code == "node-lost" else "cannot go on"
+    return "is lost" if event.code == NODE_LOST else "cannot go on"
 
 
 def _end(event: Event, code: int, zero_ns: int, told: str | None) -> End:
