@@ -1,7 +1,10 @@
 """The families of MPI, and what else starts ranks: which variables each of them sets, reads and keeps.
 
-To add a family: one row here, one file in `launcher.sources`, and, for ``--engine mpirun``, what its
-``--version`` prints in `launcher.machine.mpi` and its options in `launcher.engines`.
+To add a family: a row here and in `TABLE`; a file in `launcher.sources` with its row there and one in
+`launcher.sources.signs`; its rank and size in `launcher.guest.marker`, which imports nothing; a golden case.
+For ``--engine mpirun``: what its ``--version`` prints in `launcher.machine.mpi`, its options in a dialect
+(`launcher.engines.dialects`), how a rehearsal calls it in `launcher.rehearse.mpirun`. Where its ranks need
+other settings: `launcher.fabrics.mpi`; `launcher.frameworks.horovod_meeting` for the library of Horovod.
 
 Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
 reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux-run(1).
