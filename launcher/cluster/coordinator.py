@@ -20,7 +20,6 @@ from launcher.cluster.messages import (
     Ended,
     Failed,
     Looked,
-    Note,
     Told,
     Welcome,
 )
@@ -33,6 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Mapping
+    from typing import Any
 
     from launcher.channel.connection import Connection
     from launcher.process.loop import Loop
@@ -54,7 +54,8 @@ class Coordinator:
         roll: Whether they start.
         ending: What has failed, and how the job ends.
         doors: Who has come and not said who it is.
-        subscribers: By the kind of a note, who wants to hear of it: (node rank, body) -> None.
+        subscribers: What hears messages that are no part of the channel's own work, by their type:
+            (node rank, message) -> None.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Coordinator:
             find_reasons: Returns what is known of nodes that are missing, by rank.
         """
         now = time.monotonic()
-        self.subscribers: dict[str, Callable[[int, object], None]] = {}
+        self.subscribers: dict[type, Callable[[int, Any], None]] = {}
         self.doors = doors = Acceptor(
             listener, key, loop, lambda what: say(f"control channel: {what}"), self._admit
         )
@@ -199,10 +200,10 @@ class Coordinator:
             case Bye():
                 member.has_heard_end = True
                 member.hang_up()
-            case Note():
-                subscriber = self.subscribers.get(message.kind)
+            case _:
+                subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    self._loop.guard(lambda: subscriber(rank, message.body))
+                    self._loop.guard(lambda: subscriber(rank, message))
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -232,21 +233,20 @@ class Coordinator:
         self.roster.send_all(message)
         self._deliver(message)
 
-    def broadcast(self, kind: str, body: object) -> None:
+    def broadcast(self, message: object) -> None:
         """Tell every node something that is no part of the channel's own work.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        self._tell_all(Note(kind, body))
+        self._tell_all(message)
 
-    def tell(self, rank: int, kind: str, body: object) -> bool:
+    def tell(self, rank: int, message: object) -> bool:
         """Tell one node, which may be node 0, what `broadcast` tells all; False if it is not there.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        message = Note(kind, body)
         if rank == 0:
             self._deliver(message)
             return True
