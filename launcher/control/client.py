@@ -13,11 +13,12 @@ import re
 import socket
 import time
 
-from launcher.channel.lines import Garbled, Lines, pack
+from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.control.processes import TICKS
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.messages import Garbled
 from launcher.core.redact import printable
 from launcher.stacks.look import read_file
 

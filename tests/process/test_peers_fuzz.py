@@ -26,6 +26,7 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES, HELLO, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.messages import Ended
 from launcher.cluster.preemption import subscribe
+from launcher.core import messages as messages_of_core
 from launcher.core.messages import LINE_LENGTH
 from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
@@ -376,14 +377,14 @@ def flood(hub: LiveHub, count: int) -> None:
 
 def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
     """Whoever is none of the job's nodes costs no look for secrets in thousands of texts."""
-    kept = len(hub.hub._texts)
+    kept = len(messages_of_core._facts)
     caller = Caller(hub.port)
     caller.say(
         make_hello(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
     )
     assert "a job that runs already" in str(caller.hear("busy")["why"])
     caller.drain()
-    assert len(hub.hub._texts) == kept
+    assert len(messages_of_core._facts) == kept
 
 
 def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
