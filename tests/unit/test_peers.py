@@ -494,6 +494,9 @@ def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
     other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, 6105)
     assert one == other == "7/6105"
     assert name_job({}, 6105, "run5") == "run5/6105"
+    # mpirun's own node has the platform's variables, and the others what it carries there
+    here, there = {"AZUREML_RUN_ID": "a", "OMPI_COMM_WORLD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "1"}
+    assert name_job(here, 6105) == name_job(there, 6105) == "6105"
 
 
 def test_keys_depend_on_the_token_and_on_the_job() -> None:
