@@ -24,7 +24,7 @@ JOB_VARIABLES = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID
 part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
 
 CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")
-"""Where mpirun has started the launchers, its own node has the platform's names, the others what it carries."""
+"""Where mpirun has started the launchers: its own node has the platform's names, others what it carries."""
 
 
 def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
