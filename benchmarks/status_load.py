@@ -44,14 +44,14 @@ class Answering(Nodes):
         """Answer what node 0 asks, and forget the rest."""
         assert node.sealed is not None and node.socket is not None
         for message in node.sealed.feed(data):
-            kind, body = str(message["is"]), message.get("body")
+            kind = str(message["is"])
             if kind not in node.heard:
                 node.heard.add(kind)
                 self.heard[kind] = self.heard.get(kind, 0) + 1
-            if message.get("kind") == "question" and isinstance(body, dict):
-                answer = {"round": body["round"], "answer": ANSWERS[str(body["what"])]}
+            if kind == "ask":
+                reply = {"number": message["number"], "answer": ANSWERS[str(message["what"])]}
                 node.socket.setblocking(True)
-                node.socket.send(node.sealed.pack({"is": "note", "kind": "answer", "body": answer}))
+                node.socket.send(node.sealed.pack({"is": "reply", **reply}))
                 node.socket.setblocking(False)
 
 

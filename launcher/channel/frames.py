@@ -18,26 +18,12 @@ import json
 import os
 import struct
 
-from launcher.channel.lines import Garbled, number, parse, text
-from launcher.core.redact import printable, redact
+from launcher.channel.lines import parse
+from launcher.core.messages import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-__all__ = [
-    "CALL_BYTES",
-    "FRAME_LIMIT_BYTES",
-    "OTHER_KEY",
-    "Answering",
-    "Calling",
-    "Garbled",
-    "Intruder",
-    "Sealed",
-    "number",
-    "text",
-    "words",
-]
 
 FRAME_LIMIT_BYTES = 1 << 16
 """Of the JSON of one frame; a verdict is shortened until it fits."""
@@ -52,14 +38,6 @@ OTHER_KEY = "another token"
 """In the reason of a handshake that failed, by which the fix is found."""
 _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
-
-
-def words(message: Mapping[str, object], name: str, length: int) -> str:
-    """Return a text of a message as it may be shown: printable, without secrets, not longer than that.
-
-    What is far longer is cut first: the look for secrets takes its time with each character.
-    """
-    return printable(redact(text(message, name)[: 4 * length]))[:length]
 
 
 class Intruder(Garbled):

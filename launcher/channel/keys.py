@@ -23,6 +23,9 @@ JOB_VARIABLES = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID
 """What platforms call a job, the same on all of its nodes; the first that is set counts. Not what names a
 part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
 
+CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")
+"""Where mpirun has started the launchers: its own node has the platform's names, others what it carries."""
+
 
 def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
     """Return the job's token, None without one.
@@ -67,7 +70,8 @@ def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> 
     It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
     be named, and who has another key cannot even say hello.
     """
-    platforms = next((environ[name] for name in JOB_VARIABLES if environ.get(name)), "")
+    names = () if any(name in environ for name in CARRIED_BY_MPIRUN) else JOB_VARIABLES
+    platforms = next((environ[name] for name in names if environ.get(name)), "")
     return "/".join(filter(None, (rendezvous_id, platforms, str(port))))
 
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.messages import NUMBER_BITS, Garbled
+from launcher.core.messages import Garbled
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-__all__ = ["Garbled", "Lines", "number", "pack", "parse", "text"]
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
@@ -77,21 +75,3 @@ def parse(line: bytes) -> dict[str, object]:
 def pack(message: Mapping[str, object]) -> bytes:
     """Return one line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def number(message: Mapping[str, object], key: str) -> int:
-    """Return a number of a message.
-
-    Raises:
-        Garbled: It has none of that name.
-    """
-    value = message.get(key)
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) >> NUMBER_BITS:
-        raise Garbled(f"no number {key}")
-    return value
-
-
-def text(message: Mapping[str, object], key: str) -> str:
-    """Return a text of a message; empty if it has none."""
-    value = message.get(key)
-    return value if isinstance(value, str) else ""

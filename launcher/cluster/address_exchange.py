@@ -95,7 +95,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     deadline = time.monotonic() + meeting.timeout_s
     key = make_key(read_token(meeting.token_file, environ), name_job(environ, meeting.port))
     loop = Loop(_say)
-    side = First(meeting, key, loop) if meeting.member == 0 else Other(meeting, key, loop)
+    side = FirstLauncher(meeting, key, loop) if meeting.member == 0 else OtherLauncher(meeting, key, loop)
     loop.timers.append(side)
     try:
         while not side.is_done:
@@ -107,7 +107,7 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     return side.hosts
 
 
-def _check(meeting: Meeting, deadline: float, side: First | Other) -> None:
+def _check(meeting: Meeting, deadline: float, side: FirstLauncher | OtherLauncher) -> None:
     """Hold that there is time, and that nothing has told us to stop: process 1 has its signals blocked."""
     if STOPS & signal.sigpending():
         raise NotReady(_problem(meeting, "the launcher was told to stop"))
@@ -124,7 +124,7 @@ class Guest:
         self.said, self.address, self.connection = said, address, connection
 
 
-class First:
+class FirstLauncher:
     """The first launcher: waits for all others, and tells all.
 
     Attributes:
@@ -246,7 +246,7 @@ class First:
             self._part(member)
 
 
-class Other:
+class OtherLauncher:
     """Any other launcher: says who it is until the first one answers.
 
     Attributes:

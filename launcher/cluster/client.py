@@ -24,13 +24,15 @@ from launcher.cluster.messages import (
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
+from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
+    from launcher.cluster.hello import Hello
     from launcher.process.helper import Helper, Helpers
     from launcher.process.loop import Loop
 
@@ -71,7 +73,7 @@ class CoordinatorClient:
         self,
         key: bytes,
         shape: Shape,
-        hello: Mapping[str, object],
+        hello: Hello,
         loop: Loop,
         helpers: Helpers,
         say: Callable[[str], None],
@@ -162,8 +164,8 @@ class CoordinatorClient:
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
-        now = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # the clocks are compared
-        connection.send({**self._hello, "is": "hello", **now})
+        hello = replace(self._hello, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # to be compared
+        connection.send(pack(hello))
         if connection.is_open:
             connection.take(calling.rest)
 

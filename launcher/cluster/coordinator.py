@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
-from launcher.channel.frames import number
-from launcher.cluster.hello import compare_clocks, read_hello, read_identity
+from launcher.cluster.hello import Hello, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
     FROM_NODE,
@@ -20,19 +19,19 @@ from launcher.cluster.messages import (
     Ended,
     Failed,
     Looked,
-    Note,
     Told,
     Welcome,
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import COORDINATOR_BEAT_S, Shape
-from launcher.core.messages import pack, unpack
+from launcher.core.messages import pack, parse, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+    from typing import Any
 
     from launcher.channel.connection import Connection
     from launcher.cluster.rendezvous import FindReasons
@@ -55,7 +54,8 @@ class Coordinator:
         roll: Whether they start.
         ending: What has failed, and how the job ends.
         doors: Who has come and not said who it is.
-        subscribers: By the kind of a note, who wants to hear of it: (node rank, body) -> None.
+        subscribers: What hears messages that are no part of the channel's own work, by their type:
+            (node rank, message) -> None.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Coordinator:
         listener: socket.socket,
         key: bytes,
         shape: Shape,
-        hello: Mapping[str, object],
+        hello: Hello,
         loop: Loop,
         say: Callable[[str], None],
         deliver: Callable[[object], None],
@@ -84,13 +84,12 @@ class Coordinator:
             find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
         """
         now = time.monotonic()
-        self.subscribers: dict[str, Callable[[int, object], None]] = {}
+        self.subscribers: dict[type, Callable[[int, Any], None]] = {}
         self.doors = doors = Acceptor(
             listener, key, loop, lambda what: say(f"control channel: {what}"), self._admit
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
-        self._texts: dict[str, str] = {}
-        own = {**read_hello({**hello, "is": "hello"}, self._texts), "clock_ahead_s": 0.0}
+        own = {**vars(hello), "clock_ahead_s": 0.0}
         self.roster = Membership(shape.node_count, Member(own, shape.address, None, now))
         seen = Seen(agree, find_reasons, doors.strangers.reasons, lambda: doors.has_heard)
         self.roll = Rendezvous(shape, self.roster, seen, say, self._tell_all)
@@ -117,10 +116,10 @@ class Coordinator:
             Garbled: It is no hello.
         """
         now, heard_ns = time.monotonic(), time.monotonic_ns()
-        rank, session = read_identity(message)
-        asked_ns = number(message, "mono_ns")
+        identity = read_identity(message)
+        rank = identity.rank
         known = self.members.get(rank)
-        is_back = known is not None and known.hello["session"] == session
+        is_back = known is not None and known.hello["session"] == identity.session
         if rank == 0 and is_back:
             connection.send(pack(Busy("this very launcher")))  # by way of a service in front of us
             connection.close()
@@ -128,18 +127,18 @@ class Coordinator:
         if self.has_started and not is_back:
             self._send_away(connection, address, rank)
             return
-        hello = read_hello(message, self._texts)
-        hello["clock_ahead_s"] = compare_clocks(hello, time.time_ns())
+        hello = parse(Hello, message)
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
         else:
-            member = Member(hello, address, connection, now)
+            ahead_s = compare_clocks(hello, time.time_ns())
+            member = Member({**vars(hello), "clock_ahead_s": ahead_s}, address, connection, now)
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
         )
-        connection.send(pack(Welcome(asked_ns, heard_ns, time.monotonic_ns())))
+        connection.send(pack(Welcome(hello.mono_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
             return  # it has gone already, and calls again
         if known is not None and known is not member:
@@ -200,10 +199,10 @@ class Coordinator:
             case Bye():
                 member.has_heard_end = True
                 member.hang_up()
-            case Note():
-                subscriber = self.subscribers.get(message.kind)
+            case _:
+                subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    self._loop.guard(lambda: subscriber(rank, message.body))
+                    self._loop.guard(lambda: subscriber(rank, message))
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -233,21 +232,20 @@ class Coordinator:
         self.roster.send_all(message)
         self._deliver(message)
 
-    def broadcast(self, kind: str, body: object) -> None:
+    def broadcast(self, message: object) -> None:
         """Tell every node something that is no part of the channel's own work.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        self._tell_all(Note(kind, body))
+        self._tell_all(message)
 
-    def tell(self, rank: int, kind: str, body: object) -> bool:
+    def tell(self, rank: int, message: object) -> bool:
         """Tell one node, which may be node 0, what `broadcast` tells all; False if it is not there.
 
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        message = Note(kind, body)
         if rank == 0:
             self._deliver(message)
             return True

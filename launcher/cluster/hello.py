@@ -1,86 +1,76 @@
-"""What a node says first, and what of it is kept: known names, small values."""
+"""What a node says first."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from launcher.channel.frames import Garbled, number, text
 from launcher.cluster.consistency import CLOCK_S
-from launcher.core.redact import printable, redact
+from launcher.core.messages import Garbled, message, name_of, parse
 
-TEXT_LENGTH = 200
-ITEMS_MAX = 64
-NODES_MAX = 1 << 20
-TEXTS = (
-    *("host", "launcher", "python", "driver", "torch", "nccl", "mpi", "gpu_kind", "fabric", "engine"),
-    "command",
-)
-NUMBERS = ("gpu_count", "node_count", "local_size", "world_size", "wall_ns")
-SESSION_LENGTH = 32
-TEXTS_KEPT = 1 << 14
-"""Texts of hellos that are remembered: hosts and addresses of a thousand nodes, and what they share."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.core.messages import Fact, Facts, NodeRank, Word
 
 
-def read_identity(message: Mapping[str, object]) -> tuple[int, str]:
-    """Return which node a hello is of, and what its launcher calls itself: all that is cheap to read.
+@message
+class Identity:
+    """Which node a hello is of, and what its launcher calls itself: all that is cheap to read."""
+
+    rank: NodeRank
+    session: Word
+
+
+@message
+class Hello:
+    """What a node says of itself, see `launcher.cluster.facts`; None for what it does not know.
+
+    Attributes:
+        rank: Of the node.
+        session: What tells its launcher from a later one.
+        mono_ns: Its monotonic clock.
+        wall_ns: Its wall clock.
+    """
+
+    rank: NodeRank
+    session: Word
+    mono_ns: int = 0
+    wall_ns: int | None = None
+    host: Fact | None = None
+    addresses: tuple[Fact, ...] = ()
+    launcher: Fact | None = None
+    python: Fact | None = None
+    driver: Fact | None = None
+    torch: Fact | None = None
+    nccl: Fact | None = None
+    mpi: Fact | None = None
+    gpu_count: int | None = None
+    gpu_kind: Fact | None = None
+    fabric: Fact | None = None
+    node_count: int | None = None
+    local_size: int | None = None
+    world_size: int | None = None
+    engine: Fact | None = None
+    command: Fact | None = None
+    settings: Facts = {}  # noqa: RUF012 - never changed
+
+
+def read_identity(packed: Mapping[str, object]) -> Identity:
+    """Return whose hello this is.
 
     Raises:
-        Garbled: It names no node of a job.
+        Garbled: It is none.
     """
-    rank = number(message, "rank")
-    session = text(message, "session")
-    if message.get("is") != "hello" or not 0 <= rank < NODES_MAX:
+    if packed.get("is") != name_of(Hello):
         raise Garbled("no hello")
-    if len(session) > SESSION_LENGTH or not session.isalnum():
-        raise Garbled("no session")
-    return rank, session
+    return parse(Identity, packed)
 
 
-def read_hello(message: Mapping[str, object], seen: dict[str, str]) -> dict[str, object]:
-    """Return what is kept of a hello.
-
-    Args:
-        message: As it came.
-        seen: Texts of other nodes, and what is kept of each: most are the same on all nodes.
-
-    Raises:
-        Garbled: It names no node of a job.
-    """
-    rank, session = read_identity(message)
-
-    def keep(value: str) -> str:
-        short = value[:TEXT_LENGTH]
-        if short not in seen:
-            if len(seen) >= TEXTS_KEPT:
-                seen.clear()  # nodes that differ so much are no nodes of one job
-            seen[short] = printable(redact(short))  # a hundred patterns: most of what a hello costs
-        return seen[short]
-
-    kept: dict[str, object] = {"rank": rank, "session": session}
-    for name in TEXTS:
-        value = message.get(name)
-        kept[name] = keep(value) if isinstance(value, str) else None
-    for name in NUMBERS:
-        value = message.get(name)
-        is_number = isinstance(value, int) and not isinstance(value, bool) and abs(value) < 1 << 63
-        kept[name] = value if is_number else None
-    addresses = message.get("addresses")
-    kept["addresses"] = tuple(
-        keep(item) for item in (addresses if isinstance(addresses, list) else ())[:8] if isinstance(item, str)
-    )
-    settings = message.get("settings")
-    pairs = list(settings.items())[:ITEMS_MAX] if isinstance(settings, Mapping) else []
-    kept["settings"] = {keep(name): keep(value) for name, value in pairs if isinstance(value, str)}
-    return kept
-
-
-def compare_clocks(hello: Mapping[str, object], heard_wall_ns: int) -> float | None:
+def compare_clocks(hello: Hello, heard_wall_ns: int) -> float | None:
     """Return how many seconds a node's wall clock is ahead of ours, less the way of its hello.
 
     A hello is some milliseconds old when it is heard; within `CLOCK_S` that does not matter.
     """
-    theirs = hello.get("wall_ns")
-    if not isinstance(theirs, int):
+    if hello.wall_ns is None:
         return None
-    ahead = (theirs - heard_wall_ns) / 1e9
+    ahead = (hello.wall_ns - heard_wall_ns) / 1e9
     return 0.0 if abs(ahead) < CLOCK_S / 4 else ahead

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from launcher.channel.frames import number
 from launcher.core.messages import pack
 
 TYPE_CHECKING = False
@@ -10,6 +9,10 @@ if TYPE_CHECKING:
     from launcher.channel.connection import Connection
 
     Message = dict[str, object]
+
+
+ADDRESSES_MAX = 8
+"""Addresses of a node that are named."""
 
 
 class Member:
@@ -34,7 +37,9 @@ class Member:
     @property
     def rank(self) -> int:
         """Of the node."""
-        return number(self.hello, "rank")
+        rank = self.hello["rank"]
+        assert isinstance(rank, int)  # noqa: S101 - of a `Hello`
+        return rank
 
     @property
     def host(self) -> str:
@@ -50,7 +55,11 @@ class Member:
     def described(self) -> str:
         """Its host and addresses."""
         addresses = self.hello["addresses"]
-        shown = ", ".join(addresses) if isinstance(addresses, tuple) and addresses else self.address
+        shown = (
+            ", ".join(addresses[:ADDRESSES_MAX])
+            if isinstance(addresses, tuple) and addresses
+            else self.address
+        )
         return f"{self.hello['host']} ({shown})"
 
     def reconnect(self, connection: Connection, address: str, now: float) -> None:

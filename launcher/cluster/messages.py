@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from launcher.core.messages import Line, Signal, Status
+    from launcher.core.messages import Line, NodeRank, Signal, Status
 
 
 # --- from a node to the coordinator
@@ -78,6 +78,29 @@ class Looked:
 
 
 @message
+class Reply:
+    """What a node says to a question of the coordinator."""
+
+    number: int
+    answer: object
+
+
+@message
+class MachineNotice:
+    """What a cloud says of the machine of this node.
+
+    Attributes:
+        kind: One of `launcher.preemption.events`.
+        what: In words.
+        left_ms: How long the machine lasts.
+    """
+
+    kind: Line
+    what: Line
+    left_ms: int
+
+
+@message
 class Bye:
     """This node hangs up."""
 
@@ -91,11 +114,18 @@ class Beat:
 
 
 @message
-class Note:
-    """A fact or an event: a small value, for what has subscribed to its kind."""
+class Ask:
+    """A question to all nodes, or the same passed on to one of them.
 
-    kind: Line
-    body: object
+    Attributes:
+        number: Of the question, for the side that asks.
+        what: One of `launcher.cluster.questions.PACES`.
+        threads: Whether stacks are to be of all threads.
+    """
+
+    number: int
+    what: Line
+    threads: bool = False
 
 
 # --- from the coordinator to a node
@@ -174,6 +204,35 @@ class News:
 
 
 @message
+class Passed:
+    """What a node has answered, for the node that has asked.
+
+    Attributes:
+        number: Of the question.
+        node: The node; None where this is about no node.
+        answer: What it says.
+        why: Why it says nothing.
+        note: What else is to be known.
+        over: Nothing more comes.
+    """
+
+    number: int
+    node: NodeRank | None = None
+    answer: object = None
+    why: Line = ""
+    note: Line = ""
+    over: bool = False
+
+
+@message
+class NodeNotice:
+    """A `MachineNotice` of a node, for all."""
+
+    by: NodeRank
+    notice: MachineNotice
+
+
+@message
 class First:
     """What came first.
 
@@ -207,5 +266,7 @@ class Over:
     also: tuple[Line, ...] = ()
 
 
-FROM_NODE = (Failed, Told, Ended, Looked, Bye, Beat, Note)
-FROM_COORDINATOR = (Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Beat, Note)
+FROM_NODE = (Failed, Told, Ended, Looked, Reply, MachineNotice, Bye, Beat, Ask)
+FROM_COORDINATOR = (
+    *(Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Passed, NodeNotice, Beat, Ask),
+)

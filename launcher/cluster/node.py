@@ -17,7 +17,6 @@ from launcher.cluster.messages import (
     Look,
     Looked,
     News,
-    Note,
     Over,
     Refuse,
     Start,
@@ -102,7 +101,7 @@ class ClusterNode(Coordination):
         self.has_begun = False
         self.agreed: Mapping[str, object] | None = None
         self.over: Over | None = None
-        self.subscribers: dict[str, Callable[[object], None]] = {}
+        self.subscribers: dict[type, Callable[[Any], None]] = {}
         self._make_channel, self._make_children = make_channel, make_children
         self._make_twin = make_twin
         self._refusal: Refuse | None = None
@@ -220,10 +219,10 @@ class ClusterNode(Coordination):
                 self.tell(self._look())
             case Over():
                 self.over = self.over or message
-            case Note():
-                subscriber = self.subscribers.get(message.kind)
+            case _:
+                subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
-                    self.agent.loop.guard(lambda: subscriber(message.body))
+                    self.agent.loop.guard(lambda: subscriber(message))
 
     def _on_stop(self, stop: Stop) -> None:
         """The job ends, because of something on some node: our processes have no others to work with."""
@@ -286,13 +285,6 @@ class ClusterNode(Coordination):
             self.channel.hear_own(message)
         else:
             self.channel.send(message)
-
-    def publish_note(self, kind: str, body: object) -> None:
-        """Tell node 0 a fact or an event of this node: a small value that JSON can hold.
-
-        `Coordinator.subscribers` has what hears it there; `Coordinator.broadcast` reaches all.
-        """
-        self.tell(Note(kind, body))
 
     def tell_event(self, kind: str, status: int, what: str, **more: Any) -> None:
         """Report what ends the job; ``more``: fields of `Failed`."""

@@ -11,7 +11,8 @@ import time
 
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
-from launcher.core.frozen import frozen
+from launcher.cluster.messages import Ask, Passed, Reply
+from launcher.core.frozen import frozen, replace
 from launcher.core.redact import printable
 
 TYPE_CHECKING = False
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     Message = dict[str, object]
     Take = Callable[[Message], None]
 
-QUESTION, ANSWER = "question", "answer"
-"""Kinds of notes, in both directions."""
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
 """Questions that are open at a time, in the job and of one node; more are refused."""
 STEP_S = 0.05
@@ -54,16 +53,15 @@ PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0)}
 class Round:
     """One question to all nodes, as node 0 sees it."""
 
-    def __init__(self, asker: int, number: int, what: str, threads: bool, todo: list[int]) -> None:
-        self.asker, self.number, self.what, self.threads = asker, number, what, threads
-        self.todo = todo
+    def __init__(self, asker: int, ask: Ask, todo: list[int]) -> None:
+        self.asker, self.ask, self.todo = asker, ask, todo
         self.asked: dict[int, float] = {}
-        self.queue: list[Message] = []
+        self.queue: list[Passed] = []
 
     @property
     def pace(self) -> Pace:
         """How it is asked."""
-        return PACES[self.what]
+        return PACES[self.ask.what]
 
 
 class Rounds:
@@ -78,30 +76,26 @@ class Rounds:
         self._hub, self._node_count = hub, node_count
         self._rounds: dict[int, Round] = {}
         self._last = 0
-        hub.subscribers[QUESTION] = self._on_question
-        hub.subscribers[ANSWER] = self._on_answer
+        hub.subscribers[Ask] = self._on_ask
+        hub.subscribers[Reply] = self._on_answer
 
-    def _on_question(self, asker: int, body: object) -> None:
-        """Somebody wants to know something of all nodes."""
-        message = body if isinstance(body, dict) else {}
-        what, number = message.get("what"), _number(message, "number")
-        if what not in PACES or number is None:
+    def _on_ask(self, asker: int, ask: Ask) -> None:
+        """A node wants to know something of all nodes."""
+        if ask.what not in PACES:
             return
         own = sum(one.asker == asker for one in self._rounds.values())
         if own >= ROUNDS_OF_ONE or len(self._rounds) >= ROUNDS_MAX:
-            self._tell(asker, {"number": number, "note": "too many ask at the same time", "over": True})
+            self._tell(asker, Passed(ask.number, note="too many ask at the same time", over=True))
             return
         self._last += 1
-        todo = list(range(self._node_count))
-        self._rounds[self._last] = Round(asker, number, what, message.get("threads") is True, todo)
+        self._rounds[self._last] = Round(asker, ask, list(range(self._node_count)))
         self.due = time.monotonic()
 
-    def _on_answer(self, rank: int, body: object) -> None:
+    def _on_answer(self, rank: int, reply: Reply) -> None:
         """A node has said what it knows; one that was not asked, or too late, is not heard."""
-        message = body if isinstance(body, dict) else {}
-        one = self._rounds.get(_number(message, "round") or 0)
+        one = self._rounds.get(reply.number)
         if one is not None and one.asked.pop(rank, None) is not None:
-            one.queue.append({"node": rank, "answer": message.get("answer")})
+            one.queue.append(Passed(one.ask.number, rank, reply.answer))
             self.due = time.monotonic()
 
     def fire(self, now: float) -> None:
@@ -110,20 +104,21 @@ class Rounds:
             for rank, until in list(one.asked.items()):
                 if now >= until:
                     del one.asked[rank]
-                    one.queue.append({"node": rank, "why": f"no answer within {one.pace.wait_s:g} s"})
+                    why = f"no answer within {one.pace.wait_s:g} s"
+                    one.queue.append(Passed(one.ask.number, rank, why=why))
             self._pass_on(one)
             self._ask_more(number, one, now)
             self._pass_on(one)
             if not self._hub.is_there(one.asker):
                 del self._rounds[number]
             elif not (one.todo or one.asked or one.queue):
-                self._tell(one.asker, {"number": one.number, "over": True})
+                self._tell(one.asker, Passed(one.ask.number, over=True))
                 del self._rounds[number]
         self.due = now + STEP_S if self._rounds else None
 
     def _pass_on(self, one: Round) -> None:
         while one.queue and not self._hub.is_behind(one.asker):
-            if not self._tell(one.asker, {"number": one.number, **one.queue.pop(0)}):
+            if not self._tell(one.asker, one.queue.pop(0)):
                 break
 
     def _ask_more(self, number: int, one: Round, now: float) -> None:
@@ -131,16 +126,16 @@ class Rounds:
             rank = one.todo.pop(0)
             why = self._hub.why_silent(rank)
             if why:
-                one.queue.append({"node": rank, "why": why})
+                one.queue.append(Passed(one.ask.number, rank, why=why))
                 continue
             one.asked[rank] = now + one.pace.wait_s  # first: node 0 answers before `tell` is back
-            self._hub.tell(rank, QUESTION, {"round": number, "what": one.what, "threads": one.threads})
+            self._hub.tell(rank, replace(one.ask, number=number))
 
-    def _tell(self, rank: int, body: Message) -> bool:
+    def _tell(self, rank: int, passed: Passed) -> bool:
         try:
-            return self._hub.tell(rank, ANSWER, body)
+            return self._hub.tell(rank, passed)
         except ValueError:  # with what is put around it, it is longer than a frame
-            return self._hub.tell(rank, ANSWER, {**body, "answer": None, "why": TOO_LONG})
+            return self._hub.tell(rank, replace(passed, answer=None, why=TOO_LONG))
 
 
 class Questions:
@@ -157,8 +152,8 @@ class Questions:
         self._last = 0
         channel = node.channel
         self._rounds = Rounds(channel, node.shape.node_count) if isinstance(channel, Coordinator) else None
-        node.subscribers[QUESTION] = self._on_question
-        node.subscribers[ANSWER] = self._on_answer
+        node.subscribers[Ask] = self._on_ask
+        node.subscribers[Passed] = self._on_passed
 
     def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
         """Ask all nodes.
@@ -180,9 +175,7 @@ class Questions:
         nodes = self._node.shape.node_count
         rounds = -(-nodes // PACES[what].at_a_time)
         self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
-        self._node.publish_note(
-            QUESTION, {"what": what, "number": self._last, "threads": more.get("threads") is True}
-        )
+        self._node.tell(Ask(self._last, what, more.get("threads") is True))
         return self._last
 
     def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
@@ -197,37 +190,32 @@ class Questions:
         """Nobody waits for the answers any more; those that come are not heard."""
         self._open.pop(question, None)
 
-    def _on_question(self, body: object) -> None:
+    def _on_ask(self, ask: Ask) -> None:
         """Node 0 asks."""
-        message = body if isinstance(body, dict) else {}
-        what, number = message.get("what"), _number(message, "round")
-        if what in PACES and number is not None:
+        if ask.what in PACES:
             self._node.answer(
-                what,
-                {"threads": message.get("threads") is True},
-                lambda answer: self._give(number, answer),
+                ask.what, {"threads": ask.threads}, lambda answer: self._give(ask.number, answer)
             )
 
     def _give(self, number: int, answer: Message) -> None:
         """Tell node 0 what this node says."""
         try:
-            self._node.publish_note(ANSWER, {"round": number, "answer": answer})
-        except ValueError:  # longer than a frame may be: nobody is to wait for it until time is up
-            self._node.publish_note(ANSWER, {"round": number, "answer": {"error": TOO_LONG}})
+            self._node.tell(Reply(number, answer))
+        except ValueError:  # longer than a frame may be: nothing is to wait for it until time is up
+            self._node.tell(Reply(number, {"error": TOO_LONG}))
 
-    def _on_answer(self, body: object) -> None:
+    def _on_passed(self, passed: Passed) -> None:
         """Node 0 passes on what a node has said."""
-        message = body if isinstance(body, dict) else {}
-        number = _number(message, "number")
-        if number is None or number not in self._open:
+        if passed.number not in self._open:
             return
-        take, _ = self._open[number]
-        is_over = message.get("over") is True
-        said = {name: message[name] for name in ("node", "answer", "why", "note") if name in message}
-        if said:
-            take(said)
-        if is_over:
-            self._open.pop(number, None)
+        take, _ = self._open[passed.number]
+        if passed.node is not None:
+            said = {"why": passed.why} if passed.why else {"answer": passed.answer}
+            take({"node": passed.node, **said})
+        if passed.note:
+            take({"note": passed.note})
+        if passed.over:
+            self._open.pop(passed.number, None)
             take({"over": True})
 
     @property
@@ -247,9 +235,3 @@ class Questions:
                 del self._open[number]
                 take({"note": "node 0 has not passed on all answers in time"})
                 take({"over": True})
-
-
-def _number(message: Mapping[str, object], name: str) -> int | None:
-    """Return a number that somebody has sent, None for anything else."""
-    value = message.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -11,11 +11,13 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
+from launcher.cluster.hello import Hello
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
 from launcher.core.errors import NotReady, Problem
+from launcher.core.messages import parse
 from launcher.core.redact import printable
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit
@@ -111,19 +113,17 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
     return make_key(token, name_job(environ, plan.allocation.master_port, rendezvous)), token is not None
 
 
-def make_hello(
-    plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]
-) -> dict[str, object]:
+def make_hello(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Hello:
     """Return what this node says first: its facts, its rank, and what tells its launcher from a later one."""
     facts = read_facts(plan, command, Host(), environ)
-    return {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()}
+    return parse(Hello, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
 
 
 def make_hub(
     plan: Plan,
     shape: Shape,
     address: str,
-    hello: Mapping[str, object],
+    hello: Hello,
     key: bytes,
     node: ClusterNode,
     *,
@@ -150,7 +150,7 @@ def make_hub(
         listener,
         key,
         shape,
-        {**hello, "mono_ns": 0},
+        hello,
         node.agent.loop,
         node.agent.say,
         node.deliver,

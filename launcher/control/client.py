@@ -13,10 +13,11 @@ import re
 import socket
 import time
 
-from launcher.channel.lines import Garbled, Lines, pack
+from launcher.channel.lines import Lines, pack
 from launcher.channel.listener import read_peer
 from launcher.control import NAME
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
+from launcher.core.messages import Garbled
 from launcher.core.redact import printable
 from launcher.machine.process import list_pids, read_command, read_stat
 

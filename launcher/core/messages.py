@@ -42,6 +42,12 @@ if TYPE_CHECKING:
     """Rank of a process; -1 where it is not known."""
     Seconds = float
     """A length of time."""
+    Fact = str
+    """A short text that many nodes say alike; what is longer is cut."""
+    Facts = Mapping[str, str]
+    """So many of them, by name."""
+    Word = str
+    """Letters and digits, at least one."""
     Raw = str
     """A text as it is: nothing that is shown."""
     Variables = Mapping[str, str | None]
@@ -57,6 +63,9 @@ RANKS_MAX = 1 << 24
 SECONDS_MAX = 1e9
 ITEMS_MAX = 1 << 16
 LINE_LENGTH = 800
+FACT_LENGTH, FACTS_MAX, WORD_LENGTH = 200, 64, 32
+FACTS_KEPT = 1 << 14
+"""Facts that are remembered: hosts and addresses of a thousand nodes, and what they share."""
 
 
 class Garbled(ValueError):
@@ -161,6 +170,29 @@ def short_text(value: object) -> str:
     return safe_text(_text(value)[: 4 * LINE_LENGTH])[:LINE_LENGTH]
 
 
+def fact(value: object) -> str:
+    """Return the same, not longer than a fact, and remembered: a look for secrets is a hundred patterns."""
+    short = _text(value)[:FACT_LENGTH]
+    if short not in _facts:
+        if len(_facts) >= FACTS_KEPT:
+            _facts.clear()  # nodes that differ so much are no nodes of one job
+        _facts[short] = printable(redact(short))
+    return _facts[short]
+
+
+def facts(value: object) -> Mapping[str, str]:
+    """Return the first facts of an object."""
+    return {fact(name): fact(text) for name, text in list(_object(value).items())[:FACTS_MAX]}
+
+
+def word(value: object) -> str:
+    """Return a text of letters and digits."""
+    text = _text(value)
+    if not text.isalnum() or len(text) > WORD_LENGTH:
+        raise Garbled(f"expected 1 to {WORD_LENGTH} letters and digits")
+    return text
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise Garbled(f"expected a text, not {type(value).__name__}")
@@ -197,6 +229,9 @@ RULES: dict[str, Rule] = {
     "str": safe_text,
     "Line": short_text,
     "object": lambda value: value,
+    "Fact": fact,
+    "Facts": facts,
+    "Word": word,
     "Raw": lambda value: _text(value),
     "Variables": variables,
     "Seconds": seconds,
@@ -208,6 +243,7 @@ RULES: dict[str, Rule] = {
 }
 _TYPES: dict[str, type] = {}
 _rules: dict[type, dict[str, Rule]] = {}
+_facts: dict[str, str] = {}
 
 
 def _rules_of(kind: type) -> dict[str, Rule]:

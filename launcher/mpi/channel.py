@@ -10,7 +10,7 @@ import time
 
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem
-from launcher.core.messages import pack, unpack
+from launcher.core.messages import Garbled, pack, unpack
 from launcher.core.signal import signal
 from launcher.mpi.messages import TO_RANK, Attached, Briefing, RankEnded, Release, Started
 from launcher.mpi.placeholder import ENDING
@@ -67,7 +67,7 @@ class Channel:
                 for message in self._read(data):
                     if isinstance(message, Briefing):
                         return message
-        except (OSError, wire.Garbled):
+        except (OSError, Garbled):
             pass
         raise NotReady(_no_answer())
 
@@ -118,7 +118,7 @@ class Channel:
             data = self.socket.recv(wire.READ_BYTES)
             for message in self._read(data):
                 self.released = self.released or isinstance(message, Release)
-        except (OSError, wire.Garbled):
+        except (OSError, Garbled):
             data = b""
         return bool(data)
 

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 
-from launcher.channel.lines import Garbled
+from launcher.core.messages import Garbled
 from launcher.output.folder import remove_tree
 
 SOCKET = "session"

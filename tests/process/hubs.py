@@ -9,12 +9,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
-from launcher.channel.frames import Calling, Garbled, Sealed
+from launcher.channel.frames import Calling, Sealed
 from launcher.channel.keys import make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.hello import Hello
 from launcher.cluster.settings import Shape
-from launcher.core.messages import pack
+from launcher.core.messages import Garbled, pack, parse
 from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"
@@ -48,7 +49,7 @@ class LiveHub:
             listener,
             KEY,
             shape,
-            {**make_hello(0, count), "host": "node0"},
+            parse(Hello, make_hello(0, count, host="node0")),
             self.loop,
             self.said.append,
             lambda message: self.told.append(pack(message)),

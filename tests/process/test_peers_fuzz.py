@@ -25,7 +25,9 @@ from launcher.channel.acceptor import PENDING_MAX
 from launcher.channel.frames import FRAME_LIMIT_BYTES, HELLO, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.messages import Ended
-from launcher.cluster.preemption import KIND, subscribe
+from launcher.cluster.preemption import subscribe
+from launcher.core import messages as messages_of_core
+from launcher.core.messages import LINE_LENGTH
 from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
 from tests.process.flooding import flood as flooded
@@ -46,7 +48,9 @@ LEAVES = st.one_of(st.none(), NUMBERS, TEXT)
 VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
 )
-KINDS = st.sampled_from(["hello", "beat", "failed", "told", "ended", "bye", "note", "start", "over", ""])
+KINDS = st.sampled_from(
+    ["hello", "beat", "failed", "told", "ended", "bye", "ask", "reply", "machinenotice", "start", "over", ""]
+)
 NAMES = ("rank", "session", "mono_ns", "kind", "at_ns", "status", "what", "asked", "called", "code", "pid")
 MORE = ("local_rank", "number", "name", "record", "body", "host", "addresses", "settings", "node_count", "x")
 GOOD: dict[str, dict[str, object]] = {
@@ -63,7 +67,9 @@ GOOD: dict[str, dict[str, object]] = {
     },
     "told": {"number": 15, "name": "SIGTERM"},
     "ended": {"status": 1, "record": None},
-    "note": {"kind": "x", "body": None},
+    "ask": {"number": 1, "what": "x"},
+    "reply": {"number": 1, "answer": None},
+    "machinenotice": {"kind": ANNOUNCED, "what": "x", "left_ms": 1},
 }
 """What nodes say, so that not all is refused for what is missing."""
 
@@ -102,7 +108,7 @@ def hub() -> Iterator[LiveHub]:
         yield live
         # The job is as it was: the same node, still let in, still heard.
         assert live.faults == []
-        member.say({"is": "note", "kind": "x", "body": None})
+        member.say({"is": "ask", "number": 1, "what": "x"})
         assert member.hear("beat")
         assert sorted(live.hub.members) == [0, 1]
         assert live.hub.members[1].connection is not None
@@ -371,14 +377,14 @@ def flood(hub: LiveHub, count: int) -> None:
 
 def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
     """Whoever is none of the job's nodes costs no look for secrets in thousands of texts."""
-    kept = len(hub.hub._texts)
+    kept = len(messages_of_core._facts)
     caller = Caller(hub.port)
     caller.say(
         make_hello(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
     )
     assert "a job that runs already" in str(caller.hear("busy")["why"])
     caller.drain()
-    assert len(hub.hub._texts) == kept
+    assert len(messages_of_core._facts) == kept
 
 
 def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
@@ -406,11 +412,11 @@ def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None
         caller = Caller(live.port)
         caller.say(make_hello(1, 2))
         caller.hear("start")
-        event = {"kind": ANNOUNCED, "what": "\u00e9" * 30_000, "left_ms": 1000, "more": "x"}
-        say_raw(caller, render({"is": "note", "kind": KIND, "body": event}))
-        body: Any = caller.hear("note")["body"]
-        assert body["by"] == 1 and sorted(body["event"]) == ["kind", "left_ms", "what"]
-        assert 0 < len(body["event"]["what"]) <= 400
+        notice = {"kind": ANNOUNCED, "what": "\u00e9" * 30_000, "left_ms": 1000, "more": "x"}
+        say_raw(caller, render({"is": "machinenotice", **notice}))
+        noticed: Any = caller.hear("nodenotice")
+        assert noticed["by"] == 1 and sorted(noticed["notice"]) == ["kind", "left_ms", "what"]
+        assert 0 < len(noticed["notice"]["what"]) <= LINE_LENGTH
         assert live.faults == []
         caller.socket.close()
 

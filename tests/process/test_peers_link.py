@@ -13,7 +13,9 @@ import pytest
 from launcher.cluster import client as calling
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
+from launcher.cluster.hello import Hello
 from launcher.cluster.settings import Shape
+from launcher.core.messages import parse
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
@@ -48,7 +50,14 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
     with live_hub(2) as hub:
         shape = Shape(1, 2, 2, "node0", (hub.port,))
         link = CoordinatorClient(
-            KEY, shape, make_hello(1, 2), loop, Helpers(loop), said.append, lambda message: None, lambda: None
+            KEY,
+            shape,
+            parse(Hello, make_hello(1, 2)),
+            loop,
+            Helpers(loop),
+            said.append,
+            lambda message: None,
+            lambda: None,
         )
         loop.timers.append(link)
         loop.turn_until(lambda: link.has_started, WAIT_S)

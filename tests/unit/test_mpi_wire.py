@@ -73,7 +73,7 @@ GARBLED = [
 @pytest.mark.parametrize("data", GARBLED, ids=lambda data: repr(data[:12]))
 def test_what_is_no_object_is_refused(data: bytes) -> None:
     """A login's greeting, other JSON, other bytes, nested deeply: one kind of error, short and printable."""
-    with pytest.raises(wire.Garbled) as caught:
+    with pytest.raises(Garbled) as caught:
         wire.Lines().feed(b'{"is": "ready"}\n' + data)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
@@ -81,7 +81,7 @@ def test_what_is_no_object_is_refused(data: bytes) -> None:
 def test_a_line_without_an_end_is_refused_in_time() -> None:
     """Somebody who never ends a line gets no more than a MiB of our memory; a long verdict fits."""
     lines, piece = wire.Lines(), b"x" * wire.READ_BYTES
-    with pytest.raises(wire.Garbled, match=str(wire.LINE_LIMIT_BYTES)):
+    with pytest.raises(Garbled, match=str(wire.LINE_LIMIT_BYTES)):
         for _ in range(wire.LINE_LIMIT_BYTES // wire.READ_BYTES + 1):
             lines.feed(piece)
     longest = {"verdict": "x" * (wire.LINE_LIMIT_BYTES - 100)}
@@ -145,7 +145,7 @@ def test_messages_arrive_as_they_were_sent() -> None:
 @pytest.mark.parametrize("job", ["", "..", "../x", "a/b", "a.b", "a b", "ä", "a" * 65, "a\n", "a\0"])
 def test_a_name_that_is_no_jobs_makes_no_path(job: str) -> None:
     """It stands on a command line, where anybody could have changed it."""
-    with pytest.raises(wire.Garbled):
+    with pytest.raises(Garbled):
         folder_name(job)
 
 

@@ -29,13 +29,14 @@ from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.attempt import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
-from launcher.cluster.hello import TEXTS_KEPT, read_hello
+from launcher.cluster.hello import Hello, read_identity
 from launcher.cluster.messages import First
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
 from launcher.cluster.refusals import describe_missing, node_0_missing, nodes_missing
+from launcher.core import messages as core_messages
 from launcher.core.errors import NotReady, UsageError
-from launcher.core.messages import Garbled, parse
+from launcher.core.messages import FACTS_KEPT, Garbled, parse
 from launcher.core.model import Allocation, Scope
 from launcher.failure import transfer
 from launcher.failure.arbiter import LOST, RANK, SILENT_NS, Event, FailureArbiter
@@ -181,31 +182,56 @@ NAMES = st.sampled_from(["is", "rank", "session", "host", "settings", "addresses
 def test_no_hello_does_more_than_be_refused(message: dict[str, object]) -> None:
     """What is kept is small, printable and of the right kind."""
     with contextlib.suppress(Garbled):
-        kept = read_hello(message, {})
+        read_identity(message)
+        kept = vars(parse(Hello, message))
         assert isinstance(kept["rank"], int)
         assert len(json.dumps(kept)) < 1 << 17
-        compare({"a": kept, "b": read_hello({"is": "hello", "rank": 1, "session": "1"}, {})})
+        compare({"a": kept, "b": vars(Hello(1, "1"))})
 
 
-def test_texts_of_hellos_are_remembered_in_bounded_memory() -> None:
-    """However often somebody comes with new ones."""
-    seen = {f"text {index}": "" for index in range(TEXTS_KEPT)}
-    read_hello({"is": "hello", "rank": 1, "session": "a", "host": "another"}, seen)
-    assert len(seen) <= TEXTS_KEPT
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"rank": rank} for rank in (-1, "1", 1 << 21, True)),
+        *({"session": session} for session in ("", "a b", "a" * 33, 7)),
+        {"is": "hi"},
+    ],
+)
+def test_a_hello_without_a_node_is_none(more: dict[str, object]) -> None:
+    """Nothing else of it is read."""
+    with pytest.raises(Garbled):
+        read_identity({"is": "hello", "rank": 1, "session": "a", **more})
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *({"node_count": "2"}, {"wall_ns": 1.5}, {"gpu_count": 10**30}, {"host": 7}),
+        *({"addresses": "10.0.0.4"}, {"addresses": [None]}, {"settings": []}, {"settings": {"A": 1}}),
+    ],
+)
+def test_a_hello_with_a_value_of_another_kind_is_none(more: dict[str, object]) -> None:
+    """One kind of error, whichever it is."""
+    with pytest.raises(Garbled):
+        parse(Hello, {"rank": 1, "session": "a", **more})
+
+
+def test_facts_are_remembered_in_bounded_memory() -> None:
+    """However often a node comes with new ones, and however many it has."""
+    for index in range(FACTS_KEPT + 10):
+        core_messages.fact(f"text {index}")
+    assert len(core_messages._facts) <= FACTS_KEPT
+    settings = {f"NAME{index}": "x" for index in range(999)}
+    many = parse(Hello, {"rank": 1, "session": "a", "settings": settings})
+    assert len(many.settings) == core_messages.FACTS_MAX
 
 
 def test_a_hello_is_kept_without_control_characters_and_secrets() -> None:
     """It is shown on all nodes."""
-    hello = {
-        "is": "hello",
-        "rank": 1,
-        "session": "ab",
-        "host": "\x1b[31mevil",
-        "command": "x --password hunter2hunter2",
-    }
-    kept = read_hello(hello, {})
-    assert kept["host"] == "\\x1b[31mevil"
-    assert "hunter2" not in str(kept["command"])
+    hello = {"rank": 1, "session": "ab", "host": "\x1b[31mevil", "command": "x --password hunter2hunter2"}
+    kept = parse(Hello, hello)
+    assert kept.host == "\\x1b[31mevil"
+    assert "hunter2" not in str(kept.command)
 
 
 # --- clocks
@@ -469,6 +495,9 @@ def test_a_job_is_called_the_same_on_all_of_its_nodes() -> None:
     other = name_job({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1"}, 6105)
     assert one == other == "7/6105"
     assert name_job({}, 6105, "run5") == "run5/6105"
+    # mpirun's own node has the platform's variables, and the others what it carries there
+    here, there = {"AZUREML_RUN_ID": "a", "OMPI_COMM_WORLD_RANK": "0"}, {"OMPI_COMM_WORLD_RANK": "1"}
+    assert name_job(here, 6105) == name_job(there, 6105) == "6105"
 
 
 def test_keys_depend_on_the_token_and_on_the_job() -> None:

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.cluster.preemption import hear_note
+from launcher.cluster.messages import NodeNotice
+from launcher.cluster.preemption import hear
 from launcher.cluster.settings import Shape
+from launcher.core.messages import Garbled, parse
 from launcher.core.model import Preemption, Supervision
 from launcher.machine.azure_vm import CONTEXT
 from launcher.options.reading import read_options
@@ -229,32 +231,42 @@ def test_times_are_utc(text: str) -> None:
     assert parse_time(text) == AT
 
 
+GOOD: dict[str, object] = {"kind": "announced", "what": "x", "left_ms": 1}
+
+
 @pytest.mark.parametrize(
-    "body",
+    "packed",
     [
-        None,
-        "taken",
+        {},
         {"by": 1},
-        {"by": 1, "event": []},
-        {"by": "1", "event": {"kind": "announced", "what": "x", "left_ms": 1}},
-        {"by": 1, "event": {"kind": "announced", "what": "x", "left_ms": "1"}},
-        {"by": 1, "event": {"kind": "due", "what": "x", "left_ms": 1}},
-        {"by": 0, "event": {"kind": "announced", "what": "our own", "left_ms": 1}},
+        {"by": 1, "notice": []},
+        {"by": "1", "notice": GOOD},
+        {"by": -1, "notice": GOOD},
+        {"by": 1, "notice": {**GOOD, "left_ms": "1"}},
+        {"by": 1, "notice": {**GOOD, "left_ms": 10**30}},
+        {"by": 1, "notice": {"kind": "announced", "left_ms": 1}},
     ],
 )
-def test_a_note_of_another_node_is_not_believed_to_be_right(body: object) -> None:
-    """What is none does nothing; nor does a note end anything."""
+def test_a_notice_that_is_none_is_refused(packed: dict[str, object]) -> None:
+    """Its connection ends."""
+    with pytest.raises(Garbled):
+        parse(NodeNotice, packed)
+
+
+@pytest.mark.parametrize(("by", "kind"), [(1, "due"), (1, "x"), (0, "announced")])
+def test_a_notice_ends_nothing(by: int, kind: str) -> None:
+    """Of another kind than an announcement, or our own."""
     together = Listener()
-    hear_note(together, body)  # type: ignore[arg-type]
+    hear(together, parse(NodeNotice, {"by": by, "notice": {**GOOD, "kind": kind}}))  # type: ignore[arg-type]
     assert together.heard == []
 
 
-def test_a_note_of_another_node_names_it() -> None:
+def test_a_notice_of_another_node_names_it() -> None:
     """Without what a terminal would obey, days before, and with a time that fits into a year."""
     for left_ms, left_s in ((3 * 86_400_000, 3 * 86400.0), (10**15, 366 * 86400.0)):
         together = Listener()
-        event = {"kind": "announced", "what": "Azure\x1b[2J", "left_ms": left_ms}
-        hear_note(together, {"by": 1, "event": event})  # type: ignore[arg-type]
+        notice = {"kind": "announced", "what": "Azure\x1b[2J", "left_ms": left_ms}
+        hear(together, parse(NodeNotice, {"by": 1, "notice": notice}))  # type: ignore[arg-type]
         assert together.heard == [("announced", "node 1: Azure\\x1b[2J", left_s)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given, settings
@@ -13,18 +13,21 @@ from hypothesis import strategies as st
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.processes import Table
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import make_view, render_json, render_text, with_cpu
+from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
 
 Message = dict[str, Any]
+T = TypeVar("T")
 GIB = 1 << 30
 RANK: Message = {
     "name": "rank 0", "rank": 0, "local_rank": 0, "pid": 812, "state": "running", "kernel_state": "S",
@@ -183,17 +186,17 @@ class FakeHub:
     """What `Rounds` needs of a hub: no socket, no clock."""
 
     def __init__(self, count: int) -> None:
-        self.subscribers: dict[str, Callable[[int, object], None]] = {}
-        self.sent: list[tuple[int, str, Message]] = []
+        self.subscribers: dict[type, Callable[[int, Any], None]] = {}
+        self.sent: list[tuple[int, object]] = []
         self.gone: dict[int, str] = {}
         self.behind = False
         self.rounds = Rounds(self, count)  # type: ignore[arg-type]
 
-    def tell(self, rank: int, kind: str, body: Message) -> bool:
-        """Remember it; a body that is too long is refused as by a frame."""
-        if len(json.dumps(body)) > 60_000:
+    def tell(self, rank: int, message: object) -> bool:
+        """Remember it; one that is too long is refused as by a frame."""
+        if len(json.dumps(pack_message(message))) > 60_000:
             raise ValueError
-        self.sent.append((rank, kind, body))
+        self.sent.append((rank, message))
         return True
 
     def why_silent(self, rank: int) -> str:
@@ -210,24 +213,24 @@ class FakeHub:
 
     def ask(self, asker: int, number: int, what: str = "status") -> None:
         """Have a node ask."""
-        self.subscribers["question"](asker, {"what": what, "number": number})
+        self.subscribers[Ask](asker, Ask(number, what))
         self.fire()
 
     def fire(self, ahead_s: float = 0.0) -> None:
         """Let time pass."""
         self.rounds.fire(time.monotonic() + ahead_s)
 
-    def take(self, kind: str) -> list[tuple[int, Message]]:
+    def take(self, kind: type[T]) -> list[tuple[int, T]]:
         """Return, and forget, what was sent of a kind."""
-        found = [(rank, body) for rank, sent, body in self.sent if sent == kind]
-        self.sent = [one for one in self.sent if one[1] != kind]
+        found = [(rank, sent) for rank, sent in self.sent if isinstance(sent, kind)]
+        self.sent = [one for one in self.sent if not isinstance(one[1], kind)]
         return found
 
     def answer_all(self, answer: object = None) -> int:
         """Have all answer that were asked; return how many."""
-        asked = self.take("question")
-        for rank, body in asked:
-            self.subscribers["answer"](rank, {"round": body["round"], "answer": answer})
+        asked = self.take(Ask)
+        for rank, ask in asked:
+            self.subscribers[Reply](rank, Reply(ask.number, answer))
         self.fire()
         return len(asked)
 
@@ -240,10 +243,10 @@ def test_all_nodes_are_asked_so_many_at_a_time() -> None:
     while count := hub.answer_all({"state": "running"}):
         asked.append(count)
     assert max(asked) == PACES["status"].at_a_time and sum(asked) == 1000
-    answers = hub.take("answer")
+    answers = hub.take(Passed)
     assert {rank for rank, _ in answers} == {7}
-    assert sorted(body["node"] for _, body in answers[:-1]) == list(range(1000))
-    assert answers[-1][1] == {"number": 3, "over": True}
+    assert sorted(passed.node or 0 for _, passed in answers[:-1]) == list(range(1000))
+    assert answers[-1][1] == Passed(3, over=True)
     assert hub.rounds.due is None
 
 
@@ -264,31 +267,24 @@ def test_the_silent_and_the_missing_are_named() -> None:
     hub = FakeHub(3)
     hub.gone[1] = "it has not come yet"
     hub.ask(0, 1)
-    assert [body for _, body in hub.take("answer")] == [
-        {"number": 1, "node": 1, "why": "it has not come yet"}
-    ]
+    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="it has not come yet")]
     hub.fire(PACES["status"].wait_s + 1)
-    answers = [body for _, body in hub.take("answer")]
-    assert [body.get("why") for body in answers] == ["no answer within 5 s"] * 2 + [None]
-    assert answers[-1]["over"] is True
+    answers = [passed for _, passed in hub.take(Passed)]
+    assert [passed.why for passed in answers] == ["no answer within 5 s"] * 2 + [""]
+    assert answers[-1].over
 
 
 def test_answers_that_nobody_asked_for_are_not_heard() -> None:
-    """Of the wrong round, twice, of no shape, too long."""
+    """Of the wrong round, twice, too long."""
     hub = FakeHub(2)
     hub.ask(0, 1)
-    (_, first), _ = hub.take("question")
-    number = first["round"]
-    ill: list[object] = [None, [], {"round": "x"}, {"round": number + 1}, {"round": True}, {"round": [1]}]
-    for body in ill:
-        hub.subscribers["answer"](1, body)
-        hub.subscribers["question"](1, body)
+    (_, first), _ = hub.take(Ask)
+    hub.subscribers[Reply](1, Reply(first.number + 1, {}))
+    hub.subscribers[Ask](1, Ask(1, "x"))
     for _ in range(2):
-        hub.subscribers["answer"](1, {"round": number, "answer": "x" * 70_000})
+        hub.subscribers[Reply](1, Reply(first.number, "x" * 70_000))
     hub.fire()
-    assert [body for _, body in hub.take("answer")] == [
-        {"number": 1, "node": 1, "answer": None, "why": "its answer is too long"}
-    ]
+    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="its answer is too long")]
 
 
 def test_a_node_that_asks_all_the_time_is_refused() -> None:
@@ -296,10 +292,10 @@ def test_a_node_that_asks_all_the_time_is_refused() -> None:
     hub = FakeHub(4)
     for number in range(50):
         hub.ask(1, number)
-    assert len(hub.take("question")) == 4 * ROUNDS_OF_ONE
-    assert len(hub.take("answer")) == 50 - ROUNDS_OF_ONE
+    assert len(hub.take(Ask)) == 4 * ROUNDS_OF_ONE
+    assert len(hub.take(Passed)) == 50 - ROUNDS_OF_ONE
     hub.ask(2, 1)
-    assert len(hub.take("question")) == 4
+    assert len(hub.take(Ask)) == 4
 
 
 def test_a_hub_has_what_is_asked_of_it() -> None:
@@ -331,23 +327,23 @@ class Verbose:
     channel = None
 
     def __init__(self) -> None:
-        self.subscribers: dict[str, Callable[[object], None]] = {}
-        self.notes: list[tuple[str, object]] = []
+        self.subscribers: dict[type, Callable[[Any], None]] = {}
+        self.told: list[object] = []
 
     def answer(
         self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
     ) -> None:
         take({"stacks": "x" * FRAME_LIMIT_BYTES})
 
-    def publish_note(self, kind: str, body: object) -> None:
-        if len(json.dumps(body)) > FRAME_LIMIT_BYTES:
+    def tell(self, message: object) -> None:
+        if len(json.dumps(pack_message(message))) > FRAME_LIMIT_BYTES:
             raise ValueError
-        self.notes.append((kind, body))
+        self.told.append(message)
 
 
 def test_an_answer_that_no_frame_holds_is_said_to_be_one() -> None:
     """Whoever has asked does not wait until the time is up."""
     node = Verbose()
     Questions(node)  # type: ignore[arg-type]
-    node.subscribers["question"]({"what": "stacks", "round": 7})
-    assert node.notes == [("answer", {"round": 7, "answer": {"error": "its answer is too long"}})]
+    node.subscribers[Ask](Ask(7, "stacks"))
+    assert node.told == [Reply(7, {"error": "its answer is too long"})]

@@ -1,0 +1,81 @@
+"""The exchange of addresses, and the control channel, on nodes of their own: who gets in and who does not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.together import Job
+from tests.process.flooding import flood
+from tests.process.looking import wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
+
+TOKEN = {"LAUNCHER_TOKEN": "0123456789abcdef-a-token"}
+SHOW = ("--framework", "tensorflow", "--", "sh", "-c", 'echo "$TF_CONFIG"')
+MASTER_PORT, CONTROL_PORT = 6105, 6106
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on three nodes."""
+    need_namespaces()
+    with Cluster(3) as three:
+        yield (one := Job(three, tmp_path))
+        one.close()
+
+
+def listens(job: Job, port: int) -> str:
+    """Return where something listens on node 0, as ss shows it; empty for nowhere."""
+    lines = job.on(job.cluster.nodes[0], ("ss", "-Hltn", f"sport = :{port}")).splitlines()
+    return ",".join(line.split()[3] for line in lines)
+
+
+@pytest.mark.parametrize("environ", [{}, TOKEN], ids=["", "token"])
+def test_all_are_told_all_addresses(job: Job, environ: dict[str, str]) -> None:
+    """At the cluster's address alone, which is free again then."""
+    addresses = [node.address for node in job.cluster.nodes]
+    job.start(0, *SHOW, environ=environ)
+    wait_for(lambda: listens(job, MASTER_PORT), "the first launcher listens")
+    assert listens(job, MASTER_PORT) == f"{addresses[0]}:{MASTER_PORT}"
+    for index in (1, 2):
+        job.start(index, *SHOW, environ=environ)
+    for one in job.wait().values():
+        assert one.status == 0, one.err
+        assert json.loads(one.out)["cluster"]["worker"] == [f"{address}:2222" for address in addresses]
+
+
+def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
+    """Two nodes with one --node-rank: the job goes on with the first, once the third is there."""
+    job.start(0, *SHOW)
+    job.start(1, *SHOW)
+    wait_for(lambda: listens(job, MASTER_PORT), "the first launcher listens")
+    established = ("ss", "-Htn", "state", "established", f"sport = :{MASTER_PORT}")
+    wait_for(lambda: job.on(job.cluster.nodes[0], established), "node 1 is there")
+    job.start(2, "--roll-call-timeout", "2", *SHOW, rank=1, key=9)
+    refused = job.wait(9)[9]
+    why = f"launcher 1 has come from {job.cluster.nodes[1].address} already"
+    assert refused.status == 75 and f"it was not reached: {why}" in refused.err, refused.err
+    assert job.says(0, f"turned away {job.cluster.nodes[2].address}: {why}")
+    job.start(2, *SHOW)
+    assert {one.status for one in job.wait(0, 1, 2).values()} == {0}
+
+
+@pytest.mark.parametrize(
+    ("port", "words"), [(MASTER_PORT, SHOW), (CONTROL_PORT, ("--", "true"))], ids=["exchange", "control"]
+)
+def test_a_flood_keeps_no_node_out(job: Job, port: int, words: tuple[str, ...]) -> None:
+    """1,500 connections a second from node 2 that say nothing; node 1 comes late, and has the token."""
+    nodes = job.cluster.nodes
+    job.start(0, *words, environ=TOKEN, count=2)
+    wait_for(lambda: listens(job, port), "node 0 listens")
+    with flood((nodes[0].address, port), 1500, before=job.cluster.argv(nodes[2], ())):
+        wait_for(lambda: job.says(0, "said no hello, and others were waiting"), "strangers have to go", 30)
+        job.start(1, *words, environ=TOKEN, count=2)
+        done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done
