@@ -56,8 +56,7 @@ image_recipe() {
 }
 
 environment_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $HOROVOD ${HOROVOD_NEEDS[*]} \
-${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
+  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $(horovod_recipe) ${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
 }
 
 # The launcher itself is put on top by the tests, from the checkout.

@@ -17,7 +17,8 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
-from tests.mpis import find_mpi
+from tests.cluster.frameworks import always
+from tests.mpis import FAMILIES, find_mpi
 from tests.process.starting import ROOT, clean_environ
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -57,8 +58,14 @@ def assert_sum(done: subprocess.CompletedProcess[str], *, master: str | None = N
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("scope", ["process", "node"])
-@pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "impi"])
+@pytest.mark.parametrize(
+    ("family", "scope"),
+    always(
+        *((family, "process") for family in FAMILIES),
+        ("openmpi4", "node"),
+        rest=[(family, "node") for family in FAMILIES if family != "openmpi4"],
+    ),
+)
 def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     """mpirun of each family starts 2 nodes x 2, once per rank or once per node: the sum is right."""
     need_namespaces()
