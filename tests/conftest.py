@@ -19,7 +19,7 @@ COUNTED = "truth"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is quick by its folder; of other folders each file, or test, says it."""
     for item in items:
-        if not item.get_closest_marker("matrix") and any(folder in item.path.parents for folder in PURE):
+        if any(folder in item.path.parents for folder in PURE):
             item.add_marker("quick")
 
 

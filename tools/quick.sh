@@ -10,5 +10,5 @@ PATH=$PWD/.venv/bin:$PATH
 ruff check .
 ruff format --check .
 mypy
-exec python -m pytest -m quick -n "$(nproc)" --dist loadgroup -q "$@" \
+exec python -m pytest -m "quick and not thorough" -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
   tests/unit tests/golden tests/process tests/cluster </dev/null

@@ -55,9 +55,9 @@ check ruff check .
 check ruff format --check .
 check mypy
 # Tests that must not run beside each other name the same xdist_group. As a module, so that the checkout
-# is on sys.path. Thousands of real processes on a busy machine: what fails is tried once more, and what passes
+# is on sys.path. One worker more than processors, because many tests wait. Thousands of real processes on a busy machine: what fails is tried once more, and what passes
 # only then is a defect that the summary names (RERUN) and the totals count.
-options=(-n "$(nproc)" --dist loadgroup --reruns 1 --rerun-show-tracebacks --durations 25 --durations-min 5 -r aR "$@")
+options=(-n "$(($(nproc) + 1))" --dist loadgroup --reruns 1 --rerun-show-tracebacks --durations 25 --durations-min 5 -r aR "$@")
 say "python -m pytest ${options[*]}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT

@@ -118,6 +118,7 @@ def ask() -> Ask:
     return answer
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize("name", sorted({*recorded_jobs()} - NO_NODE - UNEVEN - OWN_GPUS))
 def test_lightning_stands_where_we_say(name: str, ask: Ask) -> None:
