@@ -1,10 +1,14 @@
 # Each target is one command that can as well be typed.
 PYTHON := .venv/bin/python
 
-.PHONY: demo test lint golden bench site
+.PHONY: demo quick test lint golden bench site
 
 demo:
 	bash tools/demo.sh
+
+# In the environment that demo or test have made: two minutes on two cores.
+quick:
+	bash tools/quick.sh
 
 test:
 	bash tools/test.sh

@@ -1,14 +1,26 @@
-"""What all tests share of pytest: the table of the truth model's counts at the end of its output."""
+"""What all tests share of pytest: what is quick, and the truth model's counts at the end of its output."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
+PURE = [Path(__file__).parent / name for name in ("unit", "golden")]
+"""Folders whose tests plan and parse, and start next to no process."""
+
 COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is quick by its folder; of other folders each file, or test, says it."""
+    for item in items:
+        if any(folder in item.path.parents for folder in PURE):
+            item.add_marker("quick")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

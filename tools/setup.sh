@@ -5,7 +5,8 @@
 # What is heavy lives outside of the checkout, in $CACHE, and is made once:
 #
 #   frameworks-HASH/   a virtual environment with PyTorch, what else the first examples import, and accelerate
-#   stack-HASH/        another on top of it: all the other frameworks, for the tests (Horovod is compiled)
+#   stack-HASH/        another on top of it: the other frameworks, for the tests
+#   horovod-HASH/      another on top of both: Horovod, and the wheel that was compiled for it
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
 #   oracles-HASH/      libraries whose own code tests ask what it reads, unpacked and not installed
 #   azure-HASH/        a virtual environment with Azure's clients, which tests ask what they take
@@ -126,7 +127,7 @@ setup_tools() {
 setup_project() {
   VENV=$CHECKOUT/.venv
   make_once "installing the launcher and its test tools in .venv" "$VENV" \
-    "$CHECKOUT $FRAMEWORKS_DIR $(stack_dir) $PYTHON_IS $(sha256sum <"$CHECKOUT/setup.cfg")" make_project
+    "$CHECKOUT $(frameworks_dir) $(stack_dir) $(horovod_dir) $PYTHON_IS $(sha256sum <"$CHECKOUT/setup.cfg")" make_project
   PATH=$VENV/bin:$PATH
 }
 
@@ -134,11 +135,10 @@ setup_project() {
 make_command() { printf '#!%s\nfrom %s import main\n\nmain()\n' "$1" "$2" >"$3" && chmod +x "$3"; }
 
 make_project() {
-  local site python=$1/bin/python
+  local python=$1/bin/python
+  # Python leaves out a folder that is not there: the main job needs the last alone.
   "$PYTHON" -m venv "$1" && "$python" -m pip install --quiet --editable "${CHECKOUT}[test]" &&
-    site=$(site_of "$1") &&
-    # Python leaves out a folder that is not there: the main job does not need the second.
-    printf '%s\n' "$(stack_dir)$site" "$FRAMEWORKS_DIR$site" >"$1$site/frameworks.pth" &&
+    show_packages "$1" "$(horovod_dir)" "$(stack_dir)" "$(frameworks_dir)" &&
     # The commands of the frameworks that people type, with this environment's interpreter.
     make_command "$python" torch.distributed.run "$1/bin/torchrun" &&
     make_command "$python" accelerate.commands.accelerate_cli "$1/bin/accelerate"

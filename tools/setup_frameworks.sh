@@ -8,12 +8,13 @@ BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
 HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
 
 setup_frameworks() {
-  local recipe
-  recipe="torch==$TORCH ${FRAMEWORKS[*]} $PYTHON_IS"
-  FRAMEWORKS_DIR=$CACHE/frameworks-$(sha256sum <<<"$recipe" | cut -c 1-12)
   make_once "installing PyTorch $TORCH and ${FRAMEWORKS[*]} (once, about a minute)" \
-    "$FRAMEWORKS_DIR" "$recipe" make_frameworks
+    "$(frameworks_dir)" "$(frameworks_recipe)" make_frameworks
 }
+
+frameworks_recipe() { echo "torch==$TORCH ${FRAMEWORKS[*]} $PYTHON_IS"; }
+
+frameworks_dir() { echo "$CACHE/frameworks-$(frameworks_recipe | sha256sum | cut -c 1-12)"; }
 
 make_frameworks() {
   "$PYTHON" -m venv "$1" && install_torch "$1/bin/python" &&
@@ -23,26 +24,67 @@ make_frameworks() {
 # Apart from PyTorch's, which the main job alone needs. It sees PyTorch, and what of it has to be of
 # another version for the others is installed here, where it is found first.
 setup_stack() {
-  local tool recipe missing=()
+  setup_frameworks
+  make_once "installing ${STACK[*]} (once, about a minute)" "$(stack_dir)" "$(stack_recipe)" make_stack
+}
+
+stack_recipe() { echo "$(frameworks_dir) ${STACK[*]}"; }
+
+stack_dir() { echo "$CACHE/stack-$(stack_recipe | sha256sum | cut -c 1-12)"; }
+
+make_stack() {
+  "$PYTHON" -m venv "$1" && show_packages "$1" "$(frameworks_dir)" &&
+    DS_BUILD_OPS=0 "$1/bin/python" -m pip install --quiet "${STACK[@]}"
+}
+
+# Compiled once: the tests' environment has it from here, the benchmarks' and the image get its wheel.
+setup_horovod() {
+  local tool missing=()
+  setup_stack
+  made "$(horovod_dir)" "$(horovod_recipe)" && return
   for tool in mpirun:openmpi-bin g++:g++ make:make; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
   done
   # Its compiler is there without its headers.
   mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1 || missing+=(libopenmpi-dev)
-  recipe=$(stack_recipe)
-  made "$(stack_dir)" "$recipe" || need_packages "${missing[@]}"
-  make_once "installing ${STACK[*]}, compiling $HOROVOD (once, about eight minutes)" \
-    "$(stack_dir)" "$recipe" make_stack
+  need_packages "${missing[@]}"
+  make_once "compiling $HOROVOD (once, about four minutes)" "$(horovod_dir)" "$(horovod_recipe)" make_horovod
 }
 
-stack_recipe() { echo "$FRAMEWORKS_DIR ${STACK[*]} $HOROVOD ${HOROVOD_NEEDS[*]}"; }
+horovod_recipe() { echo "$(stack_dir) $HOROVOD ${HOROVOD_NEEDS[*]} without a GPU"; }
 
-stack_dir() { echo "$CACHE/stack-$(stack_recipe | sha256sum | cut -c 1-12)"; }
+horovod_dir() { echo "$CACHE/horovod-$(horovod_recipe | sha256sum | cut -c 1-12)"; }
 
-make_stack() {
-  local python=$1/bin/python
-  "$PYTHON" -m venv "$1" && echo "$FRAMEWORKS_DIR$(site_of "$1")" >"$1$(site_of "$1")/frameworks.pth" &&
-    DS_BUILD_OPS=0 "$python" -m pip install --quiet "${STACK[@]}" && make_whole_horovod "$python" "$1"
+# make_horovod DIR: For PyTorch and TensorFlow, with gloo and with MPI.
+make_horovod() {
+  local python=$1/bin/python source=$1/source
+  "$PYTHON" -m venv "$1" && show_packages "$1" "$(stack_dir)" "$(frameworks_dir)" &&
+    "$python" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
+    "$python" -m pip download --quiet --no-deps --no-build-isolation --no-binary :all: --dest "$source" "$HOROVOD" &&
+    tar -xzf "$source"/*.tar.gz -C "$source" --strip-components=1 --no-same-owner && adapt_horovod "$source" &&
+    env PATH="$1/bin:$PATH" MAKEFLAGS="-j$(nproc)" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MPI=1 \
+      HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 "$python" -m pip wheel --quiet --no-deps \
+      --no-build-isolation --no-cache-dir --wheel-dir "$1/wheels" "$source" &&
+    rm -r "$source" && "$python" -m pip install --quiet --no-deps "$1"/wheels/horovod-*.whl
+}
+
+# What its build has no switch for. Today's frameworks are C++17, and TensorFlow has no XLA headers any more. A CUDA
+# toolkit on this machine, or a PyTorch that was built with CUDA, makes it ask for CUDA. Debug information doubles
+# the time.
+adapt_horovod() {
+  (cd "$1" && sed -i -e 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
+    -e 's/^#if TENSORFLOW_VERSION >= 2006000000$/#if 0/' \
+    -e 's/^include(CheckLanguage)$/set(CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit ON)\nmacro(check_language)\nendmacro()/' \
+    -e 's/string(TOUPPER "${Pytorch_CUDA}" Pytorch_CUDA)/set(Pytorch_CUDA FALSE)/' \
+    -e 's/"-O2" "-O3" CMAKE_CXX_FLAGS_RELWITHDEBINFO/"-O2 -g" "-O2" CMAKE_CXX_FLAGS_RELWITHDEBINFO/' \
+    CMakeLists.txt horovod/torch/CMakeLists.txt cmake/Modules/FindPytorch.cmake horovod/tensorflow/xla_mpi_ops.cc)
+}
+
+# show_packages DIR OTHER...: a virtual environment sees the packages of others, behind its own.
+show_packages() {
+  local dir=$1 site
+  shift
+  site=$(site_of "$dir") && printf "%s$site\n" "$@" >"$dir$site/frameworks.pth"
 }
 
 # site_of DIR: where a virtual environment has its packages, from its own root.
@@ -64,7 +106,7 @@ install_torch() {
 # What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.
 setup_peers() {
   local tool peer recipe
-  for tool in mpirun:openmpi-bin g++:g++ make:make; do
+  for tool in mpirun:openmpi-bin g++:g++; do
     command -v "${tool%:*}" >/dev/null || (need_packages "${tool#*:}") || say "without ${tool#*:}: see above"
   done
   recipe="torch==$TORCH ${BENCHED[*]} $PYTHON_IS"
@@ -73,12 +115,17 @@ setup_peers() {
   make_once "installing PyTorch $TORCH for the peers (once, about a minute)" \
     "$LAUNCHER_BENCH_PEERS" "$recipe" make_peers
   for peer in "${PEERS[@]}"; do
-    recipe=$peer
-    [[ $peer != horovod* ]] || recipe="$peer ${HOROVOD_NEEDS[*]}"
     # A subshell, because fail exits. The folder holds the recipe; the packages are in the environment.
-    (make_once "installing $peer (horovod: 3 minutes)" "$LAUNCHER_BENCH_PEERS/made/${peer%%=*}" "$recipe" \
-      "make_${peer%%=*}" "$peer" "$LAUNCHER_BENCH_PEERS/bin/python") || say "without $peer: see above"
+    (add_peer "$peer" "${peer%%=*}") || say "without $peer: see above"
   done
+}
+
+# add_peer REQUIREMENT NAME
+add_peer() {
+  local recipe=$1
+  [[ $2 != horovod ]] || { setup_horovod && recipe=$(horovod_recipe); }
+  make_once "installing $1" "$LAUNCHER_BENCH_PEERS/made/$2" "$recipe" \
+    "install_$2" "$1" "$LAUNCHER_BENCH_PEERS/bin/python"
 }
 
 make_peers() {
@@ -86,34 +133,9 @@ make_peers() {
     "$1/bin/python" -m pip install --quiet "${BENCHED[@]}"
 }
 
-# make_PEER REQUIREMENT PYTHON DIR: install it into that Python's environment.
-make_accelerate() { "$2" -m pip install --quiet "$1"; }
+# install_PEER REQUIREMENT PYTHON: into that Python's environment.
+install_accelerate() { "$2" -m pip install --quiet "$1"; }
 
-make_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }
+install_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }
 
-# Of its controllers only gloo, which is what `horovodrun --gloo` starts.
-make_horovod() {
-  compile_horovod "$2" "$3" HOROVOD_WITHOUT_MPI=1 HOROVOD_WITHOUT_TENSORFLOW=1
-}
-
-# make_whole_horovod PYTHON DIR: for PyTorch and TensorFlow, with gloo and with MPI.
-make_whole_horovod() {
-  compile_horovod "$1" "$2" HOROVOD_WITH_MPI=1 HOROVOD_WITH_TENSORFLOW=1
-}
-
-# compile_horovod PYTHON DIR NAME=VALUE...: Today's frameworks are C++17, which Horovod's own cmake overrides;
-# the last -std on a command line wins. TensorFlow has no XLA headers any more: without its custom operations.
-# pip's cache does not know for which frameworks a wheel was compiled.
-compile_horovod() {
-  local python=$1 dir=$2
-  shift 2
-  cat >"$dir/g++17" <<'END' && chmod +x "$dir/g++17" && "$python" -m pip install --quiet "${HOROVOD_NEEDS[@]}" &&
-#!/bin/sh
-case "$*" in
-*xla_mpi_ops.cc*) set -- "$@" -UTENSORFLOW_VERSION -DTENSORFLOW_VERSION=2005000000 ;;
-esac
-exec g++ "$@" -std=gnu++17
-END
-    env PATH="${python%/*}:$PATH" CXX="$dir/g++17" HOROVOD_WITH_GLOO=1 HOROVOD_WITH_PYTORCH=1 \
-      HOROVOD_WITHOUT_MXNET=1 "$@" "$python" -m pip install --quiet --no-cache-dir --no-build-isolation "$HOROVOD"
-}
+install_horovod() { "$2" -m pip install --quiet "${HOROVOD_NEEDS[@]}" "$(horovod_dir)"/wheels/horovod-*.whl; }

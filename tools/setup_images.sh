@@ -9,7 +9,7 @@ IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-se
   --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
 # What is installed in them: what the launcher needs and is built with, and what jobs in them need.
 WHEELS=("nvidia-ml-py>=12.535" "rich>=13" "setuptools>=64" wheel numpy mpi4py==4.1.2)
-# Where Horovod is compiled for its image, which has no compiler; DeepSpeed compiles when it runs.
+# Where DeepSpeed compiles when it runs, and Horovod is compiled for its image if no wheel of it fits.
 COMPILE_OPTIONS=(--variant=essential --include=python3-venv,python3-dev,g++,make "${SMALL[@]}")
 
 # What the container tests need: podman, buildah, and what they build on. Where there can be no containers
@@ -46,7 +46,7 @@ make_containers() {
 
 # More of docker/environments, for the tests that run a job in each of them.
 setup_environments() {
-  (make_once "making images with TensorFlow, DeepSpeed and Horovod, which is compiled (once, five minutes)" \
+  (make_once "making images with TensorFlow, DeepSpeed and Horovod (once, three minutes)" \
     "$LAUNCHER_TEST_IMAGES/environments" "$(environment_recipe)" make_environments) ||
     say "without images of these frameworks: see above"
 }
@@ -56,8 +56,7 @@ image_recipe() {
 }
 
 environment_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $HOROVOD ${HOROVOD_NEEDS[*]} \
-${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
+  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $(horovod_recipe) ${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
 }
 
 # The launcher itself is put on top by the tests, from the checkout.
@@ -83,12 +82,14 @@ make_environments() {
 }
 
 # make_environment_wheels DIR IMAGES: for the same Python as the other wheels. Of DeepSpeed and Horovod there are
-# only sources, whose own setup.py says what they are: the stack has what that imports.
+# only sources, whose own setup.py says what they are: Horovod's environment has what that imports. Its wheel is
+# the one that is there, where that is for the image's Python.
 make_environment_wheels() {
-  local python wheels=$1/pip/wheels
+  local python wheels=$1/pip/wheels sources=("$DEEPSPEED")
   mkdir -p "$wheels" && python=$(basename "$2"/pip/wheels/torch-*.whl | sed 's/.*-cp3\([0-9]*\)-.*/3.\1/') &&
-    "$(stack_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-deps --no-build-isolation \
-      --no-binary :all: "$DEEPSPEED" "$HOROVOD" &&
+    { cp "$(horovod_dir)"/wheels/horovod-*-"cp${python/./}"-*.whl "$wheels" || sources+=("$HOROVOD"); } &&
+    "$(horovod_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-deps --no-build-isolation \
+      --no-binary :all: "${sources[@]}" &&
     "$PYTHON" -m pip download --quiet --dest "$wheels" --find-links "$2/pip/wheels" --only-binary=:all: \
       --python-version "$python" "$TENSORFLOW" "${HOROVOD_NEEDS[@]}" scikit-learn \
       einops hjson msgpack ninja py-cpuinfo pydantic tqdm &&

@@ -16,12 +16,10 @@ import pytest
 from launcher.core.frozen import frozen
 from launcher.rehearse.platforms import PLATFORMS
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import EXAMPLES, printed, rehearse
+from tests.cluster.frameworks import ALL, EXAMPLES, printed, rehearse
 from tests.zero import deepspeed_environ
 
 pytestmark = [pytest.mark.root, pytest.mark.torch, pytest.mark.mpi]
-
-ALL = "LAUNCHER_TEST_ALL"
 
 
 @frozen
@@ -67,7 +65,7 @@ REFUSED = {"tensorflow_parameter_server.py": {"azureml-tensorflow": "roles-and-c
 def pairs() -> Iterator[tuple[str, str]]:
     """Yield the pairs of an example and a platform that are to run."""
     for name, example in TABLE.items():
-        yield from ((name, like) for like in PLATFORMS if os.environ.get(ALL) or like in example.likes)
+        yield from ((name, like) for like in PLATFORMS if ALL or like in example.likes)
 
 
 def test_every_example_and_every_platform_is_there() -> None:

@@ -17,7 +17,8 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
-from tests.mpis import find_mpi
+from tests.cluster.frameworks import always
+from tests.mpis import FAMILIES, find_mpi
 from tests.process.starting import ROOT, clean_environ
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -57,8 +58,14 @@ def assert_sum(done: subprocess.CompletedProcess[str], *, master: str | None = N
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("scope", ["process", "node"])
-@pytest.mark.parametrize("family", ["openmpi4", "openmpi5", "mpich", "impi"])
+@pytest.mark.parametrize(
+    ("family", "scope"),
+    always(
+        *((family, "process") for family in FAMILIES),
+        ("openmpi4", "node"),
+        rest=[(family, "node") for family in FAMILIES if family != "openmpi4"],
+    ),
+)
 def test_every_mpi_runs_per_rank_and_per_node(family: str, scope: str) -> None:
     """mpirun of each family starts 2 nodes x 2, once per rank or once per node: the sum is right."""
     need_namespaces()
@@ -109,11 +116,13 @@ def test_hydras_cyclic_ranks_get_their_true_node() -> None:
     assert sorted(done.stdout.splitlines()) == ["0 0 0 node0", "1 1 0 node1", "2 0 1 node0", "3 1 1 node1"]
 
 
+OFTEN = ("--like", "azureml-mpi", "--scope", "process")
+"""The job that is started in `make quick`, too: a real mpirun, one launcher per process, a real framework."""
 PLATFORMS: Sequence[tuple[str, ...]] = (
     ("--like", "azureml-pytorch", "--scope", "node"),
     ("--like", "azureml-pytorch", "--scope", "process"),
     ("--like", "azureml-mpi", "--scope", "node"),
-    ("--like", "azureml-mpi", "--scope", "process"),
+    OFTEN,
     ("--like", "azure-batch"),
     ("--like", "slurm", "--scope", "node"),
     ("--like", "slurm", "--scope", "process"),
@@ -123,7 +132,13 @@ PLATFORMS: Sequence[tuple[str, ...]] = (
 
 
 @pytest.mark.mpi
-@pytest.mark.parametrize("words", PLATFORMS, ids=lambda words: "-".join(words[1::2]))
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(words, id="-".join(words[1::2]), marks=pytest.mark.quick if words == OFTEN else ())
+        for words in PLATFORMS
+    ],
+)
 def test_every_platform_starts_the_same_job(words: tuple[str, ...]) -> None:
     """Whatever started it, the job has the same ranks on the same nodes, and adds up."""
     need_namespaces()

@@ -17,7 +17,7 @@ import pytest
 
 from launcher.rehearse.cluster import Cluster, Node
 from tests.cluster.conftest import need_namespaces
-from tests.cluster.frameworks import EXAMPLES, run_alone, run_example
+from tests.cluster.frameworks import EXAMPLES, always, run_alone, run_example
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
 
@@ -43,21 +43,17 @@ def alone() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("like", "scope"),
-    [
-        ("azureml-tensorflow", None),
-        ("azure-batch", None),
-        pytest.param("azureml-mpi", None, marks=pytest.mark.mpi),
-        ("azureml-pytorch", None),
-        pytest.param("openmpi", None, marks=pytest.mark.mpi),
-    ],
+    "like",
+    always(
+        "azureml-tensorflow",
+        pytest.param("openmpi", marks=pytest.mark.mpi),
+        rest=["azure-batch", "azureml-pytorch", pytest.param("azureml-mpi", marks=pytest.mark.mpi)],
+    ),
 )
-def test_workers_with_different_images_take_the_steps_of_one(
-    like: str, scope: str | None, alone: dict[str, Any]
-) -> None:
+def test_workers_with_different_images_take_the_steps_of_one(like: str, alone: dict[str, Any]) -> None:
     """Gradients are averaged: the weights are those that one worker gets from all images."""
     environ = {**QUIET, "LAUNCHER_FRAMEWORK": "tensorflow"}
-    found = records(run_example(like, "tensorflow_multiworker.py", scope=scope, environ=environ))
+    found = records(run_example(like, "tensorflow_multiworker.py", environ=environ))
     assert sorted(one["worker"] for one in found) == [0, 1]
     for one in found:
         assert one["workers"] == 2

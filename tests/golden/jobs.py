@@ -24,6 +24,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +118,15 @@ def _recorded_environ(recorded: Json) -> dict[str, str]:
 
 def _look_up(path: str) -> Any:
     file, *steps = path.split("/")
-    found = json.loads((RECORDINGS / f"{file}.json").read_text())
+    found = _read_recording(file)
     for step in steps:
         found = found[int(step)] if isinstance(found, list) else found[step]
     return found
+
+
+@cache
+def _read_recording(file: str) -> Any:
+    return json.loads((RECORDINGS / f"{file}.json").read_text())
 
 
 def recorded_environments(name: str) -> list[str]:
@@ -152,7 +158,8 @@ def plan_snapshot(case: Json, place: int, snapshot: Json) -> tuple[Plan, Mapping
     return plan_job(host.environ, host, options, case.get("command", COMMAND)), host.environ
 
 
-def plan_case(name: str) -> list[Plan | LauncherError]:
+@cache
+def plan_case(name: str) -> tuple[Plan | LauncherError, ...]:
     """Return what the launcher plans, or why it refuses, for every process of a job."""
     case = read_case(name)
     outcomes: list[Plan | LauncherError] = []
@@ -161,7 +168,7 @@ def plan_case(name: str) -> list[Plan | LauncherError]:
             outcomes.append(plan_snapshot(case, place, snapshot)[0])
         except LauncherError as error:
             outcomes.append(error)
-    return outcomes
+    return tuple(outcomes)
 
 
 def describe_case(name: str) -> Json:

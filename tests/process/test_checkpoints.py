@@ -22,7 +22,7 @@ import pytest
 
 from tests.process.starting import ROOT, clean_environ
 
-# One after the other: four processes that import torch keep two cores busy for five seconds.
+# One after the other: two processes that import torch keep two cores busy for three seconds.
 pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("checkpoints")]
 
 DEADLINE_S = 90.0
@@ -75,7 +75,7 @@ def ended_at_last(process: subprocess.Popen[bytes]) -> Iterator[None]:
 class Job:
     """One start of the example under the launcher, with a folder for its checkpoint."""
 
-    def __init__(self, folder: Path, count: int = 4) -> None:
+    def __init__(self, folder: Path, count: int = 2) -> None:
         self.folder, self.count = folder, count
         self.checkpoint, self.log, self.hold = folder / "checkpoint", folder / "log", folder / "hold"
         # One thread each, and over loopback: the processes share two cores and one machine.
@@ -160,7 +160,7 @@ class Job:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of the one job of four processes that the tests of this module stop and start.
+    """Return the folder of the one job that the tests of this module stop and start.
 
     Each goes on where the one before was stopped, and checks that: so many reruns would cost a minute. A
     test that is run alone starts at the beginning.
@@ -170,7 +170,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def job(story: Path) -> Job:
-    """Return the job of four processes, with nothing in its log."""
+    """Return the job that goes on, with nothing in its log."""
     job = Job(story)
     job.log.write_text("")
     return job
@@ -178,8 +178,8 @@ def job(story: Path) -> Job:
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Job:
-    """Return a job of two processes."""
-    return Job(tmp_path, count=2)
+    """Return a job of its own."""
+    return Job(tmp_path)
 
 
 def stop_while_training(job: Job, line: list[str]) -> int:
@@ -203,7 +203,7 @@ def test_the_example_takes_the_steps_it_would_have_taken(tmp_path: Path) -> None
 
 
 def test_sigterm_saves_the_checkpoint_of_every_process(job: Job) -> None:
-    """SIGTERM to the launcher: four processes save at one step and end by themselves, as they like."""
+    """SIGTERM to the launcher: the processes save at one step and end by themselves, as they like."""
     status = stop_while_training(job, job.line(job.script()))
     text = job.read()
     assert status == 128 + signal.SIGTERM, text

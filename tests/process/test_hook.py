@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_torch_reads_the_file_as_its_own(tmp_path: Path) -> None:
 
     run(ARM + FAILING, tmp_path)
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(tmp_path / "error.json"))
-    assert failure.message["message"] == "ValueError: loss is n\x1ban"  # type: ignore[index]
+    message: Any = failure.message
+    assert message["message"] == "ValueError: loss is n\x1ban"
     assert abs(failure.timestamp - time.time()) < 60
 
 

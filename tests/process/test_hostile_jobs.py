@@ -61,9 +61,9 @@ def test_what_was_our_child_before_outlives_restarts_and_the_job(tmp_path: Path)
 
 
 def test_restarts_do_not_use_up_descriptors(tmp_path: Path) -> None:
-    """Log files of an attempt are closed with it: 60 restarts of 2 processes with 64 descriptors."""
+    """Log files of an attempt are closed with it: 32 restarts of 2 processes with 64 descriptors."""
     done = subprocess.run(
-        f"{LAUNCHER} run --nproc-per-node 2 --restarts 60 --log-dir {tmp_path} -t 3 -- false".split(),
+        f"{LAUNCHER} run --nproc-per-node 2 --restarts 32 --log-dir {tmp_path} -t 3 -- false".split(),
         env=clean_environ(),
         capture_output=True,
         text=True,
@@ -72,7 +72,7 @@ def test_restarts_do_not_use_up_descriptors(tmp_path: Path) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64)),
     )
     assert done.returncode == 1
-    assert "restart 60 of 60" in done.stderr
+    assert "restart 32 of 32" in done.stderr
 
 
 def test_sigterm_is_passed_on_without_proc() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tests.process.looking import is_gone, pending, read_pid, wait_for
 from tests.process.starting import clean_environ, launch, open_launcher
 
+pytestmark = pytest.mark.quick  # process 1 of a container: statuses and signals
 FORWARDED = sorted(
     signal.valid_signals()
     - {
@@ -54,6 +55,7 @@ print(wrong)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["child", "init"])
 def test_every_status_is_passed_on(prefix: tuple[str, ...]) -> None:
     """0 to 255, as somebody's child and as process 1."""
@@ -87,6 +89,7 @@ print(wrong)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prefix", [(), UNSHARE], ids=["child", "init"])
 def test_every_death_by_signal_is_passed_on(prefix: tuple[str, ...]) -> None:
     """128+n for every signal that can end a process, as somebody's child and as process 1."""

@@ -74,6 +74,7 @@ def processes_of_all_jobs() -> list[tuple[str, Plan, dict[str, str], dict[str, A
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_deepspeed_agrees_in_every_recorded_job() -> None:
     """It asks neither MPI nor Azure ML, and has the launcher's ranks; the user's network stays."""
@@ -87,6 +88,7 @@ def test_deepspeed_agrees_in_every_recorded_job() -> None:
         assert answer["NCCL_SOCKET_IFNAME"] == environ.get("NCCL_SOCKET_IFNAME"), name
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_what_deepspeed_does_without_the_launcher() -> None:
     """On Azure ML its own reading fails, or overwrites the user's interface; elsewhere it asks mpi4py."""

@@ -820,6 +820,7 @@ def test_all_of_torchruns_flags_are_ours() -> None:
         assert (flag.pet or flag.fact is not None) is has_variable or action.dest in ("local_addr",)
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_the_switches_of_torchrun_and_accelerate_are_theirs() -> None:
     """A flag that wrongly counts as one without a value would end their own flags too early, or too late."""

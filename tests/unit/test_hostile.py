@@ -19,6 +19,7 @@ import launcher
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.options.flags import FLAGS
+from tests.thorough import FEW_STARTERS, all_but
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
 
 PACKAGE = Path(launcher.__file__).parent
@@ -180,6 +181,7 @@ def test_any_environment_gives_a_plan_or_named_errors(
     check(argv, environ, capfd)
 
 
+@pytest.mark.thorough
 @quiet
 @given(environ=spoiled(), argv=st.sampled_from(COMMANDS))
 def test_a_platform_with_spoiled_values_gives_a_plan_or_named_errors(
@@ -219,7 +221,7 @@ def test_any_snapshot_gives_a_plan_or_named_errors(
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "\u0663", "\uff12", "\xb2", "-1", "1_0", "1\n2"])
-@pytest.mark.parametrize("name", sorted(PLATFORMS))
+@pytest.mark.parametrize("name", all_but(FEW_STARTERS, sorted(PLATFORMS)))
 def test_every_number_of_every_platform_is_checked(
     name: str, number: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

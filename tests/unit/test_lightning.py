@@ -118,6 +118,7 @@ def ask() -> Ask:
     return answer
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.parametrize("name", sorted({*recorded_jobs()} - NO_NODE - UNEVEN - OWN_GPUS))
 def test_lightning_stands_where_we_say(name: str, ask: Ask) -> None:
@@ -186,6 +187,7 @@ def plan(
     return [render_environ(made, process, variables) for process in made.processes], made
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_what_an_allocation_of_slurm_left_behind_becomes_whole(ask: Ask) -> None:
     """SLURM_NTASKS of a batch script has no rank with it, and no --ntasks-per-node: Lightning would stop."""
@@ -197,6 +199,7 @@ def test_what_an_allocation_of_slurm_left_behind_becomes_whole(ask: Ask) -> None
     ]
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_what_jsrun_left_behind_is_dropped(ask: Ask) -> None:
     """One launcher per node under jsrun: its rank is the node's, and LSF would name another master."""

@@ -1,17 +1,14 @@
-"""Slurm's compressed lists: the grammar, its bounds, and agreement with Slurm's own expander."""
+"""Slurm's compressed lists: grammar and bounds; Slurm itself is asked in tests/oracles/test_nodelist.py."""
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
 import tracemalloc
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.sources.nodelist import (
@@ -227,70 +224,6 @@ def test_every_combination_is_there(chosen: list[tuple[str, list[str]]]) -> None
     """With any number of groups the names are the cartesian product, whatever its order."""
     expected = sorted(name for _, names in chosen for name in names)
     assert expected == sorted(parse_nodelist(",".join(text for text, _ in chosen)))
-
-
-class Scontrol:
-    """Slurm's own expander, which needs a configuration file but no server."""
-
-    def __init__(self, conf: Path) -> None:
-        conf.write_text("ClusterName=test\nSlurmctldHost=localhost\n")
-        self.environ = {**os.environ, "SLURM_CONF": str(conf)}
-
-    def expand(self, text: str) -> tuple[str, ...] | None:
-        """Return the names, or None where Slurm refuses the list."""
-        run = subprocess.run(
-            ["scontrol", "show", "hostnames", text],
-            env=self.environ,
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=60,
-        )
-        return None if "Invalid hostlist" in run.stderr else tuple(run.stdout.split())
-
-
-@pytest.fixture(scope="session")
-def scontrol(tmp_path_factory: pytest.TempPathFactory) -> Scontrol:
-    """Return the oracle; root can install it, so for root its absence is a failure."""
-    if shutil.which("scontrol") is None:
-        message = "scontrol is not installed: apt-get install slurm-client"
-        if os.geteuid() == 0:
-            pytest.fail(message)
-        pytest.skip(message)
-    return Scontrol(tmp_path_factory.mktemp("slurm") / "slurm.conf")
-
-
-@pytest.mark.parametrize("text", EXPANSIONS)
-def test_table_agrees_with_slurm(scontrol: Scontrol, text: str) -> None:
-    """The expected names in the table are Slurm's."""
-    assert scontrol.expand(text) == parse_nodelist(text)
-
-
-@pytest.mark.parametrize("text", REFUSED_BY_SLURM)
-def test_slurm_refuses_these_too(scontrol: Scontrol, text: str) -> None:
-    """The lists that the table calls refused by Slurm are."""
-    assert scontrol.expand(text) is None
-
-
-@settings(max_examples=200, deadline=None)
-@given(chosen=st.lists(items(groups_max=4), min_size=1, max_size=3))
-def test_generated_host_lists_agree_with_slurm(
-    scontrol: Scontrol, chosen: list[tuple[str, list[str]]]
-) -> None:
-    """Generated lists expand as in Slurm, with its order for three groups and more."""
-    text = ",".join(text for text, _ in chosen)
-    assert scontrol.expand(text) == parse_nodelist(text)
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(alphabet="n01[]-,", min_size=1, max_size=16))
-def test_what_we_accept_slurm_accepts(scontrol: Scontrol, text: str) -> None:
-    """We never read names into a text that Slurm refuses or reads in another way."""
-    try:
-        names = parse_nodelist(text)
-    except ValueError:
-        return
-    assert scontrol.expand(text) == names
 
 
 TASK_COUNTS = {

@@ -338,6 +338,7 @@ def run_line(python: str, words: Sequence[str], folder: Path) -> tuple[list[str]
     return arguments, variables["ROLE_NAME"]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("python", interpreters())
 def test_the_command_keeps_its_own_flags_under_every_python(python: str, tmp_path: Path) -> None:
     """argparse treats -- differently from version to version; what the command gets must not differ."""

@@ -15,6 +15,7 @@ from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ
+from tests.thorough import FEW_STARTERS, all_but
 from tests.unit.platforms_model import (
     ALWAYS,
     NODE,
@@ -104,7 +105,7 @@ def check_complete(seen: list[Seen], names: frozenset[str]) -> None:
         assert not {name for name in names if not process.environ.get(name)}
 
 
-@pytest.mark.parametrize("name", PER_PROCESS)
+@pytest.mark.parametrize("name", all_but(FEW_STARTERS, PER_PROCESS))
 @deterministic(40)
 @given(data=st.data())
 def test_a_job_started_once_per_process_agrees_is_complete_and_true(name: str, data: st.DataObject) -> None:
@@ -127,7 +128,7 @@ def test_a_job_started_once_per_process_agrees_is_complete_and_true(name: str, d
     check_complete(seen, ALWAYS | platform.publishes | (platform.publishes_even if regular else NONE))
 
 
-@pytest.mark.parametrize("name", PER_NODE)
+@pytest.mark.parametrize("name", all_but(FEW_STARTERS, PER_NODE))
 @deterministic(40)
 @given(data=st.data())
 def test_a_job_started_once_per_node_agrees_is_complete_and_true(name: str, data: st.DataObject) -> None:

@@ -122,6 +122,7 @@ def test_a_torch_without_a_version_is_a_torch(make: Make, tmp_path: Path) -> Non
     assert find_torch(str(python), {}) == UNNAMED
 
 
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_the_real_torch_is_found_where_python_finds_it() -> None:
     """Our own interpreter's, by our own path, and asked for by its name; without an import of torch."""

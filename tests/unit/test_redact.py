@@ -271,6 +271,7 @@ def test_value_after_secret_name_never_survives(value: str) -> None:
     assert f"a password={MARKER} b" == redact(f"a password={secret} b")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "fragment",
     [

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.__main__ import main
 from launcher.command.shell import Text, list_calls, open_shell
 from launcher.command.shell_lines import read_lines
-from tests.process.starting import launch
 
+Planner = Callable[..., tuple[int, str, str]]
+Checker = Callable[..., str]
 SHOW = "import json, sys; print(json.dumps(sys.argv[1:]))"
 
 
@@ -173,12 +177,28 @@ def test_any_text_is_read_to_an_end(text: str) -> None:
 LONE = "#!/bin/bash\nexport A=1\n{} x.py\n"
 
 
-def check(path: str, *words: str, **variables: str) -> str:
-    """Return the code of what is wrong with a job of such a file, a warning's first words, or nothing."""
-    done = launch("plan", *words, "--", path, environ=variables)
-    if done.returncode:
-        return done.stderr.partition("[")[2].partition("]")[0]
-    return "calls" if "is itself started" in done.stdout else ""
+@pytest.fixture
+def plan(capfd: pytest.CaptureFixture[str]) -> Planner:
+    """Return what plans a job of such a file, as ``launcher plan``: its status, its output, its errors."""
+
+    def plan(path: str, *words: str, **variables: str) -> tuple[int, str, str]:
+        status = main(["plan", *words, "--", path], {"PATH": os.defpath, **variables})
+        return status, *capfd.readouterr()
+
+    return plan
+
+
+@pytest.fixture
+def check(plan: Planner) -> Checker:
+    """Return what says the code of what is wrong with such a job, a warning's first words, or nothing."""
+
+    def check(path: str, *words: str, **variables: str) -> str:
+        status, out, err = plan(path, *words, **variables)
+        if status:
+            return err.partition("[")[2].partition("]")[0]
+        return "calls" if "is itself started" in out else ""
+
+    return check
 
 
 NODES = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.4", "--nproc-per-node", "1")
@@ -219,7 +239,7 @@ NODES = ("--nnodes", "2", "--node-rank", "0", "--master-addr", "10.0.0.4", "--np
     ],
 )
 def test_a_launcher_in_a_shell_file_knows_only_its_line(
-    tmp_path: Path, line: str, on_nodes: str, on_one: str
+    tmp_path: Path, check: Checker, line: str, on_nodes: str, on_one: str
 ) -> None:
     """Once on each of two nodes: a job for each; twice on one node: two launchers for the same processes."""
     path = write(tmp_path, LONE.format(line))
@@ -229,25 +249,25 @@ def test_a_launcher_in_a_shell_file_knows_only_its_line(
     assert check(path, "--nproc-per-node", "2", "--engine", "process") == ("calls" if on_one else "")
 
 
-def test_the_fix_leaves_out_what_is_wrong(tmp_path: Path) -> None:
+def test_the_fix_leaves_out_what_is_wrong(tmp_path: Path, plan: Planner) -> None:
     """The line as it can be typed, and what stands in the file where it has to stay one."""
     line = "torchrun --standalone --nnodes 1 --nproc_per_node 2 --rdzv_endpoint=localhost:0"
     path = write(tmp_path, LONE.format(line))
-    told = launch("plan", *NODES, "--", path).stderr
+    _, _, told = plan(path, *NODES)
     assert "launcher run -- torchrun --nproc_per_node 2 x.py;" in told
     assert "torchrun --nnodes $GROUP_WORLD_SIZE --node-rank $NODE_RANK" in told
 
 
-def test_a_platform_that_starts_each_process_is_told_so(tmp_path: Path) -> None:
+def test_a_platform_that_starts_each_process_is_told_so(tmp_path: Path, plan: Planner) -> None:
     """Nothing there is started once per node by us."""
     path = write(tmp_path, LONE.format("torchrun"))
     ranks = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
-    told = launch("plan", "--", path, environ={**ranks, "MASTER_ADDR": "127.0.0.1"})
-    assert told.returncode == 64 and "[launcher-per-process]" in told.stderr
-    assert "one launcher per node: launcher run -- torchrun x.py" in told.stderr
+    status, _, told = plan(path, **ranks, MASTER_ADDR="127.0.0.1")
+    assert status == 64 and "[launcher-per-process]" in told
+    assert "one launcher per node: launcher run -- torchrun x.py" in told
 
 
-def test_other_nodes_can_be_in_a_file(tmp_path: Path) -> None:
+def test_other_nodes_can_be_in_a_file(tmp_path: Path, check: Checker) -> None:
     """accelerate reads one unasked; PET_* reach a torchrun only where the launcher becomes the shell."""
     path = write(tmp_path, LONE.format("accelerate launch"))
     folder = tmp_path / "accelerate"

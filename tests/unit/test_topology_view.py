@@ -270,6 +270,7 @@ def _sysfs(devices: list[tuple[int, str, bool]]) -> Json:
     return found
 
 
+@pytest.mark.thorough
 @deterministic(60)
 @given(snapshot=machines())
 def test_any_machine_is_shown_without_a_traceback(snapshot: Json) -> None:
