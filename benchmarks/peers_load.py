@@ -132,7 +132,7 @@ class Nodes:
         if node.sealed is None:
             return
         self.pending -= 1
-        hello = {"is": "hello", **self.hello, "rank": node.rank, "session": f"s{node.rank}"}
+        hello = {"is": "join", **self.hello, "rank": node.rank, "session": f"s{node.rank}"}
         hello |= {"mono_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "host": f"gpu-{node.rank}"}
         node.socket.send(proof + node.sealed.pack(hello))
         self.hear(node, node.calling.rest)
@@ -188,7 +188,7 @@ def read_cpu_s(pid: int) -> float:
     return (int(words[11]) + int(words[12])) / TICKS
 
 
-def make_hello(count: int) -> dict[str, object]:
+def make_join(count: int) -> dict[str, object]:
     """Return what each node says of itself, as long as on a real machine."""
     return {
         "launcher": __version__,
@@ -214,7 +214,7 @@ def measure(count: int) -> tuple[float, ...]:
     """Return one row of the table after its first cell, in the units of `HEAD`."""
     load = OtherLoad()
     with start_hub(count) as hub:
-        nodes = Nodes(count, make_hello(count), hub)
+        nodes = Nodes(count, make_join(count), hub)
         others = count - 1
         roll_s = nodes.until(lambda: nodes.heard.get("start", 0) == others)
         resident = read_kib(hub.pid, "VmHWM")

@@ -12,7 +12,7 @@ import threading
 import time
 
 from benchmarks.machine import OtherLoad, describe_machine
-from benchmarks.peers_load import Node, Nodes, allow_files, make_hello, read_cpu_s, read_kib, start_hub
+from benchmarks.peers_load import Node, Nodes, allow_files, make_join, read_cpu_s, read_kib, start_hub
 from benchmarks.tables import cell, markdown, promise
 from launcher.control.client import Message, ask, find_launchers
 
@@ -59,7 +59,7 @@ def measure(count: int) -> tuple[list[str], float]:
     """Return one row of the table, and the memory of node 0, MiB."""
     load, cells = OtherLoad(), [f"{count:,}"]
     with start_hub(count) as hub:
-        nodes = Answering(count, make_hello(count), hub)
+        nodes = Answering(count, make_join(count), hub)
         nodes.until(lambda: nodes.heard.get("start", 0) == count - 1)
         (path,) = (one.path for one in find_launchers({})[0] if one.pid == hub.pid)
         for what in ("status", "stacks"):

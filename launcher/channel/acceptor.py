@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 PENDING_MAX = 256
-"""Connections that have not said hello yet. More wait in the kernel, or take the place of a slow one."""
+"""Connections that have sent no message yet. More wait in the kernel, or take the place of a slow one."""
 SLOW_S = 1.0
-"""What takes longer than this to say hello yields to others when there are too many ..."""
+"""What takes longer than this to send its first message yields to others when there are too many ..."""
 CROWD = 32
 """... and where one address holds more places than a node has launchers, its oldest yields sooner: a flood of
 2,500 connections a second from there finds a place for each, and none for ever."""
 CROWDED_S = 0.1
-HELLO_S = 5.0
+FIRST_S = 5.0
 READ_BYTES = 4096
 
 
-class Door:
-    """A connection that has not said hello."""
+class Arrival:
+    """A connection that has sent no message yet."""
 
     __slots__ = ("address", "answering", "connection", "number", "since", "socket")
 
@@ -52,7 +52,7 @@ class Acceptor:
     """The listening socket, and those who have come and not said who they are.
 
     Attributes:
-        strangers: Who was turned away.
+        turned_away: The connections that were refused, counted by address.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class Acceptor:
             admit: Takes a connection, the address it came from, and the first message that it has sent; a
                 `Garbled` from it turns the connection away.
         """
-        self.strangers = TurnedAway(say)
+        self.turned_away = TurnedAway(say)
         self._key, self._loop, self._admit = key, loop, admit
-        self._doors: dict[int, Door] = {}
+        self._arrivals: dict[int, Arrival] = {}
         self._listener = Listener(listening, loop, self._take, self._has_room, say)
 
     def __len__(self) -> int:
-        return len(self._doors)
+        return len(self._arrivals)
 
     @property
     def has_heard(self) -> bool:
@@ -92,91 +92,91 @@ class Acceptor:
         return self._listener.due
 
     def _take(self, connected: socket.socket, address: str) -> None:
-        door = Door(connected, address, self._key, time.monotonic())
-        self._doors[door.number] = door
-        self._loop.add(door.number, lambda: self._on_ready(door))
+        arrival = Arrival(connected, address, self._key, time.monotonic())
+        self._arrivals[arrival.number] = arrival
+        self._loop.add(arrival.number, lambda: self._on_ready(arrival))
 
     def _has_room(self) -> bool:
         """Return whether there is a place, or one can be had from a connection that has had its time."""
-        if len(self._doors) >= PENDING_MAX:
+        if len(self._arrivals) >= PENDING_MAX:
             slow = self._find_slow()
             if slow is not None and slow.connection is None:
                 self._on_ready(slow)  # it may have said by now what we have had no time to hear
                 if slow.connection is not None:
                     slow = None  # it has the key
-            if slow is not None and slow.number in self._doors:
-                self._turn_away(slow, "said no hello, and others were waiting")
-        return len(self._doors) < PENDING_MAX
+            if slow is not None and slow.number in self._arrivals:
+                self._turn_away(slow, "sent no message, and others were waiting")
+        return len(self._arrivals) < PENDING_MAX
 
-    def _find_slow(self) -> Door | None:
+    def _find_slow(self) -> Arrival | None:
         """Return the oldest of the address that holds most places, if it has had its time."""
-        held = Counter(door.address for door in self._doors.values())
+        held = Counter(arrival.address for arrival in self._arrivals.values())
         most = max(held.values())
-        oldest = next(door for door in self._doors.values() if held[door.address] == most)
+        oldest = next(arrival for arrival in self._arrivals.values() if held[arrival.address] == most)
         patience_s = CROWDED_S if most > CROWD else SLOW_S
         return None if time.monotonic() - oldest.since < patience_s else oldest
 
-    def _on_ready(self, door: Door) -> None:
+    def _on_ready(self, arrival: Arrival) -> None:
         """One that is not known yet says something."""
         try:
-            data = door.socket.recv(READ_BYTES)
+            data = arrival.socket.recv(READ_BYTES)
             if not data:
-                self._turn_away(door, "hung up before it said who it is")
+                self._turn_away(arrival, "hung up before it said who it is")
                 return
-            reply = door.answering.feed(data)
+            reply = arrival.answering.feed(data)
             if reply:
-                door.socket.send(reply)  # 64 bytes into an empty buffer: they fit
+                arrival.socket.send(reply)  # 64 bytes into an empty buffer: they fit
         except (BlockingIOError, InterruptedError):
             return
         except Intruder as intruder:
-            self._turn_away(door, str(intruder))
+            self._turn_away(arrival, str(intruder))
             return
         except OSError as error:
-            self._turn_away(door, error.strerror or "broken")
+            self._turn_away(arrival, error.strerror or "broken")
             return
-        sealed = door.answering.sealed
+        sealed = arrival.answering.sealed
         if sealed is None:
             return
-        self._loop.remove(door.number)
-        door.connection = connection = Connection.of_socket(
-            door.socket,
+        self._loop.remove(arrival.number)
+        arrival.connection = connection = Connection.of_socket(
+            arrival.socket,
             sealed,
             self._loop,
-            lambda message: self._on_hello(door, connection, message),
-            lambda why: self._turn_away(door, why),
+            lambda message: self._on_first(arrival, connection, message),
+            lambda why: self._turn_away(arrival, why),
         )
-        connection.take(door.answering.rest)
+        connection.take(arrival.answering.rest)
 
-    def _on_hello(self, door: Door, connection: Connection, message: Message) -> None:
-        self._admit(connection, door.address, message)
-        self._doors.pop(door.number, None)
+    def _on_first(self, arrival: Arrival, connection: Connection, message: Message) -> None:
+        self._admit(connection, arrival.address, message)
+        self._arrivals.pop(arrival.number, None)
         self._listener.resume()
 
-    def _turn_away(self, door: Door, why: str) -> None:
+    def _turn_away(self, arrival: Arrival, why: str) -> None:
         """Close a connection that is none of the job's."""
-        self.strangers.note(door.address, why)
-        self._close(door)
+        self.turned_away.note(arrival.address, why)
+        self._close(arrival)
         self._listener.resume()
 
-    def _close(self, door: Door) -> None:
-        self._doors.pop(door.number, None)
-        if door.connection is not None:
-            door.connection.close()
+    def _close(self, arrival: Arrival) -> None:
+        self._arrivals.pop(arrival.number, None)
+        if arrival.connection is not None:
+            arrival.connection.close()
         else:
-            self._loop.remove(door.number)
-            door.socket.close()
+            self._loop.remove(arrival.number)
+            arrival.socket.close()
 
     def look(self, now: float) -> None:
         """Turn away what has taken too long."""
-        for door in list(self._doors.values()):
-            if now - door.since <= HELLO_S:
+        for arrival in list(self._arrivals.values()):
+            if now - arrival.since <= FIRST_S:
                 break  # the others came later
-            self._turn_away(door, f"said no hello within {HELLO_S:g} s")
+            self._turn_away(arrival, f"sent no message within {FIRST_S:g} s")
         self._listener.fire(now)
 
     def close(self) -> None:
         """Let nothing in any more, and say how many were turned away."""
-        self.strangers.say_summary()
+        self.turned_away.say_summary()
         self._listener.close()
-        for door in list(self._doors.values()):
-            self._close(door)
+        for arrival in list(self._arrivals.values()):
+            self._close(arrival)

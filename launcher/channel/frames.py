@@ -1,10 +1,10 @@
 """What launchers say to each other: a handshake of fixed size, then sealed frames of JSON.
 
-Handshake: the caller sends ``HELLO`` and a nonce; the hub answers with its own nonce and a proof that it has
-the key of the job; the caller sends its proof. Nothing that either side says before is parsed, and none of
-it is longer than 64 bytes. From then on a frame is ``length | seal | JSON``, where the seal is an HMAC by a
-key of this connection and this direction over a counter and the JSON: a frame that was made by somebody
-else, changed, repeated, left out or sent back ends the connection.
+Handshake: the caller sends ``PREAMBLE`` and a nonce; the coordinator answers with its own nonce and a proof
+that it has the key of the job; the caller sends its proof. Nothing that either side says before is parsed,
+and none of it is longer than 64 bytes. From then on a frame is ``length | seal | JSON``, where the seal is an
+HMAC by a key of this connection and this direction over a counter and the JSON: a frame that was made
+elsewhere, changed, repeated, left out or sent back ends the connection.
 
 Nothing is encrypted: facts, heartbeats and the last lines of a failed process are in the clear.
 
@@ -29,8 +29,8 @@ FRAME_LIMIT_BYTES = 1 << 16
 """Of the JSON of one frame; a verdict is shortened until it fits."""
 SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
-HELLO = b"launcher/peers/1"
-CALL_BYTES = len(HELLO) + NONCE_BYTES
+PREAMBLE = b"launcher/peers/1"
+CALL_BYTES = len(PREAMBLE) + NONCE_BYTES
 ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
 REFUSAL = bytes(PROOF_BYTES)
 """In place of a proof: the other side has none, so it gets none."""
@@ -97,7 +97,7 @@ class Sealed:
 
 
 class Answering:
-    """The hub's side of a handshake: bytes in, bytes out, and in the end a `Sealed`.
+    """The coordinator's side of a handshake: bytes in, bytes out, and in the end a `Sealed`.
 
     Attributes:
         sealed: What to go on with, once the caller has proved itself.
@@ -119,15 +119,15 @@ class Answering:
         self._buffer += data
         reply = b""
         if self._nonces is None:
-            begins = self._buffer[: len(HELLO)]
-            if begins != HELLO[: len(begins)]:
+            begins = self._buffer[: len(PREAMBLE)]
+            if begins != PREAMBLE[: len(begins)]:
                 raise Intruder("does not speak the launchers' protocol")
             if len(self._buffer) < CALL_BYTES:
                 return b""
-            theirs, self._buffer = self._buffer[len(HELLO) : CALL_BYTES], self._buffer[CALL_BYTES:]
+            theirs, self._buffer = self._buffer[len(PREAMBLE) : CALL_BYTES], self._buffer[CALL_BYTES:]
             ours = os.urandom(NONCE_BYTES)
             self._nonces = theirs + ours
-            reply = ours + _prove(self._key, b"hub", self._nonces)
+            reply = ours + _prove(self._key, b"coordinator", self._nonces)
         if len(self._buffer) >= PROOF_BYTES:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
@@ -143,21 +143,21 @@ class Calling:
 
     Attributes:
         call: What to send first.
-        sealed: What to go on with, once the hub has proved itself.
-        rest: What the hub has sent after the handshake.
+        sealed: What to go on with, once the coordinator has proved itself.
+        rest: What the coordinator has sent after the handshake.
     """
 
     def __init__(self, key: bytes) -> None:
         self.sealed: Sealed | None = None
         self.rest = b""
         self._key, self._nonce, self._buffer = key, os.urandom(NONCE_BYTES), b""
-        self.call = HELLO + self._nonce
+        self.call = PREAMBLE + self._nonce
 
     def feed(self, data: bytes) -> bytes:
         """Take what has arrived, and return what to send.
 
         Raises:
-            Intruder: The hub does not have the key; it is to be told `REFUSAL`.
+            Intruder: the coordinator does not have the key; it is to be told `REFUSAL`.
         """
         self._buffer += data
         if len(self._buffer) < ANSWER_BYTES:
@@ -165,7 +165,7 @@ class Calling:
         answer, self.rest = self._buffer[:ANSWER_BYTES], self._buffer[ANSWER_BYTES:]
         self._buffer = b""
         nonces = self._nonce + answer[:NONCE_BYTES]
-        if not hmac.compare_digest(answer[NONCE_BYTES:], _prove(self._key, b"hub", nonces)):
+        if not hmac.compare_digest(answer[NONCE_BYTES:], _prove(self._key, b"coordinator", nonces)):
             raise Intruder(f"a launcher with {OTHER_KEY}, or of another job, or something else")
         to_hub, to_caller = _make_keys(self._key, nonces)
         self.sealed = Sealed(to_hub, to_caller)
@@ -177,8 +177,8 @@ def _prove(key: bytes, who: bytes, nonces: bytes) -> bytes:
 
 
 def _make_keys(key: bytes, nonces: bytes) -> tuple[bytes, bytes]:
-    """Return the keys of a connection: for frames to the hub, and for frames to the caller."""
+    """Return the keys of a connection: for frames to the coordinator, and for frames to the caller."""
     return (
-        hmac.digest(key, b"frames to the hub " + nonces, "sha256"),
+        hmac.digest(key, b"frames to the coordinator " + nonces, "sha256"),
         hmac.digest(key, b"frames to the caller " + nonces, "sha256"),
     )

@@ -68,7 +68,7 @@ def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> 
     """Return what the job is called: the same on all of its nodes, another for another job.
 
     It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
-    be named, and who has another key cannot even say hello.
+    be named, and a node with another key cannot even connect.
     """
     names = () if any(name in environ for name in CARRIED_BY_MPIRUN) else JOB_VARIABLES
     platforms = next((environ[name] for name in names if environ.get(name)), "")

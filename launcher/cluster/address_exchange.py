@@ -164,7 +164,7 @@ class FirstLauncher:
         if self.hosts:
             return "not all launchers have taken the addresses"
         missing = [str(one) for one in range(1, self._meeting.member_count) if one not in self._came]
-        others = self._acceptor.strangers.describe()
+        others = self._acceptor.turned_away.describe()
         away = f"; turned away: {others};" if others else ""
         return f"launchers {', '.join(missing[:NAMED_MAX])} did not come{away}"
 
@@ -180,7 +180,7 @@ class FirstLauncher:
         if why:
             connection.send(pack(Rejected(why)))
             connection.close()
-            self._acceptor.strangers.note(address, why)
+            self._acceptor.turned_away.note(address, why)
             return
         self._part(said.member)
         guest = self._came[said.member] = Guest(said, address, connection)

@@ -1,6 +1,6 @@
 """One attempt of a node to reach node 0: a call, a handshake, and in the end both or why there is none.
 
-`Obstacle` has the words: why a node has not got through, and since when.
+`ConnectStatus` has the words: why a node has not got through, and since when.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Attempt:
             self._outcome.opened(connected, calling)
 
 
-class Obstacle:
+class ConnectStatus:
     """What keeps us from node 0, and since when.
 
     Attributes:

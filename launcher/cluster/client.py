@@ -1,4 +1,4 @@
-"""A node's end of the channel: finds node 0, says hello, stays connected, notices when node 0 is gone."""
+"""A node's end of the channel: finds node 0, joins, stays connected, notices when node 0 is gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.attempt import NOT_YET, Attempt, Obstacle, Outcome, answer_s
+from launcher.cluster.attempt import NOT_YET, Attempt, ConnectStatus, Outcome, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Beat,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Sequence
 
-    from launcher.cluster.hello import Hello
+    from launcher.cluster.join import Join
     from launcher.process.helper import Helper, Helpers
     from launcher.process.loop import Loop
 
@@ -61,7 +61,7 @@ class CoordinatorClient:
     Attributes:
         due: When `fire` has something to do.
         offset: What to add to our monotonic clock for node 0's; None before the first welcome.
-        obstacle: Why we are not connected, or what node 0 waits for.
+        connect_status: Why we are not connected, or what node 0 waits for.
         has_met: Node 0 has let us in at least once.
         is_connected: It has, and the connection is there.
         is_lost: Node 0 was not heard for too long after the start.
@@ -73,7 +73,7 @@ class CoordinatorClient:
         self,
         key: bytes,
         shape: Shape,
-        hello: Hello,
+        join: Join,
         loop: Loop,
         helpers: Helpers,
         say: Callable[[str], None],
@@ -85,7 +85,7 @@ class CoordinatorClient:
         Args:
             key: Of the job.
             shape: The job.
-            hello: What this node says of itself.
+            join: What this node says of itself.
             loop: Waits for the sockets.
             helpers: Resolve the name of node 0, and look at its host.
             say: Says something in the log of this node.
@@ -95,9 +95,9 @@ class CoordinatorClient:
         now = time.monotonic()
         self.due: float | None = now
         self.offset: Offset | None = None
-        self.obstacle = Obstacle(shape)
+        self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
-        self._key, self._shape, self._hello, self._loop = key, shape, hello, loop
+        self._key, self._shape, self._join, self._loop = key, shape, join, loop
         self._say, self._deliver, self._on_lost = say, deliver, on_lost
         self._helpers = helpers
         self._resolving: Helper | None = None
@@ -122,7 +122,7 @@ class CoordinatorClient:
     # --- calling
 
     def _call(self) -> None:
-        """Begin a connection to the next place where the hub may be."""
+        """Begin a connection to the next place where the coordinator may be."""
         self._retry_at, self._called_at = None, time.monotonic()
         self._addresses = self._addresses or read_address(self._shape.address)
         if self._addresses:
@@ -150,29 +150,29 @@ class CoordinatorClient:
 
     def _on_refused(self, error: int) -> None:
         if error == ECONNREFUSED:
-            # The hub takes the first port that is free, so behind a free one it is only if another job had
-            # that one and has ended since: worth a look now and then.
+            # The coordinator takes the first port that is free, so it is behind a free one only if another
+            # job had that one and has ended since: worth a look now and then.
             self._fail(NOT_YET, next_port=self._port > 0 or self._attempts % LOOK_ROUND == LOOK_ROUND - 1)
         else:
             self._fail(strerror(error), next_port=False)
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """The hub has proved itself, and so have we."""
+        """the coordinator has proved itself, and so have we."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
         self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
-        hello = replace(self._hello, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # to be compared
-        connection.send(pack(hello))
+        join = replace(self._join, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # to be compared
+        connection.send(pack(join))
         if connection.is_open:
             connection.take(calling.rest)
 
     def _fail(self, why: str, next_port: bool = True) -> None:
         """There is no connection: try again, there or at the next place."""
         self._attempt = None
-        self.obstacle.note(self._shape.ports[self._port % len(self._shape.ports)], why, self._called_at)
+        self.connect_status.note(self._shape.ports[self._port % len(self._shape.ports)], why, self._called_at)
         self._attempts += 1
         now = time.monotonic()
         if next_port and not self.has_met and (self._port + 1) % len(self._shape.ports):
@@ -223,12 +223,12 @@ class CoordinatorClient:
                 self.offset = better(self.offset, found)
                 self.has_met = self.is_connected = True
                 self._attempts = 0
-                self.obstacle.reason = "it waits for other nodes"
+                self.connect_status.reason = "it waits for other nodes"
                 for kept in self._kept:  # it may have got lost with the last connection; twice does no harm
                     if self._connection is not None:
                         self._connection.send(pack(kept))
             case Waiting():
-                self.obstacle.reason = f"it waits for other nodes: {message.what}"
+                self.connect_status.reason = f"it waits for other nodes: {message.what}"
                 self._say(f"node 0 is {message.what}")
             case Busy():
                 self._is_refused(message.why)
@@ -237,7 +237,7 @@ class CoordinatorClient:
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
-        """Another job's hub, with our key: ours may be at the next port."""
+        """Another job's coordinator, with our key: ours may be at the next port."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self.is_connected, self.has_met = None, False, False
@@ -282,19 +282,19 @@ class CoordinatorClient:
     @property
     def reason(self) -> str:
         """Why we are not connected, or what node 0 waits for."""
-        return self.obstacle.reason
+        return self.connect_status.reason
 
     def _look(self, then: Callable[[], None]) -> None:
         """Look at node 0's host, where that may tell more, before something is said about it."""
 
         def take(lines: Sequence[str]) -> None:
             self._looking = None
-            self.obstacle.note_look(lines)
+            self.connect_status.note_look(lines)
             then()
 
-        if not self.is_connected and self.obstacle.needs_look:
+        if not self.is_connected and self.connect_status.needs_look:
             try:
-                self._looking = self._helpers.ask(self.obstacle.look, take, LOOK_S)
+                self._looking = self._helpers.ask(self.connect_status.look, take, LOOK_S)
                 return
             except OSError:
                 pass  # no process is left for a look
@@ -305,7 +305,7 @@ class CoordinatorClient:
 
     def explain(self) -> str:
         """Return the same, with what is seen of node 0's host."""
-        return self.reason if self.is_connected else self.obstacle.explain(time.monotonic())
+        return self.reason if self.is_connected else self.connect_status.explain(time.monotonic())
 
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]

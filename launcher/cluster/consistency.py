@@ -27,7 +27,7 @@ class Rule:
     """One fact that is compared.
 
     Attributes:
-        key: Name of the fact in a hello.
+        key: Name of the fact among the facts of a node.
         title: What people call it.
         level: What a difference is.
         why: What it does to a job.
@@ -111,22 +111,21 @@ class Disagreement:
         return self.rule.level == PROBLEM
 
 
-def compare(hellos: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
+def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
     """Return what the nodes differ in, problems first; variables only where nothing stops the job.
 
     Args:
-        hellos: By the name of the node, what it has said of itself. A fact that a node does not know
+        facts_by_node: By the name of the node, what it has said of itself. A fact that a node does not know
             (None, or missing) is compared with nothing.
     """
-    found = [
-        _compare(rule, {name: _show(hello.get(rule.key)) for name, hello in hellos.items()}) for rule in RULES
-    ]
-    found.append(_compare_clocks(hellos))
+    nodes = facts_by_node.items()
+    found = [_compare(rule, {name: _show(facts.get(rule.key)) for name, facts in nodes}) for rule in RULES]
+    found.append(_compare_clocks(facts_by_node))
     # Beside a problem they would hide it: most of them follow from it.
     has_problem = any(item is not None and item.is_problem for item in found)
-    for name in () if has_problem else _setting_names(hellos):
+    for name in () if has_problem else _setting_names(facts_by_node):
         rule = Rule(**{**vars(SETTINGS_RULE), "key": SETTING + name, "title": name})
-        found.append(_compare(rule, {node: _setting(hello, name) for node, hello in hellos.items()}))
+        found.append(_compare(rule, {node: _setting(facts, name) for node, facts in nodes}))
     there = [item for item in found if item is not None]
     return sorted(there, key=lambda item: not item.is_problem)
 
@@ -148,26 +147,26 @@ def _show(value: object) -> str | None:
     return printable(redact(str(value)[: 4 * VALUE_LENGTH]))[:VALUE_LENGTH]
 
 
-def _setting_names(hellos: Mapping[str, Mapping[str, object]]) -> list[str]:
+def _setting_names(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[str]:
     names: set[str] = set()
-    for hello in hellos.values():
-        settings = hello.get("settings")
+    for facts in facts_by_node.values():
+        settings = facts.get("settings")
         if isinstance(settings, Mapping):
             names.update(name for name in settings if isinstance(name, str))
     return sorted(names)
 
 
-def _setting(hello: Mapping[str, object], name: str) -> str | None:
-    settings = hello.get("settings")
+def _setting(facts: Mapping[str, object], name: str) -> str | None:
+    settings = facts.get("settings")
     return _show(settings.get(name)) if isinstance(settings, Mapping) else None
 
 
-def _compare_clocks(hellos: Mapping[str, Mapping[str, object]]) -> Disagreement | None:
+def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagreement | None:
     """Compare what nodes are ahead of node 0, where that was measured."""
     ahead = {
         name: float(value)
-        for name, hello in hellos.items()
-        if isinstance(value := hello.get("clock_ahead_s"), (int, float)) and not isinstance(value, bool)
+        for name, facts in facts_by_node.items()
+        if isinstance(value := facts.get("clock_ahead_s"), (int, float)) and not isinstance(value, bool)
     }
     if not ahead:
         return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from launcher.channel.acceptor import Acceptor
-from launcher.cluster.hello import Hello, compare_clocks, read_identity
+from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
     FROM_NODE,
@@ -50,10 +50,10 @@ class Coordinator:
     """The channel on node 0.
 
     Attributes:
-        roster: The nodes.
+        membership: The nodes.
         roll: Whether they start.
         ending: What has failed, and how the job ends.
-        doors: Who has come and not said who it is.
+        acceptor: Connections that have not said which node they are of.
         subscribers: What hears messages that are no part of the channel's own work, by their type:
             (node rank, message) -> None.
     """
@@ -63,7 +63,7 @@ class Coordinator:
         listener: socket.socket,
         key: bytes,
         shape: Shape,
-        hello: Hello,
+        join: Join,
         loop: Loop,
         say: Callable[[str], None],
         deliver: Callable[[object], None],
@@ -76,7 +76,7 @@ class Coordinator:
             listener: A socket that listens.
             key: Of the job.
             shape: The job.
-            hello: What node 0 says of itself.
+            join: What node 0 says of itself.
             loop: Who waits for the sockets.
             say: Says something in the log of this node.
             deliver: Takes the messages for this node itself.
@@ -85,22 +85,22 @@ class Coordinator:
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
-        self.doors = doors = Acceptor(
+        self.acceptor = acceptor = Acceptor(
             listener, key, loop, lambda what: say(f"control channel: {what}"), self._admit
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
-        own = {**vars(hello), "clock_ahead_s": 0.0}
-        self.roster = Membership(shape.node_count, Member(own, shape.address, None, now))
-        seen = Seen(agree, find_reasons, doors.strangers.reasons, lambda: doors.has_heard)
-        self.roll = Rendezvous(shape, self.roster, seen, say, self._tell_all)
-        self.ending = Ending(shape, self.roster, self._tell_all, lambda: self.has_started)
+        own = {**vars(join), "clock_ahead_s": 0.0}
+        self.membership = Membership(shape.node_count, Member(own, shape.address, None, now))
+        seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
+        self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
+        self.ending = Ending(shape, self.membership, self._tell_all, lambda: self.has_started)
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + COORDINATOR_BEAT_S
 
     @property
     def members(self) -> dict[int, Member]:
         """The nodes that have come, by rank."""
-        return self.roster.members
+        return self.membership.members
 
     @property
     def has_started(self) -> bool:
@@ -113,13 +113,13 @@ class Coordinator:
         """Somebody with the key says who it is.
 
         Raises:
-            Garbled: It is no hello.
+            Garbled: It joins nothing.
         """
         now, heard_ns = time.monotonic(), time.monotonic_ns()
         identity = read_identity(message)
         rank = identity.rank
         known = self.members.get(rank)
-        is_back = known is not None and known.hello["session"] == identity.session
+        is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
             connection.send(pack(Busy("this very launcher")))  # by way of a service in front of us
             connection.close()
@@ -127,18 +127,18 @@ class Coordinator:
         if self.has_started and not is_back:
             self._send_away(connection, address, rank)
             return
-        hello = parse(Hello, message)
+        join = parse(Join, message)
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
         else:
-            ahead_s = compare_clocks(hello, time.time_ns())
-            member = Member({**vars(hello), "clock_ahead_s": ahead_s}, address, connection, now)
+            ahead_s = compare_clocks(join, time.time_ns())
+            member = Member({**vars(join), "clock_ahead_s": ahead_s}, address, connection, now)
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
         )
-        connection.send(pack(Welcome(hello.mono_ns, heard_ns, time.monotonic_ns())))
+        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
             return  # it has gone already, and calls again
         if known is not None and known is not member:
@@ -156,7 +156,7 @@ class Coordinator:
             why, with_whom = "calls as a node that takes part already", known.name
         else:
             why, with_whom = "calls when the job has begun", f"nodes 0 to {self._shape.node_count - 1}"
-        self.doors.strangers.note(address, f"{why}: as node {rank}")
+        self.acceptor.turned_away.note(address, f"{why}: as node {rank}")
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
@@ -220,7 +220,7 @@ class Coordinator:
         until = self.ending.leave_by or self.roll.leave_by
         if until is None or time.monotonic() >= until:
             return until is not None
-        if self.roll.refusal is not None and self.roster.missing():
+        if self.roll.refusal is not None and self.membership.missing():
             return False
         others = [member for rank, member in self.members.items() if rank and not self._is_lost(rank)]
         return all(member.has_heard_end for member in others)
@@ -229,7 +229,7 @@ class Coordinator:
         return self.ending.arbiter.is_lost(rank)
 
     def _tell_all(self, message: object) -> None:
-        self.roster.send_all(message)
+        self.membership.send_all(message)
         self._deliver(message)
 
     def broadcast(self, message: object) -> None:
@@ -249,19 +249,19 @@ class Coordinator:
         if rank == 0:
             self._deliver(message)
             return True
-        return self.roster.send(rank, message)
+        return self.membership.send(rank, message)
 
     def is_there(self, rank: int) -> bool:
         """Whether a node can be told something now."""
-        return self.roster.why_silent(rank) == ""
+        return self.membership.why_silent(rank) == ""
 
     def is_behind(self, rank: int) -> bool:
         """Whether a node has not yet taken what it was told."""
-        return self.roster.is_behind(rank)
+        return self.membership.is_behind(rank)
 
     def why_silent(self, rank: int) -> str:
         """Return why a node cannot be asked anything now; empty if it can."""
-        why = self.roster.why_silent(rank)
+        why = self.membership.why_silent(rank)
         return "it is lost" if why and self._is_lost(rank) else why
 
     def count_nodes(self) -> dict[str, object]:
@@ -280,7 +280,7 @@ class Coordinator:
         """When `fire` has something to do."""
         if self._tick_at is None:
             return None
-        return min(due for due in (self._tick_at, self.ending.due, self.doors.due) if due is not None)
+        return min(due for due in (self._tick_at, self.ending.due, self.acceptor.due) if due is not None)
 
     def fire(self, now: float) -> None:
         """Look after the time: who is late, who is silent, who wants to hear from us."""
@@ -288,11 +288,11 @@ class Coordinator:
         if slept_s > LATE_S:
             for member in self.members.values():
                 member.outwait(slept_s)
-        self.doors.look(now)
+        self.acceptor.look(now)
         self._find_lost(now)
         if now >= self._beat_at:
             self._beat_at = now + COORDINATOR_BEAT_S
-            self.roster.send_all(Beat())
+            self.membership.send_all(Beat())
         self.roll.fire(now)
         self._tick_at = now + TICK_S
         self.ending.consider()
@@ -323,7 +323,7 @@ class Coordinator:
 
     def close(self) -> None:
         """Hang up on everybody."""
-        self.doors.close()
+        self.acceptor.close()
         for member in self.members.values():
             member.hang_up()
         self._tick_at = None

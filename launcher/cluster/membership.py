@@ -19,17 +19,17 @@ class Member:
     """A node of the job.
 
     Attributes:
-        hello: What it has said of itself.
+        facts: What it has said of itself.
         connection: None while it is not connected, and for node 0 itself.
         heard: When anything was heard of it last, monotonic seconds.
         closed: When its connection ended, None while there is one.
         has_heard_end: It knows how the job ended.
     """
 
-    __slots__ = ("address", "closed", "connection", "has_heard_end", "heard", "hello", "why")
+    __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "why")
 
-    def __init__(self, hello: Message, address: str, connection: Connection | None, now: float) -> None:
-        self.hello, self.address, self.connection, self.heard = hello, address, connection, now
+    def __init__(self, facts: Message, address: str, connection: Connection | None, now: float) -> None:
+        self.facts, self.address, self.connection, self.heard = facts, address, connection, now
         self.closed: float | None = None
         self.why = ""
         self.has_heard_end = False
@@ -37,14 +37,14 @@ class Member:
     @property
     def rank(self) -> int:
         """Of the node."""
-        rank = self.hello["rank"]
-        assert isinstance(rank, int)  # noqa: S101 - of a `Hello`
+        rank = self.facts["rank"]
+        assert isinstance(rank, int)  # noqa: S101 - of a `Join`
         return rank
 
     @property
     def host(self) -> str:
         """What it calls itself, or where it is."""
-        return str(self.hello["host"] or self.address)
+        return str(self.facts["host"] or self.address)
 
     @property
     def name(self) -> str:
@@ -54,13 +54,13 @@ class Member:
     @property
     def described(self) -> str:
         """Its host and addresses."""
-        addresses = self.hello["addresses"]
+        addresses = self.facts["addresses"]
         shown = (
             ", ".join(addresses[:ADDRESSES_MAX])
             if isinstance(addresses, tuple) and addresses
             else self.address
         )
-        return f"{self.hello['host']} ({shown})"
+        return f"{self.facts['host']} ({shown})"
 
     def reconnect(self, connection: Connection, address: str, now: float) -> None:
         """It has begun a new connection: the old one is dead."""
@@ -94,7 +94,7 @@ class Membership:
         self.members: dict[int, Member] = {0: own}
 
     def missing(self) -> list[int]:
-        """Return the ranks of the nodes that have not said hello."""
+        """Return the ranks of the nodes that have not joined."""
         return [rank for rank in range(self.node_count) if rank not in self.members]
 
     def send_all(self, message: object) -> None:

@@ -26,8 +26,8 @@ from launcher.cluster.messages import (
 from launcher.cluster.outcome import lose_coordinator, read_verdict
 from launcher.cluster.questions import Questions
 from launcher.cluster.refusals import node_0_missing, read_refusal
-from launcher.cluster.rendezvous import FAREWELL_S as COORDINATOR_FAREWELL_S
 from launcher.cluster.rendezvous import LATE_COMERS_S
+from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
@@ -57,9 +57,9 @@ STATES = {
 """What a rank does that others may wait for, as ps shows it; the most certain first."""
 LAST_TRY_S = 5.0
 """For a node that has given node 0 up, and would tell it so."""
-FAREWELL_S = 1.0
+LEAVE_S = 1.0
 """For our last word to be on its way."""
-PATIENCE_S = max(COORDINATOR_FAREWELL_S, LATE_COMERS_S) + FAREWELL_S
+PATIENCE_S = max(COORDINATOR_LEAVE_S, LATE_COMERS_S) + LEAVE_S
 SAY_AFTER_S = 15.0
 """How long a node whose processes have ended well waits without a word."""
 
@@ -163,20 +163,20 @@ class ClusterNode(Coordination):
             LauncherError: Why; not where we were told to end.
         """
         if self.agent.forwarder.told is not None:
-            self._say_good_bye()
+            self._leave()
             return
         error = read_refusal(refusal)
         for line in refusal.lines:
             self.agent.say(line)
         channel = self.channel
-        if isinstance(channel, Coordinator) and channel.roster.missing():
+        if isinstance(channel, Coordinator) and channel.membership.missing():
             for problem in error.problems:
                 self.agent.say(f"the job does not start: [{problem.code}] {problem.what}")
             self.agent.say(f"this node stays {LATE_COMERS_S:g} s to tell those that come late")
             forwarder = self.agent.forwarder
             self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
-            self._say_good_bye()
+            self._leave()
         raise error
 
     def _take_children(self) -> None:
@@ -364,8 +364,8 @@ class ClusterNode(Coordination):
         what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
         self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
         self.tell(Ended(error.exit_status))
-        self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + FAREWELL_S)
-        self._say_good_bye()
+        self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + LEAVE_S)
+        self._leave()
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
         """Our machine is to be taken back, or is not any more: so hear all nodes."""
@@ -444,9 +444,9 @@ class ClusterNode(Coordination):
             if time.monotonic() > say_at and not own and self._stop is None:
                 say_at = float("inf")
                 agent.say("the processes of this node have ended well; waiting for those of the other nodes")
-        self._say_good_bye()
+        self._leave()
 
-    def _say_good_bye(self) -> None:
+    def _leave(self) -> None:
         """Hang up: at once on a node, on node 0 when all have heard the end."""
         channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):

@@ -12,7 +12,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Offset:
-    """What to add to our monotonic clock for the hub's; wrong by ``delay_ns / 2`` at most."""
+    """What to add to our monotonic clock for the coordinator's; wrong by ``delay_ns / 2`` at most."""
 
     add_ns: int = 0
     delay_ns: int = 0
@@ -23,8 +23,8 @@ def measure(asked_ns: int, heard_ns: int, answered_ns: int, back_ns: int) -> Off
 
     Args:
         asked_ns: When we asked, by our clock.
-        heard_ns: When the hub heard it, by the hub's.
-        answered_ns: When it answered, by the hub's.
+        heard_ns: When the coordinator heard it, by the coordinator's.
+        answered_ns: When it answered, by the coordinator's.
         back_ns: When the answer was here, by ours.
     """
     delay_ns = (back_ns - asked_ns) - (answered_ns - heard_ns)

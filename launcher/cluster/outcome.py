@@ -6,7 +6,7 @@ import time
 
 from launcher.agent.policy import SETTLE_S as CAUSE_S
 from launcher.cluster.messages import First, Look, News, Over, Stop
-from launcher.cluster.rendezvous import FAREWELL_S
+from launcher.cluster.rendezvous import LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
@@ -213,7 +213,7 @@ class Ending:
             return
         self.due = None
         self.over = self._judge(now)
-        self.leave_by = now + FAREWELL_S
+        self.leave_by = now + LEAVE_S
         self._tell_all(self.over)
 
     def _judge(self, now: float) -> Over:

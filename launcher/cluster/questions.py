@@ -71,13 +71,13 @@ class Rounds:
         due: When `fire` has something to do.
     """
 
-    def __init__(self, hub: Coordinator, node_count: int) -> None:
+    def __init__(self, coordinator: Coordinator, node_count: int) -> None:
         self.due: float | None = None
-        self._hub, self._node_count = hub, node_count
+        self._coordinator, self._node_count = coordinator, node_count
         self._rounds: dict[int, Round] = {}
         self._last = 0
-        hub.subscribers[Ask] = self._on_ask
-        hub.subscribers[Reply] = self._on_answer
+        coordinator.subscribers[Ask] = self._on_ask
+        coordinator.subscribers[Reply] = self._on_answer
 
     def _on_ask(self, asker: int, ask: Ask) -> None:
         """A node wants to know something of all nodes."""
@@ -109,7 +109,7 @@ class Rounds:
             self._pass_on(one)
             self._ask_more(number, one, now)
             self._pass_on(one)
-            if not self._hub.is_there(one.asker):
+            if not self._coordinator.is_there(one.asker):
                 del self._rounds[number]
             elif not (one.todo or one.asked or one.queue):
                 self._tell(one.asker, Passed(one.ask.number, over=True))
@@ -117,25 +117,25 @@ class Rounds:
         self.due = now + STEP_S if self._rounds else None
 
     def _pass_on(self, one: Round) -> None:
-        while one.queue and not self._hub.is_behind(one.asker):
+        while one.queue and not self._coordinator.is_behind(one.asker):
             if not self._tell(one.asker, one.queue.pop(0)):
                 break
 
     def _ask_more(self, number: int, one: Round, now: float) -> None:
         while one.todo and len(one.asked) + len(one.queue) < one.pace.at_a_time:
             rank = one.todo.pop(0)
-            why = self._hub.why_silent(rank)
+            why = self._coordinator.why_silent(rank)
             if why:
                 one.queue.append(Passed(one.ask.number, rank, why=why))
                 continue
             one.asked[rank] = now + one.pace.wait_s  # first: node 0 answers before `tell` is back
-            self._hub.tell(rank, replace(one.ask, number=number))
+            self._coordinator.tell(rank, replace(one.ask, number=number))
 
     def _tell(self, rank: int, passed: Passed) -> bool:
         try:
-            return self._hub.tell(rank, passed)
+            return self._coordinator.tell(rank, passed)
         except ValueError:  # with what is put around it, it is longer than a frame
-            return self._hub.tell(rank, replace(passed, answer=None, why=TOO_LONG))
+            return self._coordinator.tell(rank, replace(passed, answer=None, why=TOO_LONG))
 
 
 class Questions:

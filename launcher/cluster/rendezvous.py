@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Reasons = Mapping[int, str]
     FindReasons = Callable[[list[int], Callable[[Reasons], None]], None]
 
-FAREWELL_S = 5.0
+LEAVE_S = 5.0
 """For nodes to hear that the job does not start, or how it ended, and hang up."""
 HURRY_S = 0.15
 """The same, where a node was told to end: what has sent the signal waits."""
@@ -68,7 +68,7 @@ class Rendezvous:
     def __init__(
         self,
         shape: Shape,
-        roster: Membership,
+        membership: Membership,
         seen: Seen,
         say: Callable[[str], None],
         tell_all: Callable[[object], None],
@@ -77,7 +77,7 @@ class Rendezvous:
         self.start: Start | None = None
         self.refusal: Refuse | None = None
         self.leave_by: float | None = None
-        self._shape, self._roster, self._seen = shape, roster, seen
+        self._shape, self._membership, self._seen = shape, membership, seen
         self._say, self._tell_all = say, tell_all
         self._began, self._say_at = now, now + SAY_EVERY_S
         self._is_miscounted = self._is_looking = False
@@ -90,12 +90,12 @@ class Rendezvous:
     def note(self, member: Member) -> None:
         """A node has come."""
         count = self._shape.node_count
-        if member.rank >= count or member.hello["node_count"] != count:
+        if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
 
     def check(self) -> None:
         """Start the job if all are there; refuse to if they cannot work together."""
-        members, count = self._roster.members, self._shape.node_count
+        members, count = self._membership.members, self._shape.node_count
         if not self.is_open or (len(members) < count and not self._is_miscounted):
             return  # looked at for each of them: no list of all may be made before
         beyond = [member.name for rank, member in members.items() if rank >= count]
@@ -104,11 +104,11 @@ class Rendezvous:
             self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(found), render_table(found))
         elif beyond:
             self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(name_nodes(beyond), count), [])
-        elif not self._roster.missing():
+        elif not self._membership.missing():
             self._begin(found)
 
     def _compare(self) -> list[Disagreement]:
-        return compare({member.name: member.hello for _, member in sorted(self._roster.members.items())})
+        return compare({member.name: member.facts for _, member in sorted(self._membership.members.items())})
 
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
@@ -124,7 +124,7 @@ class Rendezvous:
             return
         code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
         self.refusal = Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)
-        self.leave_by = time.monotonic() + (LATE_COMERS_S if self._roster.missing() else FAREWELL_S)
+        self.leave_by = time.monotonic() + (LATE_COMERS_S if self._membership.missing() else LEAVE_S)
         self._tell_all(self.refusal)
 
     def refuse_by_signal(self, name: str, by: Member) -> None:
@@ -137,7 +137,7 @@ class Rendezvous:
         """Another launcher that is node 0, too, has refused the job."""
         if self.is_open:
             self.refusal = refusal
-            self.leave_by = time.monotonic() + FAREWELL_S
+            self.leave_by = time.monotonic() + LEAVE_S
             self._tell_all(refusal)
 
     def refuse_doubles(self, one: Member, other: Member) -> None:
@@ -151,7 +151,7 @@ class Rendezvous:
             return
         if now >= self._began + self._shape.timeout_s:
             self._look(self._refuse_late)
-        elif now >= self._say_at and self._roster.missing():
+        elif now >= self._say_at and self._membership.missing():
             self._say_at = now + SAY_EVERY_S
             self._look(self._say_missing)
 
@@ -160,27 +160,27 @@ class Rendezvous:
 
         def take(reasons: Reasons) -> None:
             self._is_looking = False
-            if self.is_open and self._roster.missing():  # else they have come meanwhile
+            if self.is_open and self._membership.missing():  # else they have come meanwhile
                 then(reasons)
 
         self._is_looking = True
-        self._seen.find_reasons(self._roster.missing()[:NAMED_MAX], take)
+        self._seen.find_reasons(self._membership.missing()[:NAMED_MAX], take)
 
     def _refuse_late(self, reasons: Reasons) -> None:
-        missing, timeout_s = len(self._roster.missing()), self._shape.timeout_s
+        missing, timeout_s = len(self._membership.missing()), self._shape.timeout_s
         what = self._describe_missing(reasons)
         problem = refusals.nodes_missing(missing, self._shape.node_count, timeout_s, what)
         self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
 
     def _say_missing(self, reasons: Reasons) -> None:
-        missing = len(self._roster.missing())
+        missing = len(self._membership.missing())
         what = f"waiting for {missing} of {self._shape.node_count} nodes: {self._describe_missing(reasons)}"
         self._say(what)
         self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
     def _describe_missing(self, reasons: Reasons) -> str:
         """Return who has not come, with what is known of each."""
-        missing = self._roster.missing()
+        missing = self._membership.missing()
         described = refusals.describe_missing(
             missing,
             self._shape.hosts,

@@ -20,7 +20,7 @@ class Shape:
         node_count: How many there are.
         world_size: Processes in the job, None if that is not known.
         address: Where node 0 is, as this node was told: a name or an address.
-        ports: Where its hub may be listening, the first that is free.
+        ports: Where its coordinator may be listening, the first that is free.
         hosts: The nodes by rank, if they are listed.
         timeout_s: How long the roll call may take.
         lost_after_s: Silence after which a node, or node 0, counts as lost.

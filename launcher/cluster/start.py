@@ -11,7 +11,7 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
-from launcher.cluster.hello import Hello
+from launcher.cluster.join import Join
 from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
@@ -67,7 +67,7 @@ def run_together(
     """
     shape = plan_shape(plan, peers)
     key, has_token = find_key(plan, peers, environ)
-    hello = make_hello(plan, shape, command, environ)
+    join = make_join(plan, shape, command, environ)
     # Names are asked for here: once there is an agent, its loop waits for nothing.
     address = find_address(shape.address, shape.hosts, Host()) if shape.node_rank == 0 else None
     has_twin = address is not None and not is_own(shape.address)
@@ -75,7 +75,7 @@ def run_together(
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
             return make_client(node, node.agent.say, node.deliver, node.on_lost)
-        return make_hub(plan, shape, address, hello, key, node, has_token=has_token)
+        return make_coordinator(plan, shape, address, join, key, node, has_token=has_token)
 
     def make_client(
         node: ClusterNode,
@@ -84,7 +84,7 @@ def run_together(
         on_lost: Callable[[], None],
     ) -> CoordinatorClient:
         agent = node.agent
-        return CoordinatorClient(key, shape, hello, agent.loop, agent.group.helpers, say, deliver, on_lost)
+        return CoordinatorClient(key, shape, join, agent.loop, agent.group.helpers, say, deliver, on_lost)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
         return make_children(adopt_port(plan, agreed.get("master_port"), replan))
@@ -113,17 +113,17 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
     return make_key(token, name_job(environ, plan.allocation.master_port, rendezvous)), token is not None
 
 
-def make_hello(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Hello:
+def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
     """Return what this node says first: its facts, its rank, and what tells its launcher from a later one."""
     facts = read_facts(plan, command, Host(), environ)
-    return parse(Hello, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
+    return parse(Join, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
 
 
-def make_hub(
+def make_coordinator(
     plan: Plan,
     shape: Shape,
     address: str,
-    hello: Hello,
+    join: Join,
     key: bytes,
     node: ClusterNode,
     *,
@@ -135,7 +135,7 @@ def make_hub(
         plan: The plan of node 0.
         shape: The job.
         address: Where to listen.
-        hello: What node 0 says of itself.
+        join: What node 0 says of itself.
         key: Of the job.
         node: Whose channel it is.
         has_token: Whether the key is that of a token.
@@ -150,7 +150,7 @@ def make_hub(
         listener,
         key,
         shape,
-        hello,
+        join,
         node.agent.loop,
         node.agent.say,
         node.deliver,

@@ -44,7 +44,7 @@ def main(port: int, slots: str) -> int:
         what = f"{sys.executable} cannot import horovod.runner ({error})"
         fix = "install horovod for the Python of the command, or name the Python that has it"
         return _fail(EXIT_MISSING, "horovod-missing", what, fix)
-    logging.disable()  # Horovod writes down what strangers ask, as they have sent it
+    logging.disable()  # Horovod writes down what is asked, as it was sent
     try:
         server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots)
     except OSError as error:
@@ -60,7 +60,7 @@ def main(port: int, slots: str) -> int:
 
 
 def make_server(server: Any, handler: Any, port: int, slots: str) -> Any:
-    """Return Horovod's server, which strangers can neither fill nor make talk.
+    """Return Horovod's server, which connections from outside can neither fill nor make talk.
 
     Args:
         server: Horovod's server, a class.

@@ -13,7 +13,7 @@ from launcher.channel.frames import Calling, Sealed
 from launcher.channel.keys import make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
-from launcher.cluster.hello import Hello
+from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack, parse
 from launcher.process.loop import Loop
@@ -24,10 +24,10 @@ FAULT = "a fault of the launcher"
 WAIT_S = 20.0
 
 
-def make_hello(rank: int, count: int, **more: object) -> dict[str, object]:
+def make_join(rank: int, count: int, **more: object) -> dict[str, object]:
     """Return what a node says first."""
     session = f"{rank:016x}"
-    return {"is": "hello", "rank": rank, "session": session, "mono_ns": 1, "node_count": count, **more}
+    return {"is": "join", "rank": rank, "session": session, "mono_ns": 1, "node_count": count, **more}
 
 
 class LiveHub:
@@ -49,7 +49,7 @@ class LiveHub:
             listener,
             KEY,
             shape,
-            parse(Hello, make_hello(0, count, host="node0")),
+            parse(Join, make_join(0, count, host="node0")),
             self.loop,
             self.said.append,
             lambda message: self.told.append(pack(message)),

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.frames import FRAME_LIMIT_BYTES, HELLO, Calling
+from launcher.channel.frames import FRAME_LIMIT_BYTES, PREAMBLE, Calling
 from launcher.channel.turned_away import NAMED_MAX
 from launcher.cluster.messages import Ended
 from launcher.cluster.preemption import subscribe
@@ -31,7 +31,7 @@ from launcher.core.messages import LINE_LENGTH
 from launcher.failure import transfer
 from launcher.preemption.events import ANNOUNCED
 from tests.process.flooding import flood as flooded
-from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_hello
+from tests.process.hubs import ADDRESS, WAIT_S, Caller, LiveHub, live_hub, make_join
 from tests.process.looking import wait_for
 from tests.unit.test_verdict import dead, judge
 
@@ -49,7 +49,7 @@ VALUES = st.recursive(
     LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3)
 )
 KINDS = st.sampled_from(
-    ["hello", "beat", "failed", "told", "ended", "bye", "ask", "reply", "machinenotice", "start", "over", ""]
+    ["join", "beat", "failed", "told", "ended", "bye", "ask", "reply", "machinenotice", "start", "over", ""]
 )
 NAMES = ("rank", "session", "mono_ns", "kind", "at_ns", "status", "what", "asked", "called", "code", "pid")
 MORE = ("local_rank", "number", "name", "record", "body", "host", "addresses", "settings", "node_count", "x")
@@ -103,7 +103,7 @@ def hub() -> Iterator[LiveHub]:
     """Return a node 0 whose job runs: its other node has said hello."""
     with live_hub(2) as live:
         member = Caller(live.port)
-        member.say(make_hello(1, 2))
+        member.say(make_join(1, 2))
         member.hear("start")
         yield live
         # The job is as it was: the same node, still let in, still heard.
@@ -122,7 +122,7 @@ def call(port: int) -> socket.socket:
 
 
 @QUICK
-@given(st.lists(st.one_of(st.binary(max_size=200), st.just(HELLO), st.just(bytes(32))), max_size=6))
+@given(st.lists(st.one_of(st.binary(max_size=200), st.just(PREAMBLE), st.just(bytes(32))), max_size=6))
 def test_bytes_at_the_door_disturb_nothing(hub: LiveHub, pieces: list[bytes]) -> None:
     """Garbage, halves of a handshake, and hanging up in the midst of one."""
     with call(hub.port) as caller, contextlib.suppress(OSError):
@@ -136,7 +136,7 @@ def test_bytes_at_the_door_disturb_nothing(hub: LiveHub, pieces: list[bytes]) ->
 def test_frames_of_who_has_the_key_disturb_nothing(hub: LiveHub, frames: list[bytes], rank: int) -> None:
     """The job has begun: a further node, or a second one with a rank, is told that it comes too late."""
     caller = Caller(hub.port)
-    caller.say({**make_hello(rank, 2), "session": "another"})
+    caller.say({**make_join(rank, 2), "session": "another"})
     for frame in frames:
         say_raw(caller, frame)
     caller.drain()
@@ -149,13 +149,13 @@ def test_frames_of_a_node_of_the_job_are_no_fault_of_ours(frames: list[bytes]) -
     """A node that was taken over can end its job. It cannot make node 0 fail, nor keep it from an end."""
     with live_hub(2) as live:
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         caller.hear("start")
         for frame in frames:
             say_raw(caller, frame)
         caller.drain()
         last = Caller(live.port)
-        last.say(make_hello(1, 2))
+        last.say(make_join(1, 2))
         last.say({"is": "ended", "status": 0, "record": None})
         last.hear("start")
         live.hear_own(Ended(0))
@@ -171,12 +171,12 @@ def test_hellos_before_the_start_are_no_fault_of_ours(hellos: list[tuple[dict[st
     with live_hub(3) as live:
         for more, stays in hellos[:6]:
             caller = Caller(live.port)
-            say_raw(caller, render({**make_hello(1, 3), **more}))
+            say_raw(caller, render({**make_join(1, 3), **more}))
             if not stays:
                 linger = struct.pack("ii", 1, 0)
                 caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)  # a reset, not an end
             caller.socket.close()
-        wait_for(lambda: len(live.hub.doors) == 0, "all are read")
+        wait_for(lambda: len(live.hub.acceptor) == 0, "all are read")
         assert live.faults == []
         assert set(live.hub.members) - {0, 1, 2} == set() or live.told
 
@@ -185,7 +185,7 @@ def test_a_record_that_no_frame_holds_keeps_nobody_waiting() -> None:
     """It fits as it comes, and not as it would be passed on: so much of it is passed on as does."""
     with live_hub(2) as live:
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         caller.hear("start")
         caller.say({**GOOD["failed"], "is": "failed", "pid": dead(1, 1).pid})
         record = {**transfer.render(judge(dead(1, 1))), "exception": "\u00e9" * 30_000}
@@ -202,7 +202,7 @@ def test_a_status_that_is_none_ends_the_connection(status: object) -> None:
     """Of 256 a shell would make 0: a success."""
     with live_hub(2) as live:
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         caller.hear("start")
         caller.say({"is": "ended", "status": status, "record": None})
         with pytest.raises(ConnectionError):
@@ -215,7 +215,7 @@ def test_what_no_node_can_say_of_itself_ends_the_connection(kind: str) -> None:
     """That a node is lost is node 0's to find: a node that says it would not be waited for."""
     with live_hub(2) as live:
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         caller.hear("start")
         caller.say({**GOOD["failed"], "is": "failed", "kind": kind})
         with pytest.raises(ConnectionError):
@@ -231,7 +231,7 @@ def test_a_refusal_that_no_frame_holds_is_cut_until_one_does() -> None:
         for rank, caller in enumerate(callers, 1):
             names = ("launcher", "torch", "nccl", "command", "fabric", "gpu_kind", "driver", "python", "mpi")
             odd = dict.fromkeys(names, f"{rank % 8}{'z' * 110}")
-            caller.say(make_hello(rank, count, host="h" + "x" * 198, **odd))
+            caller.say(make_join(rank, count, host="h" + "x" * 198, **odd))
         for caller in callers:
             refusal = caller.hear("refuse")
             assert refusal["code"] == "nodes-differ" and "lines more" in str(refusal["lines"])
@@ -244,12 +244,12 @@ def test_one_who_is_gone_before_the_welcome_is_no_node() -> None:
     with live_hub(2) as live:
         for _ in range(20):
             caller = Caller(live.port)
-            caller.say(make_hello(1, 2))
+            caller.say(make_join(1, 2))
             linger = struct.pack("ii", 1, 0)
             caller.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             caller.socket.close()
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         assert caller.hear("start")
         assert live.faults == []
         caller.socket.close()
@@ -257,11 +257,11 @@ def test_one_who_is_gone_before_the_welcome_is_no_node() -> None:
 
 def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: LiveHub) -> None:
     """None keeps another out for longer than it may be slow itself."""
-    before = hub.hub.doors.strangers.total
+    before = hub.hub.acceptor.turned_away.total
     silent = [call(hub.port) for _ in range(PENDING_MAX + 50)]
     slow = [call(hub.port) for _ in range(20)]
     until = time.monotonic() + 2.0
-    for byte in HELLO:
+    for byte in PREAMBLE:
         for caller in slow:
             with contextlib.suppress(OSError):
                 caller.send(bytes([byte]))
@@ -272,9 +272,9 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
     wait_for(lambda: time.monotonic() > until, "the slow have been slow")
     late = Caller(hub.port)  # who has the key gets in
     late.drain()
-    wait_for(lambda: len(hub.hub.doors) == 0, "all have been turned away")
-    assert hub.hub.doors.strangers.total - before >= PENDING_MAX
-    assert len(hub.hub.doors.strangers.counts) <= NAMED_MAX
+    wait_for(lambda: len(hub.hub.acceptor) == 0, "all have been turned away")
+    assert hub.hub.acceptor.turned_away.total - before >= PENDING_MAX
+    assert len(hub.hub.acceptor.turned_away.counts) <= NAMED_MAX
     assert any("turned away 127.0.0.1: sends what is no message: a frame of " in line for line in hub.said)
     for caller in (*silent, *slow):
         caller.close()
@@ -283,13 +283,13 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
 def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None:
     """Twice as many as there are places, silent, and back as soon as they are turned away."""
     with live_hub(2) as live, crowd(live.port, 2 * PENDING_MAX):
-        wait_for(lambda: len(live.hub.doors) >= PENDING_MAX, "all places are taken", deadline_s=WAIT_S)
+        wait_for(lambda: len(live.hub.acceptor) >= PENDING_MAX, "all places are taken", deadline_s=WAIT_S)
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         assert caller.hear("start")
         (why,) = [line for line in live.said if "turned away 127.0.0.1" in line]
         assert (
-            "said no hello, and others were waiting" in why
+            "sent no message, and others were waiting" in why
         )  # so nobody had to wait until they were too late
         caller.socket.close()
 
@@ -298,13 +298,13 @@ def test_who_has_the_key_gets_in_though_strangers_come_again_and_again() -> None
 def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
     """1,500 connections a second that say nothing, from another address or from that of the node itself."""
     with live_hub(2) as live, flooded((ADDRESS, live.port), 1500, source):
-        wait_for(lambda: live.hub.doors.strangers.total > 1000, "strangers have to go", deadline_s=WAIT_S)
+        wait_for(lambda: live.hub.acceptor.turned_away.total > 1000, "others have to go", deadline_s=WAIT_S)
         began = time.monotonic()
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         assert caller.hear("start")
         assert time.monotonic() - began < 5.0  # a node's patience
-        assert len(live.hub.doors) <= PENDING_MAX
+        assert len(live.hub.acceptor) <= PENDING_MAX
         assert live.faults == []
         caller.socket.close()
 
@@ -314,11 +314,12 @@ def test_a_flood_takes_places_from_its_own_address() -> None:
     with live_hub(2) as live:
         silent = socket.create_connection((ADDRESS, live.port), WAIT_S, source_address=("127.0.0.8", 0))
         with flooded((ADDRESS, live.port), 1500, "127.0.0.9"):
-            wait_for(lambda: live.hub.doors.strangers.total > 1000, "strangers have to go", deadline_s=WAIT_S)
-            turned_away = live.hub.doors.strangers.reasons()
+            turned_away = live.hub.acceptor.turned_away
+            wait_for(lambda: turned_away.total > 1000, "others have to go", deadline_s=WAIT_S)
+            reasons = turned_away.reasons()
         silent.close()
-        assert "and others were waiting" in turned_away["127.0.0.9"]
-        assert "and others were waiting" not in turned_away.get("127.0.0.8", "")
+        assert "and others were waiting" in reasons["127.0.0.9"]
+        assert "and others were waiting" not in reasons.get("127.0.0.8", "")
 
 
 @contextlib.contextmanager
@@ -370,9 +371,9 @@ def flood(hub: LiveHub, count: int) -> None:
             call(hub.port).close()
             continue
         caller = Caller(hub.port)
-        caller.say({**make_hello(index + 2, 2), "host": f"stranger{index}"})
+        caller.say({**make_join(index + 2, 2), "host": f"stranger{index}"})
         caller.drain()
-    wait_for(lambda: len(hub.hub.doors) == 0, "all are gone")
+    wait_for(lambda: len(hub.hub.acceptor) == 0, "all are gone")
 
 
 def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
@@ -380,7 +381,7 @@ def test_a_hello_that_comes_too_late_is_hardly_read(hub: LiveHub) -> None:
     kept = len(messages_of_core._facts)
     caller = Caller(hub.port)
     caller.say(
-        make_hello(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
+        make_join(1, 2, session="another", settings={f"NAME{index}": "x" * 200 for index in range(64)})
     )
     assert "a job that runs already" in str(caller.hear("busy")["why"])
     caller.drain()
@@ -391,7 +392,7 @@ def test_strangers_who_say_something_new_each_time_do_not_hide_others() -> None:
     """What a kind of reason was about in each case is no kind of its own."""
     with live_hub(2) as live:
         member = Caller(live.port)
-        member.say(make_hello(1, 2))
+        member.say(make_join(1, 2))
         member.hear("start")
         flood(live, 200)
         for size in range(FRAME_LIMIT_BYTES + 1, FRAME_LIMIT_BYTES + 40):
@@ -410,7 +411,7 @@ def test_a_note_on_preemption_that_fills_a_frame_is_passed_on_in_short() -> None
     with live_hub(2) as live:
         subscribe(SimpleNamespace(channel=live.hub, subscribers={}))  # type: ignore[arg-type]
         caller = Caller(live.port)
-        caller.say(make_hello(1, 2))
+        caller.say(make_join(1, 2))
         caller.hear("start")
         notice = {"kind": ANNOUNCED, "what": "\u00e9" * 30_000, "left_ms": 1000, "more": "x"}
         say_raw(caller, render({"is": "machinenotice", **notice}))

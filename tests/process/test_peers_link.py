@@ -13,12 +13,12 @@ import pytest
 from launcher.cluster import client as calling
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
-from launcher.cluster.hello import Hello
+from launcher.cluster.join import Join
 from launcher.cluster.settings import Shape
 from launcher.core.messages import parse
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
-from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_hello
+from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_join
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
         link = CoordinatorClient(
             KEY,
             shape,
-            parse(Hello, make_hello(1, 2)),
+            parse(Join, make_join(1, 2)),
             loop,
             Helpers(loop),
             said.append,

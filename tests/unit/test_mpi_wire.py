@@ -34,7 +34,7 @@ from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 def test_messages_come_out_however_they_are_cut(size: int) -> None:
     """Pipes cut where they like, also inside of a character; what is not complete waits."""
     messages: list[dict[str, object]] = [
-        {"is": "hello"},
+        {"is": "join"},
         {"größe": "漢字 🚀", "bytes": "\udcff"},
         {"n": 1, "nested": {"a": [None]}},
     ]

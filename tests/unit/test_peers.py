@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from launcher.channel.frames import (
     CALL_BYTES,
     FRAME_LIMIT_BYTES,
-    HELLO,
+    PREAMBLE,
     SEAL_BYTES,
     Answering,
     Calling,
@@ -29,7 +29,7 @@ from launcher.channel.turned_away import NAMED_MAX, TurnedAway
 from launcher.cluster.attempt import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
-from launcher.cluster.hello import Hello, read_identity
+from launcher.cluster.join import Join, read_identity
 from launcher.cluster.messages import First
 from launcher.cluster.offset import Offset, better, measure
 from launcher.cluster.reach import find_address
@@ -103,7 +103,7 @@ def test_a_proof_is_good_for_one_connection() -> None:
 def test_a_hub_cannot_be_answered_with_its_own_proof() -> None:
     """The two sides prove themselves in different words."""
     answering = Answering(KEY)
-    reply = answering.feed(HELLO + bytes(32))
+    reply = answering.feed(PREAMBLE + bytes(32))
     with pytest.raises(Intruder):
         answering.feed(reply[32:])
 
@@ -178,15 +178,15 @@ NAMES = st.sampled_from(["is", "rank", "session", "host", "settings", "addresses
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.dictionaries(NAMES, JSON | st.just("hello"), max_size=9))
-def test_no_hello_does_more_than_be_refused(message: dict[str, object]) -> None:
+@given(st.dictionaries(NAMES, JSON | st.just("join"), max_size=9))
+def test_no_first_message_does_more_than_be_refused(message: dict[str, object]) -> None:
     """What is kept is small, printable and of the right kind."""
     with contextlib.suppress(Garbled):
         read_identity(message)
-        kept = vars(parse(Hello, message))
+        kept = vars(parse(Join, message))
         assert isinstance(kept["rank"], int)
         assert len(json.dumps(kept)) < 1 << 17
-        compare({"a": kept, "b": vars(Hello(1, "1"))})
+        compare({"a": kept, "b": vars(Join(1, "1"))})
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_no_hello_does_more_than_be_refused(message: dict[str, object]) -> None:
 def test_a_hello_without_a_node_is_none(more: dict[str, object]) -> None:
     """Nothing else of it is read."""
     with pytest.raises(Garbled):
-        read_identity({"is": "hello", "rank": 1, "session": "a", **more})
+        read_identity({"is": "join", "rank": 1, "session": "a", **more})
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_hello_without_a_node_is_none(more: dict[str, object]) -> None:
 def test_a_hello_with_a_value_of_another_kind_is_none(more: dict[str, object]) -> None:
     """One kind of error, whichever it is."""
     with pytest.raises(Garbled):
-        parse(Hello, {"rank": 1, "session": "a", **more})
+        parse(Join, {"rank": 1, "session": "a", **more})
 
 
 def test_facts_are_remembered_in_bounded_memory() -> None:
@@ -222,14 +222,14 @@ def test_facts_are_remembered_in_bounded_memory() -> None:
         core_messages.fact(f"text {index}")
     assert len(core_messages._facts) <= FACTS_KEPT
     settings = {f"NAME{index}": "x" for index in range(999)}
-    many = parse(Hello, {"rank": 1, "session": "a", "settings": settings})
+    many = parse(Join, {"rank": 1, "session": "a", "settings": settings})
     assert len(many.settings) == core_messages.FACTS_MAX
 
 
 def test_a_hello_is_kept_without_control_characters_and_secrets() -> None:
     """It is shown on all nodes."""
     hello = {"rank": 1, "session": "ab", "host": "\x1b[31mevil", "command": "x --password hunter2hunter2"}
-    kept = parse(Hello, hello)
+    kept = parse(Join, hello)
     assert kept.host == "\\x1b[31mevil"
     assert "hunter2" not in str(kept.command)
 

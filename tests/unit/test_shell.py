@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.command.shell import Text, list_calls, open_shell
 from launcher.command.shell_lines import read_lines
 

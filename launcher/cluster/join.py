@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 @message
 class Identity:
-    """Which node a hello is of, and what its launcher calls itself: all that is cheap to read."""
+    """Which node joins, and what its launcher calls itself: all that is cheap to read."""
 
     rank: NodeRank
     session: Word
 
 
 @message
-class Hello:
+class Join:
     """What a node says of itself, see `launcher.cluster.facts`; None for what it does not know.
 
     Attributes:
@@ -55,22 +55,22 @@ class Hello:
 
 
 def read_identity(packed: Mapping[str, object]) -> Identity:
-    """Return whose hello this is.
+    """Return which node joins.
 
     Raises:
         Garbled: It is none.
     """
-    if packed.get("is") != name_of(Hello):
-        raise Garbled("no hello")
+    if packed.get("is") != name_of(Join):
+        raise Garbled("joins nothing")
     return parse(Identity, packed)
 
 
-def compare_clocks(hello: Hello, heard_wall_ns: int) -> float | None:
-    """Return how many seconds a node's wall clock is ahead of ours, less the way of its hello.
+def compare_clocks(join: Join, heard_wall_ns: int) -> float | None:
+    """Return how many seconds a node's wall clock is ahead of ours, less the way of its message.
 
-    A hello is some milliseconds old when it is heard; within `CLOCK_S` that does not matter.
+    The message is some milliseconds old when it is heard; within `CLOCK_S` that does not matter.
     """
-    if hello.wall_ns is None:
+    if join.wall_ns is None:
         return None
-    ahead = (hello.wall_ns - heard_wall_ns) / 1e9
+    ahead = (join.wall_ns - heard_wall_ns) / 1e9
     return 0.0 if abs(ahead) < CLOCK_S / 4 else ahead
