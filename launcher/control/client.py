@@ -43,9 +43,9 @@ FIX = (
     "the processes (launcher plan: mode supervise)"
 )
 YOUNG_S = 10.0
-"""Whoever has no door after that will have none."""
+"""One that does not listen after that will not."""
 WAIT_S = 2.0
-"""How long a question waits for the door of a young launcher."""
+"""How long a question waits for a young launcher to listen."""
 STEP_S = 0.02
 _WORDS_BEFORE = 6
 """An interpreter and its options stand before the program."""
@@ -118,7 +118,7 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
     """Return what `find_launchers` does; wait a moment where the one that is meant has just been started."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        # Before the look: one that has opened its door in between is found
+        # Before the look: one that has begun to listen in between is found
         may_come = time.monotonic() < deadline and is_coming()
         launchers, others = find_launchers(environ)
         if not may_come or any(one.is_meant(job) for one in launchers):

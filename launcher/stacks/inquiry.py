@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from launcher.stacks.answer import Answer
 
-SPIES = 4
+RUNS_MAX = 4
 """How many run at a time."""
 FAMILY_LIMIT = 256
 """Processes looked at per rank."""
@@ -37,7 +37,7 @@ SETTLE_S = 0.06
 """An answer that has not grown for so long is complete."""
 _in_use: set[str] = set()
 """Files into which somebody answers: two who ask at a time, for a stall and for a user, take turns."""
-SPY_S = 10.0
+PY_SPY_S = 10.0
 """How long one py-spy may take."""
 WHY_LIMIT = 200
 
@@ -52,8 +52,8 @@ class Inquiry:
         self._answers: dict[int, Answer] = {}
         self._lanes: dict[str, Lane] = {}
         self._queue: list[Answer] = []
-        self._spies: list[Spy] = []
-        self._spy_until: float | None = None
+        self._runs: list[PySpyRun] = []
+        self._py_spy_until: float | None = None
 
     @property
     def answers(self) -> list[Answer]:
@@ -63,11 +63,11 @@ class Inquiry:
     @property
     def complete(self) -> bool:
         """Whether everybody has answered, or had the time for it."""
-        return not (self._ranks or self._lanes or self._queue or self._spies)
+        return not (self._ranks or self._lanes or self._queue or self._runs)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of py-spies: they are children of ours, and none of the job."""
-        return tuple(spy.pid for spy in self._spies)
+        return tuple(run.pid for run in self._runs)
 
     def go_on(self, now: float) -> None:
         """Look at one more rank, take answers, ask the next."""
@@ -80,18 +80,18 @@ class Inquiry:
                 self._queue += lane.unanswered
                 del self._lanes[path]
         if not self._ranks and not self._lanes:
-            self._start_spies(now)
-            for spy in [spy for spy in self._spies if spy.is_over(now)]:
-                self._spies.remove(spy)
-                self._take([spy.finish()])
+            self._start_py_spy(now)
+            for run in [run for run in self._runs if run.is_over(now)]:
+                self._runs.remove(run)
+                self._take([run.finish()])
 
     def close(self) -> None:
         """Ask no longer."""
-        for spy in self._spies:
-            spy.close()
+        for run in self._runs:
+            run.close()
         for lane in self._lanes.values():
             lane.close()
-        self._ranks, self._queue, self._spies = [], [], []
+        self._ranks, self._queue, self._runs = [], [], []
         self._lanes.clear()
 
     def _take(self, answers: Sequence[Answer]) -> None:
@@ -110,22 +110,22 @@ class Inquiry:
             elif answer.is_python:
                 self._queue.append(answer.without_threads("it is stopped" if answer.state in "Tt" else ""))
 
-    def _start_spies(self, now: float) -> None:
-        if self._spy_until is None:
-            self._spy_until = now + SPY_S
+    def _start_py_spy(self, now: float) -> None:
+        if self._py_spy_until is None:
+            self._py_spy_until = now + PY_SPY_S
         program = find_py_spy() if self._queue else None
-        while self._queue and len(self._spies) < SPIES:
+        while self._queue and len(self._runs) < RUNS_MAX:
             answer = self._queue.pop(0)
             if program is None:
                 self._take([answer.without_threads("py-spy is not installed")])
-            elif now > self._spy_until:
+            elif now > self._py_spy_until:
                 self._take([answer.without_threads("no time was left for py-spy")])
             else:
                 self._start_spy(program, answer, now)
 
     def _start_spy(self, program: str, answer: Answer, now: float) -> None:
         try:
-            self._spies.append(Spy(program, answer, now))
+            self._runs.append(PySpyRun(program, answer, now))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
 
@@ -271,7 +271,7 @@ def read_from(path: str, start: int) -> bytes:
         os.close(fd)
 
 
-class Spy:
+class PySpyRun:
     """One run of py-spy on one process; ``--nonblocking``: it reads, and stops nobody.
 
     Raises:
@@ -280,7 +280,7 @@ class Spy:
 
     def __init__(self, program: str, answer: Answer, now: float) -> None:
         self.answer = answer
-        self._deadline = now + SPY_S
+        self._deadline = now + PY_SPY_S
         self._killed = False
         argv = [program, "dump", "--nonblocking", "--json", "--pid", str(answer.pid)]
         with contextlib.ExitStack() as opened:
@@ -316,7 +316,7 @@ class Spy:
         out, err = (read_all(fd).decode("utf-8", "replace") for fd in (self._out, self._err))
         self.close()
         if self._killed:
-            return self.answer.without_threads(f"py-spy did not end within {SPY_S:g} s")
+            return self.answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")
         try:
             return self.answer.with_threads(parse_py_spy(out), "py-spy")
         except ValueError:
