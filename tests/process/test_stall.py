@@ -227,7 +227,7 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
-    monkeypatch.setattr("launcher.stacks.inquiry.SPY_S", 0.3)
+    monkeypatch.setattr("launcher.stacks.inquiry.PY_SPY_S", 0.3)
     job.start(SLEEPS)
     stall = job.watch()
     drive(stall, lambda: bool(stall.helpers()))
