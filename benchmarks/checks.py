@@ -47,7 +47,7 @@ START = """
 import sys
 sys.path[:0] = sys.argv[1].split(":")
 del sys.argv[1]
-from launcher.__main__ import run_and_exit
+from launcher.cli.entry import run_and_exit
 run_and_exit()
 """
 

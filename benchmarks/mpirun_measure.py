@@ -25,10 +25,10 @@ PARTS = {
     "launcher run --engine mpirun": "head",
     "launcher serve": "serving launcher",
     "mpi/session.py": "session, and the ssh that holds it",
-    "mpi/rank.py": "2 rank shims",
+    "mpi/rank.py": "2 rank wrappers",
     "[listener]": "sshd that listens",
 }
-"""Words in command lines, and what such a process and its guardian are to us."""
+"""Words in command lines, and what such a process and its watchdog are to us."""
 OUR_PROGRAMS = ("python", "python3", "ssh", "sshd:")
 """mpirun's line, too, has the words of ours, and so have the shells between."""
 SLACK_S = 1.0

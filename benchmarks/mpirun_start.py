@@ -4,7 +4,7 @@ Two simulated nodes, two ranks on each, and a real sshd on the second, that of `
 listens before the clock starts, and every run has one of its own. Ranks are bare ``python -I -S`` that
 print a line. Measured from the start of ``launcher run --engine mpirun`` on the head to the arrival of
 the last rank's line at the reader of its stdout, and to its exit. Beside it, in turn, runs the very line
-that the launcher plans (``launcher plan``), without our rank shim: the same ssh with the same
+that the launcher plans (``launcher plan``), without our rank wrapper: the same ssh with the same
 configuration, the same options and variables.
 
 Then ranks that sleep: what our processes hold in memory on either node, and how long it takes from the

@@ -98,7 +98,7 @@ def count_bytes(cluster: Cluster, node: Node) -> int:
 
 
 def count_cpu_s(launcher: subprocess.Popen[bytes]) -> float:
-    """Return the CPU time of a launcher, its guardian and its sleeping process, to the nanosecond."""
+    """Return the CPU time of a launcher, its watchdog and its sleeping process, to the nanosecond."""
     family = psutil.Process(launcher.pid).children(recursive=True)
     return sum(int(Path(f"/proc/{one.pid}/schedstat").read_text().split()[0]) for one in family) / 1e9
 

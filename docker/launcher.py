@@ -3,6 +3,6 @@ import sys
 
 sys.path.insert(0, "/opt/launcher/lib")
 
-from launcher.__main__ import run_and_exit
+from launcher.cli.entry import run_and_exit
 
 run_and_exit()

@@ -5,14 +5,18 @@ In a script::
     import launcher
 
     topology = launcher.setup()
+
+or, in a process that has its variables already, ``launcher.arm()``: the launcher can then ask it for its
+stacks, and hears of the exception that ends it.
 """
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.cli.api import setup as setup
     from launcher.core.version import __version__ as __version__
+    from launcher.guest import arm as arm
 
-__all__ = ["__version__", "setup"]
+__all__ = ["__version__", "arm", "setup"]
 
 
 def __getattr__(name: str) -> object:
@@ -25,4 +29,8 @@ def __getattr__(name: str) -> object:
         from launcher.cli.api import setup
 
         return setup
+    if name == "arm":
+        from launcher.guest import arm
+
+        return arm
     raise AttributeError(f"module 'launcher' has no attribute {name!r}")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core import errors
+from launcher.core import errors, mpi
 from launcher.options.flags import FLAGS
 from launcher.sources import TABLE
 
@@ -76,11 +76,26 @@ def variable_rows() -> list[tuple[str, str, str]]:
 
 
 def quoted(path: Path) -> Iterator[str]:
-    """Yield what stands in quotes in a module and has the form of a variable's name."""
+    """Yield the variables that a module names, in quotes or by a row of `launcher.core.mpi`."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and (VARIABLE.fullmatch(text) or text == "RANK"):
-            yield text
+        for text in _find_texts(node):
+            if VARIABLE.fullmatch(text) or text == "RANK":
+                yield text
+
+
+def _find_texts(node: ast.AST) -> tuple[str, ...]:
+    """Return the texts that a constant, ``OPEN_MPI.rank`` or ``RANK_ON_NODE`` stands for."""
+    value: object = None
+    if isinstance(node, ast.Constant):
+        value = node.value
+    elif isinstance(node, ast.Name) and node.id == "RANK_ON_NODE":
+        value = mpi.RANK_ON_NODE
+    elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        family = getattr(mpi, node.value.id, None)
+        value = getattr(family, node.attr, None) if isinstance(family, mpi.Family) else None
+    if isinstance(value, tuple):
+        return tuple(text for text in value if isinstance(text, str))
+    return (value,) if isinstance(value, str) else ()
 
 
 def anchor(heading: str) -> str:

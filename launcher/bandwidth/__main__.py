@@ -8,10 +8,10 @@ import sys
 from launcher.bandwidth.expect import is_telling, judge, plan_expectation
 from launcher.bandwidth.job import START, Job, load_torch, read_identity
 from launcher.bandwidth.measure import measure_pairs, sweep
+from launcher.bandwidth.members import choose_backend, describe_process, list_units, read_members
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import find_slow
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import choose_backend, describe_process, list_units, read_roster
 from launcher.bandwidth.views import Setup, pairs_json, render_pairs, render_sweep, sweep_json
 from launcher.core.errors import BROKEN_PIPE, LauncherError, NotReady, Problem, UsageError, print_problems
 from launcher.core.files import replace_file
@@ -47,7 +47,7 @@ def run(options: Options, environ: Mapping[str, str]) -> int:
     identity = read_identity(environ)
     job = Job(load_torch(), identity, options.timeout_s)
     facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
-    members = read_roster(facts)
+    members = read_members(facts)
     try:
         backend = choose_backend(options.backend, members)
         job.use(backend)

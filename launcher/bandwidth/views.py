@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from launcher.bandwidth.expect import Expectation, Verdict
+    from launcher.bandwidth.members import Member
     from launcher.bandwidth.pairs import Pair, Slow
-    from launcher.bandwidth.roster import Member
 
 VERSION = 1
 BITS_PER_BYTE = 8

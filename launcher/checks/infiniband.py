@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok, render_count
 from launcher.checks.runtime import AZURE_ML, option
-from launcher.fabrics.told import find_obstacle
+from launcher.fabrics.told import find_exclusion
 from launcher.machine.infiniband import Port, is_omni_path, is_usable
 
 TYPE_CHECKING = False
@@ -42,11 +42,11 @@ def _describe(ports: list[Port]) -> str:
 
 
 def _look_at_variables(case: Case, ports: list[Port]) -> list[Finding]:
-    obstacle = find_obstacle(case.environ.get, "ib", [port for port in ports if is_usable(port)])
-    if not obstacle:
+    exclusion = find_exclusion(case.environ.get, "ib", [port for port in ports if is_usable(port)])
+    if not exclusion:
         return []
-    fix = f"unset {obstacle.partition('=')[0]}, or --fabric tcp if that is meant"
-    return [Finding("infiniband", WARNING, "variables", "none that keeps NCCL from it", obstacle, fix)]
+    fix = f"unset {exclusion.partition('=')[0]}, or --fabric tcp if that is meant"
+    return [Finding("infiniband", WARNING, "variables", "none that keeps NCCL from it", exclusion, fix)]
 
 
 def _look_at_states(ports: list[Port]) -> list[Finding]:

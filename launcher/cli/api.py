@@ -6,7 +6,6 @@ import os
 import sys
 
 from launcher.command.line import is_python
-from launcher.core.errors import Problem, UsageError
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 
@@ -31,8 +30,9 @@ def setup() -> Topology:
     """
     global _topology
     if _topology is None:
-        from launcher.hook import arm
+        from launcher.guest import arm
         from launcher.planning.plan import plan_job
+        from launcher.planning.settings import choose_one
 
         arm()
         options, words = read_options({}, os.environ), read_own_command()
@@ -52,25 +52,6 @@ def read_own_command() -> tuple[str, ...]:
     return words if words and is_python(words[0]) else ()
 
 
-def choose_one(plan: Plan, who: str, *, met: bool = False) -> Process | Companion:
-    """Return the only process of a plan, which this interpreter is.
-
-    Args:
-        plan: The plan.
-        who: Which way into an interpreter that runs already; for the message.
-        met: Whether the nodes of a job that has to meet have done so.
-
-    Raises:
-        UsageError: There are several, or it takes more than variables to be that one.
-    """
-    if len(plan.processes) + len(plan.companions) != 1:
-        raise UsageError(_too_many(plan, who))
-    if plan.meeting is not None and not met:
-        raise UsageError(_must_meet(who))
-    (one,) = plan.companions or plan.processes
-    return one
-
-
 def _apply(plan: Plan, one: Process | Companion) -> None:
     from launcher.planning.settings import render_environ
     from launcher.process.memory_files import name_files
@@ -86,23 +67,3 @@ def _apply(plan: Plan, one: Process | Companion) -> None:
         from launcher.process.execute import keep_to
 
         keep_to(cpus)
-
-
-def _too_many(plan: Plan, who: str) -> Problem:
-    beside = " and ".join(companion.name for companion in plan.companions)
-    wanted = f"{plan.topology.local_size} and {beside} beside them" if beside else plan.topology.local_size
-    return Problem(
-        "one-process",
-        f"{who} runs in one process, but this node should run {wanted}",
-        who,
-        "launcher run -- python SCRIPT, or LAUNCHER_NPROC_PER_NODE=1 for one process",
-    )
-
-
-def _must_meet(who: str) -> Problem:
-    return Problem(
-        "addresses-at-start",
-        f"TF_CONFIG has the address of every node, which the nodes tell each other: {who} waits for none",
-        who,
-        "launcher run -- python SCRIPT, or LAUNCHER_HOSTS=HOST,... with all nodes",
-    )

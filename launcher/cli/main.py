@@ -40,7 +40,7 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Find the command and run it; return the exit status."""
     name = argv[0] if argv else ""
     if environ.get(HOOKED):
-        from launcher.hook.marker import leave_out
+        from launcher.guest.marker import leave_out
 
         environ = leave_out(environ)
     if name in COMMANDS:

@@ -177,7 +177,7 @@ def _compare_clocks(hellos: Mapping[str, Mapping[str, object]]) -> Disagreement 
         "clock",
         WARNING,
         "times in logs cannot be compared, and certificates may not be valid",
-        "chrony or another keeper of the time on all nodes: launcher check",
+        "chrony or another time service on all nodes: launcher check",
     )
     values = {
         name: "as most" if abs(seconds - middle) <= CLOCK_S else f"{seconds - middle:+.1f} s"

@@ -15,14 +15,13 @@ import time
 
 from launcher.channel.lines import Garbled, Lines, pack, read_peer
 from launcher.control import NAME
-from launcher.control.processes import TICKS
 from launcher.core.errors import NotReady, Problem, Unavailable, UsageError
 from launcher.core.redact import printable
-from launcher.stacks.look import read_file
+from launcher.machine.process import list_pids, read_command, read_stat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 Message = dict[str, object]
 
@@ -44,12 +43,10 @@ FIX = (
     "the processes (launcher plan: mode supervise)"
 )
 YOUNG_S = 10.0
-"""Whoever has no door after that will have none."""
+"""One that does not listen after that will not."""
 WAIT_S = 2.0
-"""How long a question waits for the door of a young launcher."""
+"""How long a question waits for a young launcher to listen."""
 STEP_S = 0.02
-_STARTED = 19
-"""Field 22 of /proc/PID/stat, counted from the state on: ticks since the machine's start."""
 _WORDS_BEFORE = 6
 """An interpreter and its options stand before the program."""
 
@@ -121,7 +118,7 @@ def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher
     """Return what `find_launchers` does; wait a moment where the one that is meant has just been started."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        # Before the look: one that has opened its door in between is found
+        # Before the look: one that has begun to listen in between is found
         may_come = time.monotonic() < deadline and is_coming()
         launchers, others = find_launchers(environ)
         if not may_come or any(one.is_meant(job) for one in launchers):
@@ -217,37 +214,25 @@ def is_coming() -> bool:
 
     It listens some tenths of a second after its start; on a busy machine later. Its folder is no sign: where
     logs are kept elsewhere there is none before that.
-
-    Source:
-        proc(5), /proc/PID/stat field 22, /proc/PID/cmdline.
     """
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     own = os.geteuid()
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or not is_run(read_file(f"/proc/{name}/cmdline")):
-            continue
-        started = parse_start(read_file(f"/proc/{name}/stat"))
-        if started is not None and now - started < YOUNG_S and own in (0, _owner(name)):
+    for pid in list_pids():
+        found = read_stat(pid) if is_run(read_command(pid)) else None
+        if found is not None and now - found.started_s < YOUNG_S and own in (0, _owner(pid)):
             return True
     return False
 
 
-def is_run(line: bytes) -> bool:
-    """Return whether a command line, as the kernel has it, is one of ``launcher run``."""
-    words = line.split(b"\0")
+def is_run(words: Sequence[str]) -> bool:
+    """Return whether a command line is one of ``launcher run``."""
     for place, word in enumerate(words[:_WORDS_BEFORE]):
-        if os.path.basename(word) == b"launcher":
-            return words[place + 1 : place + 2] == [b"run"]
+        if os.path.basename(word) == "launcher":
+            return list(words[place + 1 : place + 2]) == ["run"]
     return False
 
 
-def parse_start(stat: bytes) -> float | None:
-    """Return when a process was started, seconds since the machine's start; None for one that is gone."""
-    words = stat.rpartition(b")")[2].split()
-    return int(words[_STARTED]) / TICKS if len(words) > _STARTED else None
-
-
-def _owner(pid: str) -> int:
+def _owner(pid: int) -> int:
     try:
         return os.stat(f"/proc/{pid}").st_uid
     except OSError:

@@ -7,34 +7,10 @@ Source: proc(5), /proc/PID/stat.
 
 from __future__ import annotations
 
-import os
-
 from launcher.core.frozen import frozen
-from launcher.stacks.look import read_file
+from launcher.machine.process import Stat, list_pids, read_environ, read_stat
 
-TICKS = os.sysconf("SC_CLK_TCK")
-PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_STATE, _PARENT, _OWN_TIMES, _RESIDENT = 0, 1, slice(11, 15), 21
-"""Fields 3, 4, 14 to 17 and 24, counted from the state on; the last two times are those of dead children."""
 WORKERS_MAX = 4096
-ENVIRON_NAMES = (b"RANK", b"LOCAL_RANK", b"CUDA_VISIBLE_DEVICES")
-
-
-@frozen
-class Seen:
-    """One process.
-
-    Attributes:
-        parent: Pid of its parent.
-        state: R, S, D, T, Z ... as ps shows it.
-        cpu_s: CPU time of it, and of children of it that have ended.
-        memory_bytes: Resident; what it shares with others counts for each.
-    """
-
-    parent: int
-    state: str
-    cpu_s: float
-    memory_bytes: int
 
 
 @frozen
@@ -64,7 +40,7 @@ class Worker:
 class Table:
     """All processes at one moment."""
 
-    def __init__(self, seen: dict[int, Seen]) -> None:
+    def __init__(self, seen: dict[int, Stat]) -> None:
         self.seen = seen
         self._children: dict[int, list[int]] = {}
         for pid, one in seen.items():
@@ -91,24 +67,7 @@ class Table:
 
 def read_table() -> Table:
     """Return all processes that there are."""
-    seen = {}
-    for name in os.listdir("/proc"):
-        if name.isdecimal():
-            one = parse_stat(read_file(f"/proc/{name}/stat"))
-            if one is not None:
-                seen[int(name)] = one
-    return Table(seen)
-
-
-def parse_stat(data: bytes) -> Seen | None:
-    """Return what /proc/PID/stat says; None for a process that is gone."""
-    # The second field is the name in parentheses and may itself hold any character.
-    words = data.rpartition(b")")[2].split()
-    if len(words) <= _RESIDENT:
-        return None
-    ticks = sum(int(word) for word in words[_OWN_TIMES])
-    state = words[_STATE].decode("ascii", "replace")
-    return Seen(int(words[_PARENT]), state, ticks / TICKS, int(words[_RESIDENT]) * PAGE_BYTES)
+    return Table({pid: found for pid in list_pids() if (found := read_stat(pid)) is not None})
 
 
 def find_workers(agent: int, table: Table) -> list[Worker]:
@@ -129,10 +88,8 @@ def find_workers(agent: int, table: Table) -> list[Worker]:
 
 def read_worker(pid: int) -> Worker | None:
     """Return the rank that a process is by the environment it was started with; None for none."""
-    pairs = (entry.partition(b"=") for entry in read_file(f"/proc/{pid}/environ").split(b"\0"))
-    said = {name: value for name, _, value in pairs if name in ENVIRON_NAMES}
-    rank, local_rank = said.get(b"RANK", b""), said.get(b"LOCAL_RANK", b"")
-    if not (rank.isdigit() and local_rank.isdigit() and len(rank) < 10 and len(local_rank) < 10):
+    said = read_environ(pid)
+    rank, local_rank = said.get("RANK", ""), said.get("LOCAL_RANK", "")
+    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in (rank, local_rank)):
         return None
-    visible = said.get(b"CUDA_VISIBLE_DEVICES")
-    return Worker(int(rank), int(local_rank), pid, None if visible is None else os.fsdecode(visible))
+    return Worker(int(rank), int(local_rank), pid, said.get("CUDA_VISIBLE_DEVICES"))

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
 PORT_LIMIT = 65536
-MPI_STARTERS = (
-    *("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"),
-    *("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),  # beside these, unless half of them was left out
-)
-"""One of these is set in every process that an mpirun or mpiexec started."""
-STARTERS = (
-    *MPI_STARTERS,
-    *("PMI_RANK", "PMI_ID", "FLUX_TASK_RANK", "PALS_RANKID", "JSM_NAMESPACE_RANK", "MV2_COMM_WORLD_RANK"),
-    *("HOROVOD_RANK", "SLURM_STEP_ID"),
-)
-"""One of these is set in every process whose starter hands on the variables of the process that called it."""
 OWN_PLACE = "own name "
 """How the origin of a node's place in the user's list of hosts begins."""
 MEETS_AT_MASTER = ("static", "c10d")

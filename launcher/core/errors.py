@@ -2,7 +2,7 @@
 
 A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
 instead of one per attempt. `LauncherError` carries them to the one place that prints and exits
-(`launcher.__main__`). Exit statuses are those of docs/errors.md (sysexits.h where it has one).
+(`launcher.cli.entry`). Exit statuses are those of docs/errors.md (sysexits.h where it has one).
 """
 
 from __future__ import annotations

@@ -8,6 +8,8 @@ sure it prefers to hide too much.
 
 from __future__ import annotations
 
+from launcher.core import mpi
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,10 +19,8 @@ MARKER = "<redacted>"
 
 PUBLIC_PREFIXES = (
     # who started us
-    *("AMLARC_", "AZUREML_CR_", "AZ_BATCHAI_", "AZ_BATCH_", "DLTS_", "FC_", "FLUX_", "HYDI_"),
-    *("HYDRA_", "I_MPI_", "JSM_NAMESPACE_", "LSB_", "MPICH_", "MPIEXEC_", "MPIR_", "MPI_LOCAL"),
-    *("MV2_", "OMPI_", "OPAL_", "ORTE_", "PALS_", "PET_", "PMIX_", "PMI_", "POD_", "PRTE_"),
-    *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_"),
+    *("AMLARC_", "AZUREML_CR_", "AZ_BATCHAI_", "AZ_BATCH_", "DLTS_", "FC_", "LSB_", "PET_", "POD_"),
+    *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_", *mpi.PREFIXES),
     *("AWS_BATCH_JOB_", "DMLC_", "LSF_PM_", "MA_", "MLP_", "PBS_"),
     # what frameworks and fabrics read
     *("CUDA_", "FI_", "GLOO_", "GOMP_", "HCOLL_", "HOROVOD_", "KMP_", "MASTER_", "NCCL_"),

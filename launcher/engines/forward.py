@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from launcher.core import mpi
 from launcher.core.redact import is_secret
 from launcher.frameworks import starters
 
@@ -32,7 +33,6 @@ OF_A_NODE = frozenset(
     (
         *starters.CONTRACT,
         *starters.COUNTED,
-        *starters.PRIVATE,
         *("AZ_BATCH_CERTIFICATES_DIR", "AZ_BATCH_IS_CURRENT_NODE_MASTER", "AZ_BATCH_TASK_DIR"),
         *("AZ_BATCH_TASK_WORKING_DIR", "AZ_BATCHAI_TASK_INDEX", "AZUREML_CR_NODE_RANK"),
         *("DLTS_ROLE_INDEX", "FC_TASK_INDEX", "GPU_DEVICE_ORDINAL", "JOB_COMPLETION_INDEX"),
@@ -47,11 +47,8 @@ OF_A_NODE = frozenset(
 )
 OF_A_NODE_PREFIXES = (
     *("AZ_BATCH_NODE_", "KUBERNETES_", "POD_"),
-    *("FLUX_", "JSM_", "LSB_", "PALS_", "PBS_", "SLURM_", "SLURMD_", "SRUN_"),
-    *("HYDI_", "HYDRA_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMIX_", "PMI_", "PRTE_"),
-    *("OMPI_COMM_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_plm", "OMPI_MCA_ras"),
-    *("OMPI_MCA_initial_wdir", "OMPI_MCA_rmaps", "OMPI_MCA_schizo"),
-    *("I_MPI_HYDRA_", starters.ELASTIC_PREFIX, starters.AGENT_PREFIX),
+    *("LSB_", "PBS_", "SLURM_", "SLURMD_", "SRUN_", starters.ELASTIC_PREFIX, starters.AGENT_PREFIX),
+    *mpi.OF_A_NODE,
 )
 OF_THE_JOB = frozenset(("AZ_BATCH_NODE_LIST",))
 """In spite of their prefix."""
@@ -60,7 +57,6 @@ IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 _SERVICE = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT_[0-9]+_(TCP|UDP)(_.*)?)", re.ASCII)
 """What a pod has for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 besides."""
 
-STARTER_SETTINGS = ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_", "HYDRA_", "I_MPI_", "MPIEXEC_", "MV2_")
 STARTER_NEEDS = (
     *("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "SSH_AUTH_SOCK"),
     *("OPAL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX", "I_MPI_ROOT"),
@@ -147,4 +143,4 @@ def _is_service(name: str, value: str) -> bool:
 
 def _configures_starter(name: str, value: str) -> bool:
     state = name.startswith(("OMPI_MCA_ess", "OMPI_MCA_orte_", "OMPI_MCA_pmix")) or name in OF_A_NODE
-    return name.startswith(STARTER_SETTINGS) and not state and not is_secret(name, value)
+    return name.startswith(mpi.SETTINGS) and not state and not is_secret(name, value)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 MPIRUN, SERVE = "mpirun", "serve"
-SHIM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
+WRAPPER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
 FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
 """Stand in the line for what is made when the job starts."""
 SSH_PORT = 2222
@@ -47,7 +47,7 @@ PASSED = (
     "fabric",
     "require_fabric",
 )
-"""Flags that are about each rank, and are its shim's to carry out."""
+"""Flags that are about each rank, and are its wrapper's to carry out."""
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 
@@ -81,11 +81,12 @@ def plan_agent(
     fleet = replace(fleet, forward=forward, restored=changed(mpi))
     job = make_job(mpi, fleet, options, environ, host)
     variables = plan_variables(job)
-    shim = (sys.executable, "-I", SHIM, JOB, *plan_shim(options, topology, bind), "--", *argv) if argv else ()
+    rank_options = plan_rank_options(options, topology, bind)
+    wrapper = (sys.executable, "-I", WRAPPER, JOB, *rank_options, "--", *argv) if argv else ()
     dropped = environ.keys() - plan_starter_environ(inherited, fleet.forward, variables).keys()
     return Agent(
         engine=MPIRUN,
-        argv=(*plan_line(job), *shim),
+        argv=(*plan_line(job), *wrapper),
         settings=tuple(Setting(name, value, f"for {mpi.family} {mpi.version}") for name, value in variables),
         unset=tuple(sorted(dropped)),
         files=((HOSTFILE, render_hostfile(mpi, fleet.hosts, fleet.per_node)),),
@@ -176,7 +177,7 @@ def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
     )
 
 
-def plan_shim(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
+def plan_rank_options(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
     """Return the options of ``launcher run`` for each rank.
 
     A process that somebody else has started is bound only where it is told so: what we would do for

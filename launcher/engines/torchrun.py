@@ -1,6 +1,6 @@
 """torchrun's agent as the parent: jobs whose size or ranks are found at the start, and what it can restart.
 
-Each worker starts as ``launcher run -- COMMAND`` (see `launcher.engines.worker`), so that it too gets
+Each worker starts as ``launcher run -- COMMAND`` (see `launcher.cli.worker`), so that it too gets
 NODE_RANK, MPI's public names with true values and what else the launcher gives a process. That costs
 each worker 18 ms, once, where its import of torch costs 1,600.
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 MODULE = "torch.distributed.run"
-WORKER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
+WORKER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cli", "worker.py")
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Known since torch 2.12, and ignored by older ones, which would not start with the flag."""
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"

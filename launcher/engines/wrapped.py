@@ -7,10 +7,11 @@ for the node that a job is started from.
 
 from __future__ import annotations
 
-from launcher.core.environ import MPI_STARTERS, Malformed, parse_int, shorten
+from launcher.core.environ import Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Agent, Allocation, Machine, Setting, Topology
+from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.torchrun import bracket, plan_flags, plan_settings
 from launcher.frameworks import starters
 from launcher.identity.rendezvous import LOOPBACK
@@ -99,7 +100,7 @@ def _tell_node(job: Job) -> dict[str, str]:
 
 def _plan_unset(job: Job) -> set[str]:
     name, environ = job.command.launcher.name, job.environ
-    if job.command.launcher.whole_job and not any(starter in environ for starter in MPI_STARTERS):
+    if job.command.launcher.whole_job and not any(starter in environ for starter in STARTED_BY_MPI):
         return {
             variable for variable in environ if variable in starters.CONTRACT
         }  # OMPI_MCA_* are its settings

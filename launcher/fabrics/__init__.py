@@ -14,7 +14,7 @@ from launcher.fabrics.finding import Found, Wish, name_ports
 from launcher.fabrics.generated import WORD, find_switches, render_topology
 from launcher.fabrics.mpi import plan_mpi
 from launcher.fabrics.sockets import plan_sockets
-from launcher.fabrics.told import find_obstacle
+from launcher.fabrics.told import find_exclusion
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
     planned = [*plan_sockets(facts, name), *plan_mpi(facts), *row.plan(facts, found[name], wish)]
     settings, kept = _yield_to_files(facts, planned)
     switches, unlike = find_switches(facts, found[name].ports)
-    obstacle = find_obstacle(facts.told, name, found[name].ports)
+    exclusion = find_exclusion(facts.told, name, found[name].ports)
     return Fabric(
         name=name,
         why=found[name].why if name != wish.forced else f"{wish.forced_origin}; {found[name].why}",
@@ -102,7 +102,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
         notes=(
             *(*_describe_losers(found, name), *found[name].notes, *_describe_plugins(facts), *kept),
             *([unlike] if unlike else []),
-            *([f"{obstacle}: NCCL will not use {row.title}"] if obstacle else []),
+            *([f"{exclusion}: NCCL will not use {row.title}"] if exclusion else []),
         ),
     )
 
@@ -111,7 +111,7 @@ def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -
     """Stop where a fabric that is asked for is not what the job would run over."""
     reason = "" if wanted.is_here else wanted.why
     reason = reason or (f"the fabric is {instead}" if instead else "")
-    reason = reason or find_obstacle(facts.told, asked, wanted.ports)
+    reason = reason or find_exclusion(facts.told, asked, wanted.ports)
     if reason:
         fix = wanted.fix or "leave the flag out, or unset the variable that rules it out"
         title = next(row.title for row in FABRICS if row.name == asked)

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from launcher.machine.network import Interface
 
 IMEX_CHANNELS = "/dev/nvidia-caps-imex-channels"
-MPI_RANK = "OMPI_COMM_WORLD_RANK"
 
 
 @frozen

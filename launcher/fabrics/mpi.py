@@ -10,13 +10,13 @@ libfabric fi_tcp(7) (FI_TCP_IFACE).
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import MPI_RANK, Facts
+from launcher.core.mpi import HYDRA, OPEN_MPI
+from launcher.fabrics.facts import Facts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-HYDRA = ("PMI_RANK", "PMI_ID")
 EXCLUDE = "btl_tcp_if_exclude"
 INCLUDE = "btl_tcp_if_include"
 
@@ -27,8 +27,8 @@ def plan_mpi(facts: Facts) -> Iterator[tuple[str, str, str]]:
     if facts.interface is None or len(others) < 2:
         return
     why = f"{facts.why_interface}; else MPI tries {', '.join(others)}"
-    if MPI_RANK in facts.environ:
+    if OPEN_MPI.rank[0] in facts.environ:
         if not facts.mpi_chooses and not facts.environ.get(f"OMPI_MCA_{EXCLUDE}"):
             yield f"OMPI_MCA_{INCLUDE}", facts.interface, why
-    elif any(name in facts.environ for name in HYDRA):
+    elif any(name in facts.environ for name in HYDRA.rank):
         yield "FI_TCP_IFACE", facts.interface, why

@@ -61,10 +61,10 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     if facts.interface is None and known:
         notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
     network = Network(fabric.name, fabric.why, fabric.port_count, fabric.ports, fabric.files)
-    proof, obstacle = None, ""
+    proof, why_not = None, ""
     if options.switch("verify_fabric"):
-        proof, obstacle = plan_proof(facts, network, wish.required_origin if wish.required else "")
-    notes += [f"--verify-fabric: {obstacle}"] if obstacle else []
+        proof, why_not = plan_proof(facts, network, wish.required_origin if wish.required else "")
+    notes += [f"--verify-fabric: {why_not}"] if why_not else []
     return NodePlan(network, fabric.settings, tuple(notes), proof)
 
 

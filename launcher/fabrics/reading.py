@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from launcher.fabrics.facts import IMEX_CHANNELS, MPI_RANK, Configured, Facts, TopologyFile
+from launcher.core.mpi import OPEN_MPI
+from launcher.fabrics.facts import IMEX_CHANNELS, Configured, Facts, TopologyFile
 from launcher.machine.azure_vm import Vm, is_azure, read_vm
 from launcher.machine.infiniband import is_usable
 from launcher.machine.libraries import list_libraries
@@ -103,7 +104,7 @@ def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
 
     Only where such files are found without asking Open MPI: in its usual places, its prefix, the home.
     """
-    if MPI_RANK not in environ:
+    if OPEN_MPI.rank[0] not in environ:
         return False
     prefix = environ.get("OPAL_PREFIX", "")
     below = (f"{prefix}/etc/openmpi-mca-params.conf",) if prefix else ()

@@ -27,7 +27,7 @@ NETS = {
 (IBext_v8, AWS Libfabric)."""
 
 
-def find_obstacle(told: Told, fabric: str, ports: Sequence[Port]) -> str:
+def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
     """Return which variable keeps NCCL from a fabric, in words; empty if none does.
 
     Args:

@@ -14,7 +14,7 @@ import stat
 from launcher.core.frozen import frozen
 from launcher.failure.model import ProcessExit
 from launcher.failure.text import HEADER, RANK, clean_lines
-from launcher.hook import WRITER
+from launcher.guest import WRITER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from launcher.core.environ import PORT_LIMIT, Malformed, parse_int, shorten
 from launcher.core.errors import EnvironmentUntrusted, Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Scope, Topology
+from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.frameworks.script import list_pythons
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 MPI, GLOO = "mpi", "gloo"
 TRAP = "trap"
 """Nobody has said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
-STARTERS = {"OMPI_COMM_WORLD_RANK": "Open MPI", "MPI_LOCALRANKID": "MPICH"}
+STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
 KERAS = (
     "horovod.tensorflow.keras",

@@ -17,9 +17,10 @@ from __future__ import annotations
 import ast
 import warnings
 
-from launcher.core.environ import MPI_STARTERS, Malformed, parse_int, shorten
+from launcher.core.environ import Malformed, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.mpi import STARTED_BY_MPI
 from launcher.frameworks.lightning import (
     DEVICES,
     FABRIC_DEVICES,
@@ -223,7 +224,7 @@ def _explain(case: Case) -> tuple[str, ...]:
         notes.append(
             "nothing says how many processes a node has: num_nodes and devices must stand in the script"
         )
-    if not case.forks and any(name in case.environ for name in MPI_STARTERS):
+    if not case.forks and any(name in case.environ for name in STARTED_BY_MPI):
         notes.append(
             "where mpi4py is installed, for this MPI, Lightning asks MPI for its rank and meets at the name "
             "of rank 0's node, not at MASTER_ADDR: Trainer(plugins=[LightningEnvironment()]) does not"

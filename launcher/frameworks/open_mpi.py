@@ -10,6 +10,7 @@ Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
 from __future__ import annotations
 
 from launcher.core.model import Place, Setting
+from launcher.core.mpi import OPEN_MPI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def plan_names(case: Case, place: Place, why: str) -> list[Setting]:
         why: Who reads them, for the plan.
     """
     values = {
-        "OMPI_COMM_WORLD_RANK": place.rank,
-        "OMPI_COMM_WORLD_SIZE": case.topology.world_size,
-        "OMPI_COMM_WORLD_LOCAL_RANK": place.local_rank,
+        OPEN_MPI.rank[0]: place.rank,
+        OPEN_MPI.size: case.topology.world_size,
+        OPEN_MPI.local_rank: place.local_rank,
     }
     return [Setting(name, str(value), why) for name, value in values.items() if name not in case.environ]

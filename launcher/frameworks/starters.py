@@ -11,35 +11,13 @@ from forks, and a public name that is there says the truth about the process tha
 from __future__ import annotations
 
 from launcher.core.model import Place, Setting, Topology
+from launcher.core.mpi import OPEN_MPI, RANK_ON_NODE, STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-PRIVATE_PREFIXES = (
-    "PMIX_",
-    "PMI_",
-    "PRTE_",
-    "OMPI_MCA_",
-    "HYDI_",
-    "HYDRA_BSTRAP_",
-    "JSM_NAMESPACE_",
-    "PALS_",
-    "MV2_COMM_WORLD_",
-)
-PRIVATE = (
-    "OMPI_UNIVERSE_SIZE",  # makes Open MPI 4 refuse a user's own mpirun
-    "OMPI_APP_CTX_NUM_PROCS",
-    "OMPI_FILE_LOCATION",
-    "OMPI_FIRST_RANKS",
-    "MPI_LOCALRANKID",
-    "MPI_LOCALNRANKS",
-    "FLUX_JOB_SIZE",
-    "FLUX_TASK_RANK",
-    "FLUX_TASK_LOCAL_ID",
-)
-RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
-"""The rank on the node over all jobs, whatever its name says; our forks are the only ones there."""
+OPEN_MPI_5_SIZES = ("OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE")
 ELASTIC_PREFIX = "TORCHELASTIC_"
 AGENT_PREFIX = "PET_"
 WORKERS = (
@@ -55,8 +33,8 @@ CONTRACT = (
 )
 """Names that describe one process, and are wrong in whatever starts processes."""
 COUNTED = (
-    *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    *("OMPI_COMM_WORLD_LOCAL_SIZE", RANK_ON_NODE, "OMPI_WORLD_SIZE", "OMPI_WORLD_LOCAL_SIZE"),
+    *(*OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size, RANK_ON_NODE),
+    *OPEN_MPI_5_SIZES,
     *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"),
     "SLURM_NTASKS_PER_NODE",
 )
@@ -69,8 +47,7 @@ def plan_unset(names: Iterable[str]) -> list[str]:
     TORCHELASTIC_USE_AGENT_STORE=True would make every process wait for a store that nobody starts;
     PET_* would be read again by a torchrun that the user's script starts.
     """
-    prefixes = (*PRIVATE_PREFIXES, ELASTIC_PREFIX, AGENT_PREFIX)
-    return [name for name in names if name in PRIVATE or name.startswith(prefixes)]
+    return [name for name in names if name.startswith((*STATE, ELASTIC_PREFIX, AGENT_PREFIX))]
 
 
 def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> list[str]:
@@ -81,7 +58,7 @@ def plan_agent_unset(names: Iterable[str], *, torch: bool, rewritten: bool) -> l
         torch: It is, or holds, torchrun's agent: what configures that stays.
         rewritten: Its processes start through us, which makes the public names true in each of them.
     """
-    private = [name for name in names if name in PRIVATE or name.startswith(PRIVATE_PREFIXES)]
+    private = [name for name in names if name.startswith(STATE)]
     elastic = [n for n in names if n.startswith(ELASTIC_PREFIX) and (not torch or n in WORKERS)]
     lies = CONTRACT if rewritten else (*CONTRACT, *COUNTED)
     return [*private, *elastic, *(name for name in names if name in lies)]
@@ -93,13 +70,12 @@ def plan_process(topology: Topology, place: Place, environ: Mapping[str, str], f
     At PROCESS scope that is nothing, unless mpirun runs inside of Slurm, whose names are the daemon's.
     """
     truth = {
-        "OMPI_COMM_WORLD_RANK": place.rank,
-        "OMPI_COMM_WORLD_SIZE": topology.world_size,
-        "OMPI_COMM_WORLD_LOCAL_RANK": place.local_rank,
-        "OMPI_COMM_WORLD_LOCAL_SIZE": topology.local_size,
-        RANK_ON_NODE: place.local_rank if forks else None,
-        "OMPI_WORLD_SIZE": topology.world_size,
-        "OMPI_WORLD_LOCAL_SIZE": topology.local_size,
+        OPEN_MPI.rank[0]: place.rank,
+        OPEN_MPI.size: topology.world_size,
+        OPEN_MPI.local_rank: place.local_rank,
+        OPEN_MPI.local_size: topology.local_size,
+        RANK_ON_NODE: place.local_rank if forks else None,  # of all jobs: our forks are the only ones there
+        **dict(zip(OPEN_MPI_5_SIZES, (topology.world_size, topology.local_size), strict=True)),
         "SLURM_PROCID": place.rank,
         "SLURM_LOCALID": place.local_rank,
         "SLURM_NODEID": topology.node_rank,

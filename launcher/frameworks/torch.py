@@ -6,8 +6,8 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
-from launcher.core.environ import MPI_STARTERS
 from launcher.core.model import Binding, Machine, Place, Policy, Setting, Topology
+from launcher.core.mpi import STARTED_BY_MPI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def plan_threads(
     if bound is not None and bound < cpus:
         if not forks:
             return [Setting("OMP_NUM_THREADS", str(max(1, bound)), f"{bound} CPUs bound", Policy.IF_UNSET)]
-        if not any(name in environ for name in MPI_STARTERS):
+        if not any(name in environ for name in STARTED_BY_MPI):
             cpus = bound
     why = f"{cpus} CPUs for {size} processes"
     return [Setting("OMP_NUM_THREADS", str(max(1, cpus // size)), why, Policy.IF_UNSET)]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from launcher.command.line import is_python, may_be_shell
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.mpi import NUMBERS
 from launcher.frameworks.reached import Reached, read_reached
 from launcher.frameworks.script import STRATEGY, TENSORFLOW, Script, names_workers, read_scripts
 from launcher.machine.pythons import own_python
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
 
 LAUNCHER, MPI = "the launcher", "mpirun"
 HOROVOD = "horovod"
-STARTED_BY_MPI = (
-    *("OMPI_COMM_WORLD_", "PMI_", "PMIX_", "MPI_LOCAL", "MV2_COMM_WORLD_", "JSM_NAMESPACE_"),
-    *("PALS_", "FLUX_TASK_"),
-)
-"""Prefixes of what a process has that something of MPI has started."""
+STARTED_BY_MPI = (*NUMBERS, "PMIX_")
+"""How names begin of what a process has that something of MPI has started."""
 OTHER_WORLDS = ("torch", "jax", "tensorflow", "horovod")
 """Beside one of these MPI may be for something else than the world of the job."""
 JOINED = ("init_process_group", "jax.distributed", STRATEGY)

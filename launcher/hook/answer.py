@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 
-from launcher.cli.api import choose_one
 from launcher.core.environ import is_loopback
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
 from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
-from launcher.hook.marker import TOKEN, undo
+from launcher.guest.marker import TOKEN, undo
 from launcher.machine.host import Host
 from launcher.options.reading import Options, read_options
 from launcher.planning.plan import plan_job
-from launcher.planning.settings import apply_settings, render_environ
+from launcher.planning.settings import apply_settings, choose_one, render_environ
 from launcher.process.execute import CPU_LIMIT
 
 TYPE_CHECKING = False

@@ -1,7 +1,7 @@
 """The environment hook: what the line in site-packages runs where a job has left its signs.
 
 It gives a Python that a platform has started by itself what ``launcher run`` would have given it. In a
-process that has that already, or whose parent has, it only arms (`launcher.hook.arm`). It never raises,
+process that has that already, or whose parent has, it only arms (`launcher.guest.arm`). It never raises,
 and says something in one case: that it cannot tell what this process is, and why.
 
 This file is run by its path, in any Python from 3.8 on, while that is about to start. The launcher's
@@ -78,7 +78,7 @@ def enter(python: str, tag: str) -> None:
     if sys.flags.isolated:
         return
     with _Private(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
-        from launcher.hook import arm, marker, program
+        from launcher.guest import arm, marker, program
 
         if marker.is_off(os.environ):
             return
@@ -96,7 +96,7 @@ def enter(python: str, tag: str) -> None:
 
 def _act(python: str, tag: str, words: Sequence[str]) -> None:
     """Plan, here or by the launcher's own Python, and take over what is planned."""
-    from launcher.hook.apply import apply_answer
+    from launcher.guest.apply import apply_answer
 
     answer = None
     if sys.version_info >= PLANS_FROM and sys.implementation.cache_tag == tag:

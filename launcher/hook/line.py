@@ -15,7 +15,7 @@ import os
 import sys
 
 from launcher.core.version import __version__
-from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.sources import TABLE, node_names, signs
 
 PTH = "launcher_hook.pth"

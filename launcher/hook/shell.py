@@ -13,9 +13,8 @@ import shlex
 import sys
 
 from launcher.core.redact import printable
-from launcher.hook import ERROR_VARIABLE, STACKS_VARIABLE
-from launcher.hook.line import MARKERS, render_head
-from launcher.hook.marker import (
+from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
+from launcher.guest.marker import (
     AGENT,
     HOOKED,
     LAUNCHED,
@@ -27,6 +26,7 @@ from launcher.hook.marker import (
     render_marker,
     undo,
 )
+from launcher.hook.line import MARKERS, render_head
 from launcher.views.environment import render_environment
 
 TYPE_CHECKING = False

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 
+from launcher.machine.process import read_name
 from launcher.process.descendants import find_parent
 from launcher.process.signals import send
 
@@ -68,8 +69,4 @@ def stop_daemon(pid: int) -> int | None:
 
 def _find_starter(pid: int, names: tuple[str, ...]) -> int | None:
     parent = find_parent(find_parent(pid))
-    try:
-        with open(f"/proc/{parent}/comm", encoding="ascii", errors="replace") as file:
-            return parent if file.read().strip() in names else None
-    except OSError:
-        return None
+    return parent if read_name(parent) in names else None

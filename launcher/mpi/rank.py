@@ -26,6 +26,7 @@ from launcher.agent.coordination import Coordination
 from launcher.channel import lines as wire
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import replace
+from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
 from launcher.mpi.placeholder import leave_placeholder
 from launcher.mpi.session import DEFAULT_GRACE_S, SERVE_SOCKET, read_grace
@@ -52,9 +53,9 @@ LATE_S = 5.0
 UNHEARD_S = 1.0
 """How long the session may take to pass on that the job ends."""
 PLACE = {
-    "rank": ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID"),
-    "size": ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
-    "local_rank": ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    "rank": (*OPEN_MPI.rank, *HYDRA.rank),
+    "size": (OPEN_MPI.size, HYDRA.size),
+    "local_rank": (OPEN_MPI.local_rank, HYDRA.local_rank),
 }
 """What mpirun says of a rank, and in which variables."""
 

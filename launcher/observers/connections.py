@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 
 from launcher.core.frozen import frozen
+from launcher.machine.process import list_folder, list_open, read_file, read_status
 from launcher.process.descendants import find_descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     Ends = tuple[bytes, bytes]
     """Address and port of this end of a connection, and of the other, as the kernel writes them."""
@@ -62,8 +63,8 @@ def read_table() -> Table | None:
     listening: dict[bytes, int] = {}
     found = False
     for path in TABLES:
-        data = _read(path, TABLE_BYTES)
-        if data is None:
+        data = read_file(path, TABLE_BYTES)
+        if not data:
             continue
         if len(data) >= TABLE_BYTES:
             return None
@@ -87,7 +88,7 @@ def count_opened() -> int:
 
     Those that were refused count, too.
     """
-    lines = [line.split() for line in (_read(COUNTERS, TABLE_BYTES) or b"").split(b"\n")]
+    lines = [line.split() for line in read_file(COUNTERS, TABLE_BYTES).split(b"\n")]
     names, values = ([line for line in lines if line[:1] == [b"Tcp:"]] + [[], []])[:2]
     counts = dict(zip(names, values, strict=False))
     return sum(int(counts.get(name, 0)) for name in OPENED)
@@ -116,27 +117,24 @@ def find_outward(table: Table) -> list[bytes]:
 
 def find_sockets(pids: Iterable[int]) -> set[bytes]:
     """Return the inodes of the sockets that some processes hold, so far as we may see them."""
-    return {link[8:-1].encode() for pid in pids for link in _links(pid) or () if link.startswith("socket:")}
+    return {link[8:-1].encode() for pid in pids for link in list_open(pid) if link.startswith("socket:")}
 
 
 def list_descriptors(pid: int) -> frozenset[str]:
     """Return the numbers of the open files of a process, so far as we may see them."""
-    try:
-        return frozenset(os.listdir(f"/proc/{pid}/fd"))
-    except OSError:
-        return frozenset()
+    return frozenset(list_folder(f"/proc/{pid}/fd"))
 
 
-def count_libraries(pid: int) -> bytes:
+def count_libraries(pid: int) -> str:
     """Return how much code of shared libraries a process has mapped, as the kernel writes it."""
-    data = _read(f"/proc/{pid}/status", MAPS_BYTES) or b""
-    return data.partition(b"VmLib:")[2].partition(b"\n")[0]
+    return read_status(pid, "VmLib")
 
 
 def is_hidden(pid: int) -> bool:
     """Whether a process has connections that we cannot see: it is another user's, or in another network."""
     try:
-        return _links(pid) is None or _network(pid) != _network(os.getpid())
+        os.listdir(f"/proc/{pid}/fd")
+        return _network(pid) != _network(os.getpid())
     except FileNotFoundError:  # it has just ended
         return False
     except OSError:
@@ -145,7 +143,7 @@ def is_hidden(pid: int) -> bool:
 
 def has_direct_device(pid: int) -> bool:
     """Whether a process has opened a device that needs no sockets to talk: InfiniBand, knem, xpmem."""
-    return any(link.startswith(DIRECT) for link in _links(pid) or ())
+    return any(link.startswith(DIRECT) for link in list_open(pid))
 
 
 def find_shared(pids: Iterable[int]) -> set[bytes]:
@@ -155,7 +153,7 @@ def find_shared(pids: Iterable[int]) -> set[bytes]:
     """
     found = set()
     for pid in pids:
-        for line in (_read(f"/proc/{pid}/maps", MAPS_BYTES) or b"").split(b"\n"):
+        for line in read_file(f"/proc/{pid}/maps", MAPS_BYTES).split(b"\n"):
             words = line.split(None, 5)
             if len(words) > 5 and words[1][1:2] == b"w" and words[1][3:] == b"s":
                 path = words[5]
@@ -174,44 +172,5 @@ def _short(end: bytes) -> bytes:
     return end[len(MAPPED_V4) :] if end.startswith(MAPPED_V4) else end
 
 
-def _links(pid: int) -> Sequence[str] | None:
-    """Return what the descriptors of a process stand for; None if we may not see that."""
-    folder = f"/proc/{pid}/fd"
-    found = []
-    try:
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return ()
-    except OSError:
-        return None
-    for name in names:
-        try:
-            found.append(os.readlink(f"{folder}/{name}"))
-        except OSError:  # closed meanwhile
-            continue
-    return found
-
-
 def _network(pid: int) -> str:
     return os.readlink(f"/proc/{pid}/ns/net")
-
-
-def _read(path: str, limit: int) -> bytes | None:
-    """Return a file of /proc, at most about so many bytes of it."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    parts, size = [], 0
-    try:
-        while size < limit:
-            part = os.read(fd, 1 << 18)
-            if not part:
-                break
-            parts.append(part)
-            size += len(part)
-    except OSError:  # its process has ended
-        pass
-    finally:
-        os.close(fd)
-    return b"".join(parts)

@@ -92,7 +92,7 @@ class MeetingWatch:
         self._families: dict[int, Watched] = {one.pid: one for one in self._processes.running}
         self._open: dict[int, frozenset[str]] = {}
         self._sockets: dict[int, set[bytes]] = {}
-        self._libraries: dict[int, bytes] = {}
+        self._libraries: dict[int, str] = {}
         self._met: set[int] = set()
         self._is_outward = not self._planned.spans_nodes
         self._together_at: float | None = None

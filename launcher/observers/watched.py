@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 
+from launcher.machine.process import read_environ
 from launcher.process.descendants import find_children
 
 TYPE_CHECKING = False
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 IDENTITY = ("RANK", "LOCAL_RANK")
 NAMED_PORT = re.compile(r"(?:^|:)(\d{4,5})(?!\d)")
 """A port in the value of a variable: of MASTER_PORT, and behind the host of a coordinator."""
-ENVIRON_BYTES = 4 << 20
 
 
 class Watched:
@@ -106,18 +106,8 @@ class Workers:
 
     def _recognize(self, pid: int, now: float) -> Watched | None:
         """Return a worker; None for what has no rank of its own, or not yet."""
-        environ = _read_environ(pid)
+        environ = read_environ(pid)
         rank, local_rank = (environ.get(name) for name in IDENTITY)
         if rank is None or local_rank is None or (rank, local_rank) == self._own or not rank.isdecimal():
             return None
         return Watched(pid, int(rank), environ, now)
-
-
-def _read_environ(pid: int) -> dict[str, str]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            data = file.read(ENVIRON_BYTES)
-    except OSError:  # another user's, or it has just ended
-        return {}
-    pairs = (word.decode(errors="replace").partition("=") for word in data.split(b"\0"))
-    return {name: value for name, equals, value in pairs if equals}

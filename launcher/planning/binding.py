@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from launcher.core.environ import MPI_STARTERS
 from launcher.core.frozen import frozen
 from launcher.core.model import Binding, Core, Gpu, Layout, Machine, Topology
+from launcher.core.mpi import STARTED_BY_MPI
 from launcher.machine.cpus import render_cpu_list
 from launcher.machine.gpus import name_visible_gpus
 
@@ -76,7 +76,7 @@ def plan_request(
     """
     given = options.get("bind")
     is_worker = not forks and TORCHRUN_WORKER in environ
-    is_mpi = any(name in environ for name in MPI_STARTERS)
+    is_mpi = any(name in environ for name in STARTED_BY_MPI)
     return Request(
         mode=mode,
         origin=given.origin if given else None,

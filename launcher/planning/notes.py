@@ -43,7 +43,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
 def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
     if not environ.get(HOOKED):
         return ()
-    from launcher.hook.marker import describe_marker
+    from launcher.guest.marker import describe_marker
 
     return describe_marker(environ)
 

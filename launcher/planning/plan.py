@@ -7,7 +7,7 @@ frozen values.
 
 from __future__ import annotations
 
-from launcher.core.environ import MPI_STARTERS, shorten
+from launcher.core.environ import shorten
 from launcher.core.frozen import replace
 from launcher.core.model import (
     Agent,
@@ -21,6 +21,7 @@ from launcher.core.model import (
     Supervision,
     Topology,
 )
+from launcher.core.mpi import STARTED_BY_MPI
 from launcher.engines.choice import WITH_WORKERS
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.horovod_meeting import TRAP
@@ -230,4 +231,4 @@ def _widens_cpus(case: Case) -> bool:
     """Whether processes leave our CPUs: an mpirun has bound us, to one core, as if we were a rank."""
     cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
     is_bound = cpus is not None and bound is not None and bound < cpus
-    return case.forks and is_bound and any(name in case.environ for name in MPI_STARTERS)
+    return case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.core.errors import EnvironmentUntrusted, Problem
+from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.model import Binding, Companion, Machine, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
 from launcher.frameworks import starters, table, torch
@@ -144,3 +144,42 @@ def apply_settings(
         if setting.policy is Policy.ALWAYS or not result.get(setting.name):
             result[setting.name] = setting.value
     return result
+
+
+def choose_one(plan: Plan, caller: str, *, met: bool = False) -> Process | Companion:
+    """Return the only process of a plan, which this interpreter is.
+
+    Args:
+        plan: The plan.
+        caller: What gives an interpreter that runs already its variables; for the message.
+        met: Whether the nodes of a job that has to meet have done so.
+
+    Raises:
+        UsageError: There are several, or it takes more than variables to be that one.
+    """
+    if len(plan.processes) + len(plan.companions) != 1:
+        raise UsageError(_too_many(plan, caller))
+    if plan.meeting is not None and not met:
+        raise UsageError(_needs_addresses(caller))
+    (one,) = plan.companions or plan.processes
+    return one
+
+
+def _too_many(plan: Plan, caller: str) -> Problem:
+    beside = " and ".join(companion.name for companion in plan.companions)
+    wanted = f"{plan.topology.local_size} and {beside} beside them" if beside else plan.topology.local_size
+    return Problem(
+        "one-process",
+        f"{caller} runs in one process, but this node should run {wanted}",
+        caller,
+        "launcher run -- python SCRIPT, or LAUNCHER_NPROC_PER_NODE=1 for one process",
+    )
+
+
+def _needs_addresses(caller: str) -> Problem:
+    return Problem(
+        "addresses-at-start",
+        f"TF_CONFIG has the address of every node, which the nodes tell each other: {caller} waits for none",
+        caller,
+        "launcher run -- python SCRIPT, or LAUNCHER_HOSTS=HOST,... with all nodes",
+    )

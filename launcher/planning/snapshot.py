@@ -169,16 +169,16 @@ def _describe_files(host: Host, environ: Mapping[str, str]) -> dict[str, object]
     """Return the size of the VM, and the files that the choice of a fabric and the sources look at."""
     certain = is_azure(host, environ)
     vm = read_vm(environ) or (host.ask_vm() if certain else None)
-    witness = _Witness(host)
-    read_configured(witness, environ)
-    read_topologies(witness, vm)
-    read_mpi_choice(witness, environ)
-    witness.read_text(ASSET_TAG_FILE)
+    seen = _ReadHost(host)
+    read_configured(seen, environ)
+    read_topologies(seen, vm)
+    read_mpi_choice(seen, environ)
+    seen.read_text(ASSET_TAG_FILE)
     listed = {f"{folder}/{name}": "" for folder in LISTED for name in host.list_folder(folder)}
     home = f"{host.home()}/"
     files = {
         f"{HOME}/{path[len(home) :]}" if path.startswith(home) else path: redact(text)
-        for path, text in witness.told.items()
+        for path, text in seen.told.items()
         if isinstance(text, str) and (path.startswith("/") or text.strip() == ASSET_TAG)
     }
     files |= {path: redact(text) for path, text in _read_hosts(host, environ).items()}
@@ -218,11 +218,11 @@ def _describe_checked(host: Host, environ: Mapping[str, str]) -> dict[str, objec
         for path, text in texts.items()
         if text is not None
     }
-    witness = _Witness(host)
-    read_memory_limit(witness)
+    seen = _ReadHost(host)
+    read_memory_limit(seen)
     packages = {name: host.packages(name or None, environ) for name in PYTHONS}
     return {
-        "checked": {path: redact(str(text)) for path, text in {**files, **witness.told}.items()},
+        "checked": {path: redact(str(text)) for path, text in {**files, **seen.told}.items()},
         "space": {path: host.space(path) for path in CHECKED_FOLDERS},
         "packages": {
             name: None if found is None else [vars(package) for package in found]
@@ -274,10 +274,10 @@ def _read_files_of_devices(host: Host, gpus: tuple[GpuFacts, ...]) -> dict[str, 
     Its fault would then replay. Entries of tables that are zero stay out: there are hundreds, and they
     say nothing.
     """
-    witness = _Witness(host)
-    ports = read_ports(witness)
-    read_functions(witness, (*gpus, *read_amd_gpus(witness)), ports)
-    return {path: told for path, told in witness.told.items() if not _is_empty_entry(path, told)}
+    seen = _ReadHost(host)
+    ports = read_ports(seen)
+    read_functions(seen, (*gpus, *read_amd_gpus(seen)), ports)
+    return {path: told for path, told in seen.told.items() if not _is_empty_entry(path, told)}
 
 
 def _is_empty_entry(path: str, told: object) -> bool:
@@ -285,7 +285,7 @@ def _is_empty_entry(path: str, told: object) -> bool:
     return table in ("gids", "pkeys") and not str(told).strip("0x:")
 
 
-class _Witness(Host):
+class _ReadHost(Host):
     """A machine that passes on what another one answers, and remembers it."""
 
     def __init__(self, host: Host) -> None:

@@ -4,28 +4,36 @@ from __future__ import annotations
 
 import os
 
+from launcher.machine.process import (
+    list_folder,
+    list_open,
+    list_pids,
+    read_command,
+    read_file,
+    read_name,
+    read_stat,
+    read_status,
+)
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 GPU_FILES = "/dev/nvidia"
-ENDED = ("Z", "X")
+HAS_LISTS = os.path.exists("/proc/thread-self/children")
+"""Not in a kernel without CONFIG_PROC_CHILDREN."""
 DEPTH_MAX = 1000
 """Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
-_STATE, _PARENT, _THREADS, _EXIT_CODE = 0, 1, 17, 49
-"""Fields 3, 4, 20 and 52 of /proc/PID/stat, see proc(5), counted from the state on."""
 
 
 def find_children(pid: int) -> list[int]:
     """Return the children of a process, those adopted from its dead descendants too."""
-    found: list[int] = []
+    if not HAS_LISTS:
+        return _scan_children(pid)
     folder = f"/proc/{pid}/task"
-    for task in _list(folder):
-        text = _read(f"{folder}/{task}/children")
-        if text is None and os.path.exists(f"{folder}/{task}"):
-            return _scan_children(pid)  # a kernel without CONFIG_PROC_CHILDREN
-        found += [int(word) for word in (text or b"").split()]
-    return found
+    return [
+        int(word) for task in list_folder(folder) for word in read_file(f"{folder}/{task}/children").split()
+    ]
 
 
 def find_descendants(pids: Iterable[int]) -> list[int]:
@@ -42,13 +50,14 @@ def find_descendants(pids: Iterable[int]) -> list[int]:
 
 def read_state(pid: int) -> str | None:
     """Return R, S, D, T, Z ... as ps shows it; None if there is no such process."""
-    words = _stat(pid)
-    return words[_STATE] if words else None
+    found = read_stat(pid)
+    return found.state if found else None
 
 
 def find_parent(pid: int) -> int:
     """Return the parent of a process, 0 if there is no such process."""
-    return int((_stat(pid) or ["", "0"])[_PARENT])
+    found = read_stat(pid)
+    return found.parent if found else 0
 
 
 def descends_from(pid: int, ancestors: set[int]) -> bool:
@@ -81,44 +90,28 @@ def is_orphaned() -> bool:
 
 def is_alive(pid: int) -> bool:
     """Whether a process is there and has not ended. A zombie has, but for one whose threads go on."""
-    words = _stat(pid)
-    return bool(words) and (words[_STATE] not in ENDED or int(words[_THREADS]) > 1)
+    found = read_stat(pid)
+    return found is not None and not found.has_ended
 
 
 def has_ended(pid: int) -> bool:
     """Whether a process is a zombie none of whose threads go on; False where /proc does not say."""
-    words = _stat(pid)
-    return bool(words) and words[_STATE] in ENDED and int(words[_THREADS]) <= 1
-
-
-def read_exit_code(pid: int) -> int | None:
-    """Return how a process that nobody has waited for has ended, 0 for well; None where that is not seen."""
-    words = _stat(pid)
-    return int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE and words[_STATE] in ENDED else None
-
-
-def has_signal(pid: int, number: int, *sets: str) -> bool:
-    """Whether one of these sets of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
-    for line in (_read(f"/proc/{pid}/status") or b"").splitlines():
-        name, _, value = line.decode("ascii", "replace").partition(":")
-        if name in sets and int(value, 16) >> number - 1 & 1:
-            return True
-    return False
+    found = read_stat(pid)
+    return found is not None and found.has_ended
 
 
 def describe(pid: int) -> str:
     """Return what there is to say about a process that does not end."""
     from launcher.core.redact import printable, redact_argv
 
-    words = (_read(f"/proc/{pid}/cmdline") or b"").decode("utf-8", "replace").split("\0")[:-1]
-    name = (_read(f"/proc/{pid}/comm") or b"?").decode("utf-8", "replace").strip()
+    words, name = read_command(pid), read_name(pid) or "?"
     line = printable(" ".join(redact_argv(words))) if words else f"[{printable(name)}]"
     facts = [f"state {read_state(pid) or '?'}"]
-    waits = (_read(f"/proc/{pid}/wchan") or b"").decode("ascii", "replace")
+    waits = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace")
     if waits not in ("", "0"):
         facts.append(f"waits in {printable(waits)}")
-    tracer = _tracer(pid)
-    if tracer:
+    tracer = read_status(pid, "TracerPid")
+    if tracer not in ("", "0"):
         facts.append(f"held by a debugger, pid {tracer}")
     gpus = find_gpu_files(pid)
     if gpus:
@@ -128,49 +121,9 @@ def describe(pid: int) -> str:
 
 def find_gpu_files(pid: int) -> list[str]:
     """Return the device files of GPUs that a process holds open."""
-    folder = f"/proc/{pid}/fd"
-    links = set()
-    for name in _list(folder):
-        try:
-            links.add(os.readlink(f"{folder}/{name}"))
-        except OSError:
-            continue
-    return sorted(link for link in links if link.startswith(GPU_FILES))
+    return sorted({link for link in list_open(pid) if link.startswith(GPU_FILES)})
 
 
 def _scan_children(parent: int) -> list[int]:
-    pids = [int(name) for name in _list("/proc") if name.isdecimal()]
-    return [pid for pid in pids if _stat(pid)[_PARENT : _PARENT + 1] == [str(parent)]]
-
-
-def _stat(pid: int) -> list[str]:
-    """Return what the kernel says of a process after its name; nothing if it is gone."""
-    # The second field is the name in parentheses and may itself hold any character.
-    return (_read(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].decode("ascii").split()
-
-
-def _tracer(pid: int) -> int:
-    for line in (_read(f"/proc/{pid}/status") or b"").splitlines():
-        if line.startswith(b"TracerPid:"):
-            return int(line.split()[1])
-    return 0
-
-
-def _list(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _read(path: str) -> bytes | None:
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return os.read(fd, 1 << 16)
-    except OSError:  # it ended between the two
-        return None
-    finally:
-        os.close(fd)
+    pids = list_pids()
+    return [pid for pid in pids if (found := read_stat(pid)) is not None and found.parent == parent]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.signal import signal
+from launcher.machine.process import ENVIRON_BYTES, list_pids, read_file, read_name
 from launcher.process.kernel import set_name
 from launcher.process.signals import send
 
@@ -138,30 +139,16 @@ def _list_descriptors() -> Iterable[int]:
 
 def find_marked(run_id: bytes) -> list[int]:
     """Return the processes that this run has marked, but ourselves and those that have ended."""
-    found = []
-    try:
-        names = os.listdir("/proc")
-    except OSError:
-        names = []
-    for name in names:
-        if not name.isdecimal() or int(name) == os.getpid():
-            continue
-        try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                if _has_mark(file.read(), run_id):
-                    found.append(int(name))
-        except OSError:
-            continue  # another user's, or gone
-    return found
+    return [
+        pid
+        for pid in list_pids()
+        if pid != os.getpid() and _has_mark(read_file(f"/proc/{pid}/environ", ENVIRON_BYTES), run_id)
+    ]
 
 
 def is_watchdog(pid: int) -> bool:
     """Whether a process is a watchdog: it has its own run to clean up, and ends by itself then."""
-    try:
-        with open(f"/proc/{pid}/comm", encoding="ascii", errors="replace") as file:
-            return file.read().rstrip("\n") == NAME
-    except OSError:
-        return False
+    return read_name(pid) == NAME
 
 
 def _has_mark(environ: bytes, run_id: bytes) -> bool:

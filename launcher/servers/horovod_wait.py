@@ -62,7 +62,7 @@ def wait(where: str, slots: str, timeout_s: float) -> None:
     said = False
     while True:
         left_s = began + timeout_s - time.monotonic()
-        reason = _find_obstacle(where, slots, min(ANSWER_S, max(left_s, RETRY_S)))
+        reason = _find_exclusion(where, slots, min(ANSWER_S, max(left_s, RETRY_S)))
         if not reason:
             return
         waited_s = time.monotonic() - began
@@ -74,7 +74,7 @@ def wait(where: str, slots: str, timeout_s: float) -> None:
         time.sleep(RETRY_S)
 
 
-def _find_obstacle(where: str, slots: str, within_s: float) -> str:
+def _find_exclusion(where: str, slots: str, within_s: float) -> str:
     """Return why the server of this job does not answer, fit for a terminal; empty if it does."""
     try:
         found = ask(where, within_s)

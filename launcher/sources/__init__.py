@@ -14,6 +14,7 @@ import sys
 from launcher.core.environ import Reader
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS
 from launcher.sources import signs
 
 TYPE_CHECKING = False
@@ -45,16 +46,16 @@ TABLE = (
     Row(
         "open_mpi",
         (
-            *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-            *("OMPI_COMM_WORLD_LOCAL_SIZE", "OMPI_MCA_orte_default_hostfile"),
+            *(*OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size),
+            "OMPI_MCA_orte_default_hostfile",
         ),
     ),
-    Row("hydra", ("PMI_RANK", "PMI_ID", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")),
-    Row("mvapich", ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_LOCAL_RANK")),
-    Row("pals", ("PALS_RANKID",)),
+    Row("hydra", (*HYDRA.rank, HYDRA.local_rank, HYDRA.local_size)),
+    Row("mvapich", (*MVAPICH.rank, MVAPICH.local_rank)),
+    Row("pals", PALS.rank),
     Row("horovod", ("HOROVOD_RANK", "HOROVOD_ELASTIC")),
-    Row("lsf", ("JSM_NAMESPACE_RANK", "LSF_PM_TASKID")),
-    Row("flux", ("FLUX_TASK_RANK", "FLUX_JOB_SIZE")),
+    Row("lsf", (*JSRUN.rank, "LSF_PM_TASKID")),
+    Row("flux", (*FLUX.rank, FLUX.size)),
     Row(
         "slurm",
         (

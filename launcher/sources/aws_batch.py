@@ -9,8 +9,9 @@ Source: docs.aws.amazon.com AWS Batch "Environment variables of multi-node paral
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Reader, is_loopback
+from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS
 
 NODE_COUNT = "AWS_BATCH_JOB_NUM_NODES"
@@ -24,7 +25,7 @@ SHARED = ("172.17.0.1", "169.254.")
 
 def read(reader: Reader) -> None:
     """The number of nodes; this one's place with the main node first; the main node's address."""
-    if any(reader.has(name) for name in STARTERS):
+    if any(reader.has(name) for name in STARTED):
         return  # mpirun was started on the main node, and numbers what it starts
     reader.starts = Scope.NODE
     count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)

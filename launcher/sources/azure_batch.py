@@ -10,8 +10,9 @@ Source: learn.microsoft.com "Azure Batch runtime environment variables".
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, parse_hosts
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
 
 HOST_LIST = "AZ_BATCH_HOST_LIST"  # 10.0.0.4,10.0.0.5
 NODE_LIST = "AZ_BATCH_NODE_LIST"  # 10.0.0.4;10.0.0.5
@@ -120,7 +121,7 @@ def _find_own(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
 
 def _read_is_master(reader: Reader) -> bool | None:
     # A starter may have handed on the head node's
-    text = None if any(reader.has(starter) for starter in STARTERS) else reader.text(IS_MASTER)
+    text = None if any(reader.has(starter) for starter in STARTED) else reader.text(IS_MASTER)
     if text not in (None, "true", "false"):
         reader.malformed(IS_MASTER, "true or false")
     return {"true": True, "false": False}.get(text or "")

@@ -9,14 +9,13 @@ Source: flux-core, "Environment" of flux-run(1) and src/shell/task.c.
 from __future__ import annotations
 
 from launcher.core.model import Fact, Trust
+from launcher.core.mpi import FLUX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.environ import Reader
 
-RANK = "FLUX_TASK_RANK"
-TASKS = "FLUX_JOB_SIZE"
-LOCAL_RANK = "FLUX_TASK_LOCAL_ID"
+(RANK,), TASKS, LOCAL_RANK = FLUX.rank, FLUX.size, FLUX.local_rank
 NODES = "FLUX_JOB_NNODES"
 MASTER = 'Flux names its tasks no host: pass --master-addr "$(flux hostlist -n 0 local)", or set MASTER_ADDR'
 

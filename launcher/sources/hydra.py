@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from launcher.core.environ import Malformed, Reader, parse_host_port, parse_int
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import HYDRA
 
-RANK = "PMI_RANK"
-RANK_OVER_PORT = "PMI_ID"  # mpiexec -pmi-port sets this and PMI_PORT instead, and no size at all
-SIZE = "PMI_SIZE"
-LOCAL_RANK = "MPI_LOCALRANKID"
-LOCAL_SIZE = "MPI_LOCALNRANKS"
+RANK, RANK_OVER_PORT = HYDRA.rank
+SIZE, LOCAL_RANK, LOCAL_SIZE = HYDRA.size, HYDRA.local_rank, HYDRA.local_size
 NODE_IDS = ("HYDRA_BSTRAP_NODE_ID", "HYDRA_BSTRAP_PROXY_ID")  # Intel MPI, undocumented
 PROXY_NAMES = ("hydra_pmi_proxy",)
 NODE_OPTIONS = ("--proxy-id",)

@@ -10,13 +10,14 @@ pkg/util/placement.
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Malformed, Reader, parse_host
+from launcher.core.environ import Malformed, Reader, parse_host
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
 
 INDEX = "JOB_COMPLETION_INDEX"
 OTHERS = (
     *("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG"),
-    *STARTERS,
+    *STARTED,
 )
 """Where one of these is set, it was made for the job, which may have several parts with an index 0 each."""
 RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")

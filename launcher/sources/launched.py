@@ -44,7 +44,7 @@ def is_left_over(reader: Reader) -> bool:
     """Whether a starter inside of a launched process speaks of another rank or world."""
     if not reader.has(MARKER) or not has_contract(reader):
         return False
-    from launcher.hook import marker
+    from launcher.guest import marker
 
     if _is_other_task(reader):
         return True

@@ -10,14 +10,12 @@ ess/lsf; NERSC export_DDP_vars_summit.sh.
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Malformed, Reader, is_host, parse_host
+from launcher.core.environ import Malformed, Reader, is_host, parse_host
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import JSRUN, STARTED
 from launcher.sources.signs import LSF_HOSTS
 
-RANK = "JSM_NAMESPACE_RANK"
-SIZE = "JSM_NAMESPACE_SIZE"
-LOCAL_RANK = "JSM_NAMESPACE_LOCAL_RANK"
-LOCAL_SIZE = "JSM_NAMESPACE_LOCAL_SIZE"
+(RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = JSRUN.rank, JSRUN.size, JSRUN.local_rank, JSRUN.local_size
 TASK = "LSF_PM_TASKID"
 FIX = (
     'start one task per host, blaunch -z "HOST1 HOST2" launcher run -- COMMAND, or pass '
@@ -30,7 +28,7 @@ def read(reader: Reader) -> None:
     name, hosts, is_one_each = _read_hosts(reader)
     if reader.has(RANK):
         _read_process(reader)
-    elif not any(reader.has(starter) for starter in STARTERS):
+    elif not any(reader.has(starter) for starter in STARTED):
         _read_task(reader, name, hosts, is_one_each=is_one_each)
 
 

@@ -11,11 +11,12 @@ configuration reference".
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Reader
+from launcher.core.environ import Reader
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
 
-OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTERS)
+OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTED)
 """Where one of these is set, names that people use, too, may have been handed on from elsewhere."""
 WORLD_SIZE = "WORLD_SIZE"
 

@@ -16,11 +16,9 @@ from itertools import pairwise
 from launcher.core.environ import Malformed, Reader, is_loopback, parse_host
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import OPEN_MPI
 
-RANK = "OMPI_COMM_WORLD_RANK"
-SIZE = "OMPI_COMM_WORLD_SIZE"
-LOCAL_RANK = "OMPI_COMM_WORLD_LOCAL_RANK"
-LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
+(RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # nodes with ranks, v3 and v4 only
 NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not on mpirun's own

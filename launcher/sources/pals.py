@@ -8,16 +8,15 @@ Source: HPE pals.h (2023); slurm src/plugins/mpi/cray_shasta; openpmix/prrte src
 from __future__ import annotations
 
 from launcher.core.model import Fact, Scope
+from launcher.core.mpi import PALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.environ import Reader
 
-RANK = "PALS_RANKID"
+(RANK,), SIZE, LOCAL_RANK = PALS.rank, PALS.size, PALS.local_rank
 NODE_RANK = "PALS_NODEID"
-LOCAL_RANK = "PALS_LOCAL_RANKID"
-LOCAL_SIZES = ("PALS_LOCAL_SIZE", "PMI_LOCAL_SIZE")
-SIZE = "PMI_SIZE"
+LOCAL_SIZES = (PALS.local_size, "PMI_LOCAL_SIZE")
 NODE_FILE = "PBS_NODEFILE"
 
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.environ import MPI_STARTERS, Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, parse_hosts
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED_BY_MPI
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"
@@ -37,7 +38,7 @@ def read(reader: Reader) -> None:
     if hosts:
         reader.claim_hosts(hosts, origin)
         reader.claim(Fact.MASTER_ADDR, hosts[0], origin, Trust.DERIVED)
-    if any(reader.has(name) for name in MPI_STARTERS):
+    if any(reader.has(name) for name in STARTED_BY_MPI):
         return  # the other two are mpirun's own node's
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from launcher.core.environ import Malformed, Reader, is_loopback, parse_int
 from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
+from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS, RANK_ON_NODE
 
 FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
 TASK = "hand the platform's other variables into the container as well, or "
@@ -25,7 +26,6 @@ SLOT_IDS = "DET_SLOT_IDS"
 TF_CONFIG = "TF_CONFIG"
 HOST_FILES = (("PE_HOSTFILE", "NHOSTS"), ("COBALT_NODEFILE", "COBALT_JOBSIZE"), ("OAR_NODEFILE", ""))
 """Files with a host at the start of each line (Grid Engine, Cobalt, OAR), and the number of hosts."""
-RANK = "OMPI_COMM_WORLD_RANK"
 RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC = "/kubexec.sh"
 """What mpirun reaches the workers of an older MPIJob with."""
@@ -72,29 +72,24 @@ class Signs:
 
 TABLE = (
     Signs(PBS_FIX, ("PBS_NUM_NODES", "PBS_TASKNUM"), ("PBS_VNODENUM",)),
+    Signs(TASK + FLAGS, (JSRUN.size, JSRUN.local_size), (JSRUN.local_rank,), rank=JSRUN.rank[0]),
+    Signs(TASK + FLAGS, (PALS.local_size,), ("PALS_NODEID", PALS.local_rank), rank=PALS.rank[0]),
+    Signs(f"flux run launcher run -- COMMAND, or {TASK}{FLAGS}", ("FLUX_JOB_NNODES",), rank=FLUX.rank[0]),
+    Signs(TASK + FLAGS, (HYDRA.size,), rank=HYDRA.rank[0]),
+    Signs(TASK + FLAGS, (HYDRA.local_size,), ("HYDRA_BSTRAP_NODE_ID",), rank=HYDRA.rank[1]),
+    Signs(TASK + FLAGS, (MVAPICH.size, MVAPICH.local_size), rank=MVAPICH.rank[0]),
     Signs(
         TASK + FLAGS,
-        ("JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_SIZE"),
-        ("JSM_NAMESPACE_LOCAL_RANK",),
-        rank="JSM_NAMESPACE_RANK",
-    ),
-    Signs(TASK + FLAGS, ("PALS_LOCAL_SIZE",), ("PALS_NODEID", "PALS_LOCAL_RANKID"), rank="PALS_RANKID"),
-    Signs(f"flux run launcher run -- COMMAND, or {TASK}{FLAGS}", ("FLUX_JOB_NNODES",), rank="FLUX_TASK_RANK"),
-    Signs(TASK + FLAGS, ("PMI_SIZE",), rank="PMI_RANK"),
-    Signs(TASK + FLAGS, ("MPI_LOCALNRANKS",), ("HYDRA_BSTRAP_NODE_ID",), rank="PMI_ID"),
-    Signs(TASK + FLAGS, ("MV2_COMM_WORLD_SIZE", "MV2_COMM_WORLD_LOCAL_SIZE"), rank="MV2_COMM_WORLD_RANK"),
-    Signs(
-        TASK + FLAGS,
-        ("OMPI_MCA_orte_num_nodes", "OMPI_MCA_num_procs", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-        rank=RANK,
+        ("OMPI_MCA_orte_num_nodes", "OMPI_MCA_num_procs", OPEN_MPI.local_size),
+        rank=OPEN_MPI.rank[0],
     ),
     Signs(TASK + FLAGS, ("MPIRUN_NPROCS",), ("MPIRUN_RANK", "ALPS_APP_PE")),
     Signs(
         TASK + FLAGS,
         ("PMI_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
         (
-            *("PMIX_RANK", "PMI_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK", "GROUP_RANK", "ROLE_RANK"),
-            *("FLUX_TASK_LOCAL_ID", "AZ_BATCHAI_TASK_INDEX"),
+            *("PMIX_RANK", "PMI_LOCAL_RANK", RANK_ON_NODE, "GROUP_RANK", "ROLE_RANK"),
+            *(FLUX.local_rank, "AZ_BATCHAI_TASK_INDEX"),
         ),
         ("DMLC_TRACKER_URI", "DMLC_PS_ROOT_URI", "DET_CHIEF_IP"),
     ),
@@ -169,7 +164,7 @@ def read(reader: Reader) -> None:
     _read_pbs(reader)
     _read_lsf(reader)
     _read_files(reader)
-    if not reader.has(RANK) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
+    if not reader.has(OPEN_MPI.rank[0]) and (reader.text(RSH_AGENT) or "").endswith(KUBEXEC):
         reader.sign(RSH_AGENT, MPI_FIX)
     if _is_elsewhere(reader, reader.text(RANK_0_HOST) or ""):
         reader.sign(RANK_0_HOST, FLAGS)

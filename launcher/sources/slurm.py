@@ -8,8 +8,9 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 
 from __future__ import annotations
 
-from launcher.core.environ import MPI_STARTERS, Reader, parse_hosts
+from launcher.core.environ import Reader, parse_hosts
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
 FLUX = "FLUX_TASK_RANK"  # Flux runs inside of a step, and its tasks see its broker's SLURM_*
@@ -27,7 +28,7 @@ ASKED_PER_NODE = "SLURM_NTASKS_PER_NODE"
 DISTRIBUTION = "SLURM_DISTRIBUTION"
 NODE_NAME = "SLURMD_NODENAME"
 GPUS = "SLURM_GPUS_ON_NODE"
-OTHER_RANKS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_ID")
+OTHER_RANKS = (*OPEN_MPI.rank, *HYDRA.rank)
 OF_OTHERS = (
     *((name, 1) for name in (*NODE_COUNTS, "SLURM_STEP_NUM_TASKS")),
     *((name, 0) for name in (PROCID, NODEID, "SLURM_LOCALID")),
@@ -44,7 +45,7 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 def read(reader: Reader) -> None:
     """A task's own numbers; under mpirun only the node list; in a batch script nothing, or its nodes."""
-    if any(reader.has(name) for name in (*MPI_STARTERS, FLUX)):
+    if any(reader.has(name) for name in (*STARTED_BY_MPI, FLUX)):
         _read_under_mpirun(reader)
         return
     if (reader.integer(HET_SIZE) or 1) > 1:
@@ -78,7 +79,7 @@ def _read_under_mpirun(reader: Reader) -> None:
         reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
     if not any(reader.has(name) for name in (*OTHER_RANKS, FLUX)):
         # Half of mpirun's names: they may be this process's, and its rank is none of Slurm's then
-        half = ", ".join(name for name in MPI_STARTERS if reader.has(name))
+        half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"hand mpirun's other variables in as well; for a task of srun: unset {half}"
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
     hosts = _read_hosts(reader, JOB_NODELIST)

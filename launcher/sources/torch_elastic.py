@@ -7,12 +7,12 @@ is no NODE_RANK among the variables; GROUP_RANK is it (one worker group per node
 from __future__ import annotations
 
 from launcher.core.model import Fact, Scope
+from launcher.core.mpi import OPEN_MPI
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.core.environ import Reader
 
-MPI_LOCAL_SIZE = "OMPI_COMM_WORLD_LOCAL_SIZE"
 FACTS = (
     (Fact.RANK, "RANK", 0),
     (Fact.WORLD_SIZE, "WORLD_SIZE", 1),
@@ -30,7 +30,7 @@ def read(reader: Reader) -> None:
     if missing:
         names = ", ".join(missing)
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
-    elif reader.text(MPI_LOCAL_SIZE) in (None, "1"):
+    elif reader.text(OPEN_MPI.local_size) in (None, "1"):
         read_worker(reader)  # mpirun can be around torchrun once per node, but not several times
 
 

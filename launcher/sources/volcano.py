@@ -11,8 +11,9 @@ Cloud "Preset environment variables of a training container".
 
 from __future__ import annotations
 
-from launcher.core.environ import STARTERS, Reader, is_loopback
+from launcher.core.environ import Reader, is_loopback
 from launcher.core.model import Fact, Scope, Trust
+from launcher.core.mpi import STARTED
 from launcher.sources.signs import FLAGS
 from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, WORLD_SIZE, counts_nodes
 
@@ -24,7 +25,7 @@ WATCHING = "tensorboard"
 NODE_COUNT = "MA_NUM_HOSTS"
 ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
 GPUS = "MA_NUM_GPUS"
-OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTERS)
+OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTED)
 """Where one of these is set, it says more than the tasks do."""
 MPI_HOST = "MPI_HOST"  # mpi plugin, in the master pod only: the workers
 

@@ -1,6 +1,6 @@
 """Ask all processes of a job for their Python stacks, without ever waiting for an answer.
 
-Three ways, in this order: the signal that `launcher.hook` has made the process answer; py-spy; and
+Three ways, in this order: the signal that `launcher.guest` has made the process answer; py-spy; and
 what /proc tells about any process.
 """
 
@@ -14,10 +14,11 @@ import sys
 from errno import ESRCH
 
 from launcher.core.redact import redact
-from launcher.hook import STACK_SIGNAL, STACKS_NAME
-from launcher.process.descendants import find_descendants, has_signal
+from launcher.guest import STACK_SIGNAL, STACKS_NAME
+from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all
+from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy
-from launcher.stacks.look import READ_LIMIT_BYTES, list_links, look_at, read_all
+from launcher.stacks.look import look_at
 from launcher.stacks.report import render_stacks
 
 TYPE_CHECKING = False
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from launcher.stacks.answer import Answer
 
-SPIES = 4
+RUNS_MAX = 4
 """How many run at a time."""
 FAMILY_LIMIT = 256
 """Processes looked at per rank."""
@@ -36,7 +37,7 @@ SETTLE_S = 0.06
 """An answer that has not grown for so long is complete."""
 _in_use: set[str] = set()
 """Files into which somebody answers: two who ask at a time, for a stall and for a user, take turns."""
-SPY_S = 10.0
+PY_SPY_S = 10.0
 """How long one py-spy may take."""
 WHY_LIMIT = 200
 
@@ -51,8 +52,8 @@ class Inquiry:
         self._answers: dict[int, Answer] = {}
         self._lanes: dict[str, Lane] = {}
         self._queue: list[Answer] = []
-        self._spies: list[Spy] = []
-        self._spy_until: float | None = None
+        self._runs: list[PySpyRun] = []
+        self._py_spy_until: float | None = None
 
     @property
     def answers(self) -> list[Answer]:
@@ -62,11 +63,11 @@ class Inquiry:
     @property
     def complete(self) -> bool:
         """Whether everybody has answered, or had the time for it."""
-        return not (self._ranks or self._lanes or self._queue or self._spies)
+        return not (self._ranks or self._lanes or self._queue or self._runs)
 
     def helpers(self) -> tuple[int, ...]:
         """Return the pids of py-spies: they are children of ours, and none of the job."""
-        return tuple(spy.pid for spy in self._spies)
+        return tuple(run.pid for run in self._runs)
 
     def go_on(self, now: float) -> None:
         """Look at one more rank, take answers, ask the next."""
@@ -79,18 +80,18 @@ class Inquiry:
                 self._queue += lane.unanswered
                 del self._lanes[path]
         if not self._ranks and not self._lanes:
-            self._start_spies(now)
-            for spy in [spy for spy in self._spies if spy.is_over(now)]:
-                self._spies.remove(spy)
-                self._take([spy.finish()])
+            self._start_py_spy(now)
+            for run in [run for run in self._runs if run.is_over(now)]:
+                self._runs.remove(run)
+                self._take([run.finish()])
 
     def close(self) -> None:
         """Ask no longer."""
-        for spy in self._spies:
-            spy.close()
+        for run in self._runs:
+            run.close()
         for lane in self._lanes.values():
             lane.close()
-        self._ranks, self._queue, self._spies = [], [], []
+        self._ranks, self._queue, self._runs = [], [], []
         self._lanes.clear()
 
     def _take(self, answers: Sequence[Answer]) -> None:
@@ -109,22 +110,22 @@ class Inquiry:
             elif answer.is_python:
                 self._queue.append(answer.without_threads("it is stopped" if answer.state in "Tt" else ""))
 
-    def _start_spies(self, now: float) -> None:
-        if self._spy_until is None:
-            self._spy_until = now + SPY_S
+    def _start_py_spy(self, now: float) -> None:
+        if self._py_spy_until is None:
+            self._py_spy_until = now + PY_SPY_S
         program = find_py_spy() if self._queue else None
-        while self._queue and len(self._spies) < SPIES:
+        while self._queue and len(self._runs) < RUNS_MAX:
             answer = self._queue.pop(0)
             if program is None:
                 self._take([answer.without_threads("py-spy is not installed")])
-            elif now > self._spy_until:
+            elif now > self._py_spy_until:
                 self._take([answer.without_threads("no time was left for py-spy")])
             else:
                 self._start_spy(program, answer, now)
 
     def _start_spy(self, program: str, answer: Answer, now: float) -> None:
         try:
-            self._spies.append(Spy(program, answer, now))
+            self._runs.append(PySpyRun(program, answer, now))
         except OSError as error:
             self._take([answer.without_threads(f"py-spy: {error.strerror}")])
 
@@ -245,7 +246,7 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
     """
     if folder is None or not has_signal(pid, STACK_SIGNAL, "SigCgt"):
         return None
-    for link in list_links(f"/proc/{pid}/fd"):
+    for link in list_open(pid):
         if link.startswith(f"{folder}/") and link.endswith(STACKS_NAME):
             return link
     return None
@@ -263,14 +264,14 @@ def read_from(path: str, start: int) -> bytes:
     except OSError:
         return b""
     try:
-        return os.pread(fd, READ_LIMIT_BYTES, start) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return os.pread(fd, LIMIT_BYTES, start) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
     except OSError:
         return b""
     finally:
         os.close(fd)
 
 
-class Spy:
+class PySpyRun:
     """One run of py-spy on one process; ``--nonblocking``: it reads, and stops nobody.
 
     Raises:
@@ -279,7 +280,7 @@ class Spy:
 
     def __init__(self, program: str, answer: Answer, now: float) -> None:
         self.answer = answer
-        self._deadline = now + SPY_S
+        self._deadline = now + PY_SPY_S
         self._killed = False
         argv = [program, "dump", "--nonblocking", "--json", "--pid", str(answer.pid)]
         with contextlib.ExitStack() as opened:
@@ -315,7 +316,7 @@ class Spy:
         out, err = (read_all(fd).decode("utf-8", "replace") for fd in (self._out, self._err))
         self.close()
         if self._killed:
-            return self.answer.without_threads(f"py-spy did not end within {SPY_S:g} s")
+            return self.answer.without_threads(f"py-spy did not end within {PY_SPY_S:g} s")
         try:
             return self.answer.with_threads(parse_py_spy(out), "py-spy")
         except ValueError:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from launcher.core.redact import printable, redact_argv
+from launcher.machine.process import read_command, read_file, read_link, read_name, read_stat
 from launcher.stacks.answer import RUNNING, Answer
 
-READ_LIMIT_BYTES = 1 << 20
 COMMAND_LIMIT = 200
 
 # Where a process may wait, by the number in /proc/PID/syscall; other numbers are shown as they are.
@@ -30,18 +30,16 @@ CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
 
 def look_at(rank: int, pid: int) -> Answer | None:
     """Return what can be known about a process without its help; None if it is gone."""
-    # The second field is the name in parentheses and may itself hold any character.
-    status = read_file(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if not status:
+    found = read_stat(pid)
+    if found is None:
         return None
-    words = read_file(f"/proc/{pid}/cmdline").decode("utf-8", "replace").split("\0")[:-1]
-    name = read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+    words = read_command(pid)
     kernel = read_file(f"/proc/{pid}/wchan").decode("ascii", "replace").strip()
     return Answer(
         rank,
         pid,
-        command=printable(" ".join(redact_argv(words)) if words else f"[{name}]")[:COMMAND_LIMIT],
-        state=status[0].decode("ascii"),
+        command=printable(" ".join(redact_argv(words)) if words else f"[{read_name(pid)}]")[:COMMAND_LIMIT],
+        state=found.state,
         call=_name_call(read_file(f"/proc/{pid}/syscall").decode("ascii", "replace").split()),
         kernel=printable(kernel) if kernel != "0" else "",
         folder=read_link(f"/proc/{pid}/cwd"),
@@ -60,42 +58,3 @@ def _is_python(pid: int) -> bool:
     name = os.path.basename(read_link(f"/proc/{pid}/exe"))
     # Or a program of another name with Python inside.
     return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")
-
-
-def list_links(folder: str) -> list[str]:
-    """Return where the symbolic links of a folder point."""
-    try:
-        return [read_link(f"{folder}/{name}") for name in os.listdir(folder)]
-    except OSError:
-        return []
-
-
-def read_link(path: str) -> str:
-    """Return where a symbolic link points, empty if that cannot be read."""
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""
-
-
-def read_file(path: str) -> bytes:
-    """Return a file of /proc, at most 1 MiB; empty if it cannot be read."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        return read_all(fd)
-    finally:
-        os.close(fd)
-
-
-def read_all(fd: int) -> bytes:
-    """Return what a descriptor still holds, at most 1 MiB; /proc gives it in pieces."""
-    data = b""
-    try:
-        while len(data) < READ_LIMIT_BYTES and (chunk := os.read(fd, 1 << 16)):
-            data += chunk
-    except OSError:
-        pass  # the process has ended meanwhile
-    return data

@@ -22,8 +22,8 @@ pytestmark = [pytest.mark.root, pytest.mark.xdist_group("peers")]
 
 SLEEPS = """
 import os, sys, time
-import launcher.hook
-launcher.hook.arm()
+import launcher
+launcher.arm()
 def fetch():
     time.sleep(3600)
 open(f"{sys.argv[1]}/up-{os.environ['RANK']}", "w").close()
@@ -31,8 +31,8 @@ fetch()
 """
 COLLECTIVE = """
 import os, sys, time
-import launcher.hook
-launcher.hook.arm()
+import launcher
+launcher.arm()
 import torch
 import torch.distributed as dist
 dist.init_process_group("gloo")

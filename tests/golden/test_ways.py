@@ -11,20 +11,19 @@ from typing import Any
 
 import pytest
 
-from launcher.cli.api import choose_one
 from launcher.command.line import plan_argv
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan, Scope
 from launcher.engines.agents import read_request
 from launcher.engines.choice import TORCHRUN
-from launcher.hook import marker
+from launcher.guest import marker
 from launcher.hook.answer import NODE, PROCESS, find_answer
 from launcher.hook.line import MARKERS
 from launcher.machine.host import Host
 from launcher.options.reading import PET_PREFIX, Options, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
-from launcher.planning.settings import apply_settings, render_environ
+from launcher.planning.settings import apply_settings, choose_one, render_environ
 from tests.golden.jobs import COMMAND, Json, case_names, read_case, snapshots
 
 TORCHRUN_LINE = ("torchrun", "train.py")
@@ -59,7 +58,7 @@ def is_asked(environ: Mapping[str, str]) -> bool:
 
 
 def take_over(environ: Mapping[str, str], answer: dict[str, Any]) -> dict[str, str]:
-    """Return the environment after an answer, as `launcher.hook.apply` makes it, less files and marker."""
+    """Return the environment after an answer, as `launcher.guest.apply` makes it, less files and marker."""
     assert "refused" not in answer, answer
     kept = {name: value for name, value in environ.items() if name not in answer["unset"]}
     return {**kept, **answer["set"]}

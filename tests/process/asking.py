@@ -15,8 +15,8 @@ from tests.process.starting import launch, open_launcher
 
 HANGS = """
 import os, sys, time
-import launcher.hook
-launcher.hook.arm()
+import launcher
+launcher.arm()
 def fetch():
     time.sleep(3600)
 if os.environ["RANK"] == os.environ.get("STUCK", "0"):

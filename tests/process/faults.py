@@ -14,7 +14,7 @@ from pathlib import Path
 
 from launcher.core.frozen import frozen
 from launcher.process.descendants import find_children
-from launcher.process.watchdog import NAME as GUARDIAN
+from launcher.process.watchdog import NAME as WATCHDOG
 from tests.process.looking import wait_for
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
@@ -118,7 +118,7 @@ class Job:
         return self._watchdogs()[0]
 
     def _watchdogs(self) -> list[int]:
-        return [pid for pid in self.children() if read(f"/proc/{pid}/comm") == f"{GUARDIAN}\n".encode()]
+        return [pid for pid in self.children() if read(f"/proc/{pid}/comm") == f"{WATCHDOG}\n".encode()]
 
     def children(self) -> list[int]:
         """Return the children of the launcher."""

@@ -149,7 +149,7 @@ def test_modules_of_binding_are_loaded_only_where_something_is_bound() -> None:
         "    print(*(name for name in sys.modules if name.startswith('launcher')), flush=True)\n"
         "    os._exit(0)\n"
         "os.execve = report\n"
-        "from launcher.__main__ import main\n"
+        "from launcher.cli.entry import main\n"
         "main(sys.argv[1:])\n"
     )
     for words, expected in ((["--bind", "core"], True), ([], False)):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from launcher.failure.stderr import read_last_words
-from launcher.hook import STACK_SIGNAL
+from launcher.guest import STACK_SIGNAL
 from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
 
-ARM = "import launcher.hook; launcher.hook.arm()\n"
+ARM = "import launcher; launcher.arm()\n"
 FAILING = "def step(loss):\n    raise ValueError(f'loss is {loss}')\nstep('n\\x1ban')\n"
 RECORDED = """
 import sys
@@ -190,7 +190,7 @@ def test_arming_is_free_where_no_launcher_is() -> None:
         timeout=60,
         check=False,
     )
-    assert (done.stdout, done.stderr) == ("['launcher', 'launcher.hook'] True\n", "")
+    assert (done.stdout, done.stderr) == ("['launcher', 'launcher.guest'] True\n", "")
 
 
 def test_the_handler_of_somebody_else_stays(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.guest.marker import HOOKED
 from launcher.hook.line import MARKERS
-from launcher.hook.marker import HOOKED
 from tests.process.hooking import (
     RANK,
     make_venv,

@@ -537,7 +537,7 @@ def reap(self):
         raise RuntimeError("made by the test")
     return good(self)
 ProcessGroup.reap = reap
-from launcher.__main__ import main
+from launcher.cli.entry import main
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook import STACK_SIGNAL, STACKS_NAME
+from launcher.guest import STACK_SIGNAL, STACKS_NAME
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive
 from launcher.stacks.inquiry import Inquiry, find_py_spy
 from tests.process.starting import DEADLINE_S, clean_environ
 
-ARM = "import launcher.hook; launcher.hook.arm()\n"
+ARM = "import launcher; launcher.arm()\n"
 UP = "print('up', flush=True)\n"
 SLEEPS = UP + "import time\ndef fetch():\n    time.sleep(3600)\nfetch()\n"
 LOCKED = UP + "import threading\nlock = threading.Lock()\ndef work():\n    lock.acquire()\nwork()\nwork()\n"
@@ -227,7 +227,7 @@ def test_a_py_spy_that_hangs_is_ended(job: Job, tmp_path: Path, monkeypatch: pyt
     fake.write_text("#!/bin/sh\nexec sleep 3600\n")
     fake.chmod(0o755)
     monkeypatch.setattr("launcher.stacks.inquiry.find_py_spy", lambda: str(fake))
-    monkeypatch.setattr("launcher.stacks.inquiry.SPY_S", 0.3)
+    monkeypatch.setattr("launcher.stacks.inquiry.PY_SPY_S", 0.3)
     job.start(SLEEPS)
     stall = job.watch()
     drive(stall, lambda: bool(stall.helpers()))

@@ -18,7 +18,7 @@ def report(*args, **kwargs):
     os.write(1, " ".join(set(sys.modules) - before).encode())
     os._exit(0)
 os.execve = os.execv = report  # in the forked process, where the launcher stays
-from launcher.__main__ import main
+from launcher.cli.entry import main
 os._exit(main(["run", "--", "true"]))
 """
 # What Python 3.10 to 3.13 bring along for these few, and nothing else.

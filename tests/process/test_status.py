@@ -30,8 +30,8 @@ NOBODY = 65534
 STATUS = b'{"ask": "status"}\n'
 FORKS = """
 import os, sys
-import launcher.hook
-launcher.hook.arm()
+import launcher
+launcher.arm()
 def load():
     import time
     time.sleep(3600)
@@ -225,8 +225,8 @@ def test_all_threads_when_asked_for(tmp_path: Path) -> None:
 
 HANGS_WITH_THREAD = """
 import os, sys, threading, time
-import launcher.hook
-launcher.hook.arm()
+import launcher
+launcher.arm()
 def fetch():
     time.sleep(3600)
 def beside():

@@ -12,7 +12,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from launcher.__main__ import main
 from launcher.bandwidth import __main__ as program
 from launcher.bandwidth.definitions import (
     Sample,
@@ -37,10 +36,10 @@ from launcher.bandwidth.expect import (
     read_ways,
 )
 from launcher.bandwidth.measure import foresee_s
+from launcher.bandwidth.members import Member, choose_backend, list_units, name_gpus, read_members, read_node
 from launcher.bandwidth.options import parse_options
 from launcher.bandwidth.pairs import Pair, Slow, find_slow, merge, plan_rounds, slow_links
 from launcher.bandwidth.plot import render_plot
-from launcher.bandwidth.roster import Member, choose_backend, list_units, name_gpus, read_node, read_roster
 from launcher.bandwidth.views import (
     Setup,
     pairs_json,
@@ -49,6 +48,7 @@ from launcher.bandwidth.views import (
     render_sweep,
     sweep_json,
 )
+from launcher.cli.entry import main
 from launcher.core.errors import HardwareMissing, UsageError
 from launcher.machine.gpu_facts import GpuFacts, NvLink
 from launcher.machine.host import Host
@@ -421,18 +421,18 @@ def process(host: str, node: str | None, *gpus: str, ways: dict[str, Any] | None
 
 def test_processes_are_grouped_by_the_index_of_their_node() -> None:
     """In whatever order ranks were dealt; a hostname that two nodes share gets their index."""
-    found = read_roster([process("a", "0"), process("b", "1"), process("a", "0"), process("b", "1")])
+    found = read_members([process("a", "0"), process("b", "1"), process("a", "0"), process("b", "1")])
     assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1, 3))]
-    found = read_roster([process("pod", "0"), process("pod", "1")])
+    found = read_members([process("pod", "0"), process("pod", "1")])
     assert [member.name for member in found] == ["pod:0", "pod:1"]
-    found = read_roster([process("a", None), process("b", "1"), process("a", "0")])
+    found = read_members([process("a", None), process("b", "1"), process("a", "0")])
     assert [(member.name, member.ranks) for member in found] == [("a", (0, 2)), ("b", (1,))]
 
 
 def test_what_a_node_says_survives_json() -> None:
     """Tuples again where JSON has lists; a node whose first process is missing says nothing."""
     told = json.loads(json.dumps(vars(ways("x", port_gbps=IB8, interface="eth0"))))
-    found = read_roster([process("a", "0", ways=told), process("b", "1")])
+    found = read_members([process("a", "0", ways=told), process("b", "1")])
     assert found[0].ways == ways("a", port_gbps=IB8, interface="eth0")
     assert found[1].ways == ways("b")
 
@@ -440,10 +440,10 @@ def test_what_a_node_says_survives_json() -> None:
 def test_nccl_is_for_processes_with_a_gpu_each() -> None:
     """All see all, or each its own; one that two share is none for NCCL. Asked for, it is an error."""
     for gpus in ((("g0", "g1"), ("g0", "g1")), (("g0",), ("g1",))):
-        members = read_roster([process("a", "0", *gpus[0]), process("a", "0", *gpus[1])])
+        members = read_members([process("a", "0", *gpus[0]), process("a", "0", *gpus[1])])
         assert choose_backend("auto", members) == choose_backend("nccl", members) == "nccl"
         assert choose_backend("gloo", members) == "gloo"
-    shared = read_roster([process("a", "0", "g0"), process("a", "0", "g0")])
+    shared = read_members([process("a", "0", "g0"), process("a", "0", "g0")])
     assert choose_backend("auto", shared) == "gloo"
     with pytest.raises(HardwareMissing, match="a has 1 for 2 processes"):
         choose_backend("nccl", shared)
@@ -468,7 +468,7 @@ def test_gpus_are_told_apart_by_their_uuid() -> None:
 
 def test_pairs_are_of_nodes_or_else_of_processes() -> None:
     """Of one node, its processes."""
-    two = read_roster([process("a", "0"), process("a", "0"), process("b", "1")])
+    two = read_members([process("a", "0"), process("a", "0"), process("b", "1")])
     assert list_units(two) == {"a": (0, 1), "b": (2,)}
     assert list_units(two[:1]) == {"rank 0": (0,), "rank 1": (1,)}
 
@@ -528,7 +528,7 @@ def test_the_command_of_the_launcher_checks_words_before_it_starts_anything(
 
 # --- views
 
-NODES = read_roster([process("node0", "0", ways=vars(ways(port_gbps=IB8))), process("node1", "1")])
+NODES = read_members([process("node0", "0", ways=vars(ways(port_gbps=IB8))), process("node1", "1")])
 SETUP = Setup("nccl", "NCCL 2.27.3", NODES)
 SAMPLES = (Sample(1024, 3e-5, 2), Sample(1 << 30, 0.003, 2))
 

@@ -692,7 +692,7 @@ def test_the_exception_of_a_process_that_it_had_started(
 ) -> None:
     """A signal is no end by an exception: a helper that failed before, and was put up with, is not why."""
     stack = raised("FileNotFoundError: [Errno 2] No such file or directory: 'x'")
-    told = {"py_callstack": stack, "writer": "launcher.hook", "pid": "2"}
+    told = {"py_callstack": stack, "writer": "launcher", "pid": "2"}
     text = json.dumps({"message": {"message": stack.splitlines()[-1], "extraInfo": told}})
     (tmp_path / "error.json").write_text(text)
     ended = death(code, stack + "main goes on\n", error_file=str(tmp_path / "error.json"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS, DESCRIPTION
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from tests.process.starting import launch

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher import __version__
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS
 from launcher.core.errors import EnvironmentUntrusted
 from launcher.core.model import Claim

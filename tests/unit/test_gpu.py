@@ -10,7 +10,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.machine.host import Host
 from launcher.machine.numa import parse_pci_address
 from tests.process.starting import launch

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from launcher.hook import marker, shell
+from launcher.core.mpi import TABLE as TABLE_OF_MPI
+from launcher.guest import marker
+from launcher.guest.program import find_program, is_job, starts_workers
+from launcher.hook import shell
 from launcher.hook.install import find_closed_folder, install
 from launcher.hook.line import MARKERS, WEAK, render_line, render_pth
-from launcher.hook.program import find_program, is_job, starts_workers
 from launcher.sources import TABLE
 from tests.process.starting import ROOT
 
@@ -138,6 +140,11 @@ def test_the_signs_are_those_of_the_sources() -> None:
     assert all_of_them - set(WEAK) <= set(MARKERS)
     assert set(WEAK) <= all_of_them
     assert not set(WEAK) & set(MARKERS)
+
+
+def test_the_hook_knows_every_family_of_mpi() -> None:
+    """A guest imports nothing of the launcher: what it repeats of that table is the same."""
+    assert {(family.rank[0], family.size) for family in TABLE_OF_MPI} <= set(marker.NEARER)
 
 
 def test_the_line_is_one_line_that_site_takes() -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import launcher
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
 from launcher.options.flags import FLAGS
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs

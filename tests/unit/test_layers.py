@@ -20,7 +20,7 @@ def read_layers() -> dict[str, int]:
 
 
 def name_module(path: Path) -> str:
-    """Return how the table names a module: ``hook/marker``; of a package's own, ``hook``."""
+    """Return the path of a module: ``guest/marker``; of a package's own, ``hook``."""
     name = path.relative_to(PACKAGE).with_suffix("").as_posix()
     return name.removesuffix("__init__").rstrip("/")
 
@@ -86,6 +86,18 @@ def test_no_module_imports_anything_of_a_later_layer() -> None:
         imported = set(find_imports(ast.parse(MODULES[module].read_text()))) - {""}
         wrong += [f"{module} -> {name}" for name in sorted(imported) if find_layer(name) > find_layer(module)]
     assert wrong == []
+
+
+def test_no_two_packages_import_each_other() -> None:
+    """Nor do three in a circle: what a package needs can be read without what needs it."""
+    needs: dict[str, set[str]] = {}
+    for module in filter(None, MODULES):
+        imported = {package_of(name) for name in find_imports(ast.parse(MODULES[module].read_text())) if name}
+        needs.setdefault(package_of(module), set()).update(imported - {package_of(module)})
+    while free := [name for name, others in needs.items() if not others & needs.keys()]:
+        for name in free:
+            del needs[name]
+    assert sorted(needs) == []
 
 
 def test_the_table_is_read() -> None:

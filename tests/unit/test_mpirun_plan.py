@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.core.errors import EnvironmentUntrusted, LauncherError, Unavailable, UsageError
 from launcher.core.model import Agent, Fleet, Plan
-from launcher.engines.mpirun import FOLDER, JOB, SHIM
+from launcher.engines.mpirun import FOLDER, JOB, WRAPPER
 from launcher.frameworks.python import UNBUFFERED
 from launcher.options.parser import read_run
 from launcher.options.reading import read_options
@@ -129,7 +129,7 @@ def test_node_0_runs_mpirun(family: str) -> None:
     agent, fleet = agent_of(plan(node(0, family), hosts=",".join(HOSTS), nproc_per_node="2"))
     assert (agent.engine, agent.stays, agent.argv[0]) == ("mpirun", True, "/opt/mpi/bin/mpirun")
     assert agent.argv[-3:] == ("--", "python", "train.py")
-    assert (SHIM, JOB) in pairs(agent.argv)
+    assert (WRAPPER, JOB) in pairs(agent.argv)
     form = "{} slots=2\n" if family.startswith("openmpi") else "{}:2\n"
     assert agent.files == ((f"{FOLDER}/hostfile", "".join(map(form.format, HOSTS))),)
     assert f"{FOLDER}/hostfile" in agent.argv

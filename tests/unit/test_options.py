@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.core.model import Fact, Trust
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher import __version__
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.cli.show import write_file
 from launcher.core.errors import EnvironmentUntrusted, NotReady, UsageError
 from launcher.core.redact import is_public_name

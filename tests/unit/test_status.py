@@ -15,10 +15,11 @@ from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
-from launcher.control.processes import Seen, Table, parse_stat
+from launcher.control.processes import Table
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
 from launcher.control.table import make_view, render_json, render_text, with_cpu
+from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
 from launcher.planning.recorded import RecordedHost
 from launcher.stacks.answer import Answer, Frame, Thread
@@ -162,7 +163,13 @@ def test_a_process_whose_name_holds_a_parenthesis() -> None:
 
 def test_a_family_is_counted_once() -> None:
     """Though pids can make a circle while they are read one after the other."""
-    table = Table({1: Seen(3, "S", 1.0, 10), 2: Seen(1, "R", 2.0, 20), 3: Seen(2, "R", 4.0, 40)})
+    table = Table(
+        {
+            1: Stat(3, "S", cpu_s=1.0, memory_bytes=10),
+            2: Stat(1, "R", cpu_s=2.0, memory_bytes=20),
+            3: Stat(2, "R", cpu_s=4.0, memory_bytes=40),
+        }
+    )
     family = table.family(1)
     assert (family.count, family.cpu_s, family.memory_bytes) == (3, 7.0, 70)
     assert table.family(1, but=[3]).count == 2

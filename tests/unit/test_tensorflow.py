@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections import Counter
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from socket import create_connection
+from socket import create_connection, socket
 from typing import Any
 
 import pytest
@@ -542,14 +543,21 @@ def test_roles_do_not_overwrite_a_tf_config() -> None:
 # --- ports and watches
 
 
+def find_quiet_port() -> int:
+    """Return a free port below those that the kernel gives out: no other test's connection takes it next."""
+    for port in range(20000 + os.getpid() % 5000, 32000):
+        with suppress(OSError), socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 def test_a_port_that_is_taken_is_told_before_the_start(capfd: pytest.CaptureFixture[str]) -> None:
     """With who has it: us, here."""
-    from _socket import socket
-
+    port = find_quiet_port()
     taken = socket()
-    taken.bind(("127.0.0.1", 0))
+    taken.bind(("127.0.0.1", port))
     taken.listen(1)
-    port = taken.getsockname()[1]
     with pytest.raises(NotReady) as refused:
         check_ports([(port, "worker 0")], Host())
     (problem,) = refused.value.problems

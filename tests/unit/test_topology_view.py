@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.__main__ import main
+from launcher.cli.entry import main
 from launcher.machine.hardware import read_hardware
 from launcher.machine.host import Host
 from launcher.planning.recorded import RecordedHost

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.__main__ import main
 from launcher.checks import TABLE, Result, run_checks
 from launcher.checks.case import read_case
 from launcher.checks.finding import LEVELS, OK, PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import RUNTIMES, find_runtime, option
+from launcher.cli.entry import main
 from launcher.core.errors import EXIT_HARDWARE, EXIT_USAGE
 from launcher.machine.host import Host
 from launcher.machine.packages import Package

@@ -18,7 +18,7 @@ import os
 import signal
 import sys
 
-from launcher.hook import STACK_SIGNAL, WRITER
+from launcher.guest import STACK_SIGNAL, WRITER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -62,7 +62,7 @@ def name_gpus(torch: Any, visible: str) -> list[str]:
     ]
 
 
-def read_roster(processes: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:
+def read_members(processes: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:
     """Return the nodes, in order of their first ranks.
 
     A node is what has an index of its own; where not all processes know theirs, what has a hostname.

@@ -16,6 +16,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--own-threads"]:
         del sys.argv[1]
         os.environ.pop("OMP_NUM_THREADS", None)
-    from launcher.__main__ import main
+    from launcher.cli.entry import main
 
     sys.exit(main())

@@ -1,0 +1,98 @@
+"""The way in of ``launcher`` and ``python -m launcher``. The only place that maps errors to statuses."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+from launcher.core.errors import BROKEN_PIPE, EXIT_BUG, LauncherError, Problem, Unavailable, print_problems
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEPENDENCY = "rich"
+"""Our one dependency, of tables for people."""
+
+
+def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
+    """Run one command of the launcher and return its exit status.
+
+    Args:
+        argv: Words after the program's name; those of this process if None.
+        environ: The environment to work from; that of this process if None.
+    """
+    if argv is None:
+        _open_closed_descriptors()
+    from launcher.cli.main import dispatch
+
+    try:
+        return dispatch(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
+    except LauncherError as error:
+        print_problems(error)
+        return error.exit_status
+    except BrokenPipeError:
+        # Whoever read our output has gone (launcher plan | head); nothing is left to be said to them.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return 130
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != DEPENDENCY:
+            _print_bug()
+            return EXIT_BUG
+        missing = _miss_dependency()
+        print_problems(missing)
+        return missing.exit_status
+    except Exception:
+        _print_bug()
+        return EXIT_BUG
+
+
+def _miss_dependency() -> LauncherError:
+    """A copy of our files that no pip has installed, such as a folder on PYTHONPATH."""
+    return Unavailable(
+        Problem(
+            "no-rich",
+            f"the launcher's own Python, {sys.executable}, does not have {DEPENDENCY}, which tables need",
+            "this installation",
+            f"pip install {DEPENDENCY}; launcher plan --format json and launcher env do without",
+        )
+    )
+
+
+def _open_closed_descriptors() -> None:
+    """Give us /dev/null where 0, 1 or 2 is closed, so that no file of ours or the command's lands there."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the process's life
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _print_bug() -> None:
+    import traceback
+
+    from launcher.core.redact import printable, redact
+
+    for line in traceback.format_exc().splitlines():
+        sys.stderr.write(f"{printable(redact(line))}\n")
+    sys.stderr.write(
+        "launcher: error: [bug] the launcher itself failed; nothing was started\n"
+        "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"
+    )
+
+
+def run_and_exit() -> None:
+    """Be the program: exit without taking the interpreter apart first, which would be 3 ms more."""
+    gc.disable()  # what a start makes is kept: looking for garbage in it costs 1 ms and finds none
+    status = main()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except OSError:
+        status = status or BROKEN_PIPE
+    os._exit(status)

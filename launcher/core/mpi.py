@@ -1,0 +1,136 @@
+"""The families of MPI, and what else starts ranks: which variables each of them sets, reads and keeps.
+
+To add a family: one row here, one file in `launcher.sources`, and, for ``--engine mpirun``, what its
+``--version`` prints in `launcher.machine.mpi` and its options in `launcher.engines`.
+
+Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
+reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux-run(1).
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+
+
+@frozen
+class Family:
+    """Names of variables; those that end in an underscore, and MPI_LOCAL, stand for all that begin so.
+
+    Attributes:
+        name: What people call it.
+        rank: In each of its ranks; under another name too, in some ways of starting.
+        size: Of the world.
+        local_rank: On the node.
+        local_size: On the node.
+        prefixes: Of all that it sets or reads.
+        state: What ties a process to the one that started it: no other process may inherit it.
+        of_a_node: What is true on one node only, and is not handed to the ranks of others.
+        settings: How users configure it.
+    """
+
+    name: str
+    rank: tuple[str, ...]
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    prefixes: tuple[str, ...] = ()
+    state: tuple[str, ...] = ()
+    of_a_node: tuple[str, ...] = ()
+    settings: tuple[str, ...] = ()
+
+
+OPEN_MPI = Family(
+    "Open MPI",
+    ("OMPI_COMM_WORLD_RANK",),
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    ("OMPI_", "OPAL_", "ORTE_", "PMIX_", "PRTE_"),
+    (
+        *("PMIX_", "PRTE_", "OMPI_MCA_"),
+        "OMPI_UNIVERSE_SIZE",  # makes Open MPI 4 refuse a user's own mpirun
+        *("OMPI_APP_CTX_NUM_PROCS", "OMPI_FILE_LOCATION", "OMPI_FIRST_RANKS"),
+    ),
+    (
+        *("PMIX_", "PRTE_", "OMPI_COMM_", "OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_plm"),
+        *("OMPI_MCA_ras", "OMPI_MCA_initial_wdir", "OMPI_MCA_rmaps", "OMPI_MCA_schizo"),
+    ),
+    ("OMPI_MCA_", "PRTE_MCA_", "PMIX_MCA_"),
+)
+HYDRA = Family(
+    "MPICH",
+    ("PMI_RANK", "PMI_ID"),  # mpiexec -pmi-port sets the second and PMI_PORT instead, and no size at all
+    "PMI_SIZE",
+    "MPI_LOCALRANKID",
+    "MPI_LOCALNRANKS",
+    ("HYDI_", "HYDRA_", "I_MPI_", "MPICH_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMI_"),
+    ("PMI_", "HYDI_", "HYDRA_BSTRAP_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("HYDI_", "HYDRA_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMI_", "I_MPI_HYDRA_"),
+    ("HYDRA_", "I_MPI_", "MPIEXEC_"),
+)
+"""MPICH, Intel MPI and MVAPICH 3 start by Hydra."""
+MVAPICH = Family(
+    "MVAPICH2",
+    ("MV2_COMM_WORLD_RANK",),
+    "MV2_COMM_WORLD_SIZE",
+    "MV2_COMM_WORLD_LOCAL_RANK",
+    "MV2_COMM_WORLD_LOCAL_SIZE",
+    ("MV2_",),
+    ("MV2_COMM_WORLD_",),
+    settings=("MV2_",),
+)
+PALS = Family(
+    "PALS",
+    ("PALS_RANKID",),
+    "PMI_SIZE",
+    "PALS_LOCAL_RANKID",
+    "PALS_LOCAL_SIZE",
+    ("PALS_",),
+    ("PALS_",),
+    ("PALS_",),
+)
+JSRUN = Family(
+    "jsrun",
+    ("JSM_NAMESPACE_RANK",),
+    "JSM_NAMESPACE_SIZE",
+    "JSM_NAMESPACE_LOCAL_RANK",
+    "JSM_NAMESPACE_LOCAL_SIZE",
+    ("JSM_NAMESPACE_",),
+    ("JSM_NAMESPACE_",),
+    ("JSM_",),
+)
+FLUX = Family(
+    "Flux",
+    ("FLUX_TASK_RANK",),
+    "FLUX_JOB_SIZE",
+    "FLUX_TASK_LOCAL_ID",
+    prefixes=("FLUX_",),
+    state=("FLUX_JOB_SIZE", "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID"),
+    of_a_node=("FLUX_",),
+)
+RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
+"""The rank on the node over all jobs, whatever its name says."""
+TABLE = (OPEN_MPI, HYDRA, MVAPICH, PALS, JSRUN, FLUX)
+
+NUMBERS = tuple(
+    name
+    for family in TABLE
+    for name in (*family.rank, family.size, family.local_rank, family.local_size)
+    if name
+)
+"""What tells a process its place."""
+PREFIXES = tuple(prefix for family in TABLE for prefix in family.prefixes)
+STATE = tuple(name for family in TABLE for name in family.state)
+OF_A_NODE = tuple(name for family in TABLE for name in family.of_a_node)
+SETTINGS = tuple(name for family in TABLE for name in family.settings)
+STARTED_BY_MPI = (
+    *(*OPEN_MPI.rank, HYDRA.local_rank),
+    *(OPEN_MPI.local_size, HYDRA.local_size),  # beside these, unless half of them was left out
+)
+"""One of these is set in every process that an mpirun or mpiexec started."""
+STARTED = (
+    *STARTED_BY_MPI,
+    *(name for family in TABLE for name in family.rank if family is not OPEN_MPI),
+    *("HOROVOD_RANK", "SLURM_STEP_ID"),
+)
+"""One of these is set in every process whose starter hands on the variables of the process that called it."""

@@ -1,0 +1,153 @@
+"""What the kernel says of a process: its files below /proc/PID, read and parsed here alone.
+
+A process that is gone, or another user's, says nothing: no function raises.
+
+Source: proc(5).
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.core.frozen import frozen
+
+LIMIT_BYTES = 1 << 20
+"""Of one file; /proc gives it in pieces."""
+PIECE_BYTES = 1 << 18
+ENVIRON_BYTES = 4 << 20
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+ENDED = ("Z", "X")
+_STATE, _PARENT, _TIMES, _THREADS, _STARTED, _RESIDENT, _EXIT_CODE = 0, 1, slice(11, 15), 17, 19, 21, 49
+"""Fields 3, 4, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, counted from the state on."""
+
+
+@frozen
+class Stat:
+    """One process.
+
+    Attributes:
+        parent: Pid of its parent.
+        state: R, S, D, T, Z ... as ps shows it.
+        cpu_s: CPU time of it, and of children of it that have ended.
+        threads: How many it has.
+        started_s: When it was started, seconds since the machine's start.
+        memory_bytes: Resident; what it shares with others counts for each.
+        exit_code: How it has ended, as wait(2) has it: 0 for well, and where that is not ours to see.
+    """
+
+    parent: int
+    state: str
+    cpu_s: float = 0.0
+    threads: int = 1
+    started_s: float = 0.0
+    memory_bytes: int = 0
+    exit_code: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is a zombie none of whose threads go on."""
+        return self.state in ENDED and self.threads <= 1
+
+
+def read_stat(pid: int) -> Stat | None:
+    """Return the numbers of a process; None if there is no such process."""
+    return parse_stat(read_file(f"/proc/{pid}/stat"))
+
+
+def parse_stat(data: bytes) -> Stat | None:
+    """Return what /proc/PID/stat says; None for a process that is gone."""
+    # The second field is the name in parentheses and may itself hold any character.
+    words = data.rpartition(b")")[2].decode("ascii", "replace").split()
+    if len(words) <= _RESIDENT:
+        return None
+    return Stat(
+        int(words[_PARENT]),
+        words[_STATE],
+        sum(map(int, words[_TIMES])) / TICKS,
+        int(words[_THREADS]),
+        int(words[_STARTED]) / TICKS,
+        int(words[_RESIDENT]) * PAGE_BYTES,
+        int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE else 0,
+    )
+
+
+def list_pids() -> list[int]:
+    """Return the pids of all processes that this process can see."""
+    return [int(name) for name in list_folder("/proc") if name.isdecimal()]
+
+
+def read_name(pid: int) -> str:
+    """Return the name of the program, at most 15 characters."""
+    return read_file(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+
+
+def read_command(pid: int) -> list[str]:
+    """Return the command line; nothing for a thread of the kernel and a zombie."""
+    return read_file(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape").split("\0")[:-1]
+
+
+def read_environ(pid: int) -> dict[str, str]:
+    """Return the environment that the program was started with."""
+    pairs = (word.partition(b"=") for word in read_file(f"/proc/{pid}/environ", ENVIRON_BYTES).split(b"\0"))
+    return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if equals}
+
+
+def read_status(pid: int, field: str) -> str:
+    """Return a field of /proc/PID/status, such as ``SigCgt``; empty if there is none."""
+    for line in read_file(f"/proc/{pid}/status").decode("ascii", "replace").splitlines():
+        name, _, value = line.partition(":")
+        if name == field:
+            return value.strip()
+    return ""
+
+
+def has_signal(pid: int, number: int, *sets: str) -> bool:
+    """Whether one of these sets of signals (``SigCgt``, ``SigBlk``, ...) has this one."""
+    return any(int(read_status(pid, name) or "0", 16) >> number - 1 & 1 for name in sets)
+
+
+def list_open(pid: int) -> list[str]:
+    """Return what the open descriptors of a process lead to: paths, ``socket:[INODE]``, ``pipe:[INODE]``."""
+    folder = f"/proc/{pid}/fd"
+    return [link for name in list_folder(folder) if (link := read_link(f"{folder}/{name}"))]
+
+
+def list_folder(path: str) -> list[str]:
+    """Return the names in a folder; nothing if it cannot be read."""
+    try:
+        return os.listdir(path)
+    except OSError:
+        return []
+
+
+def read_link(path: str) -> str:
+    """Return where a symbolic link leads; empty if that cannot be read."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""
+
+
+def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
+    """Return a file, at most about so many bytes of it; empty if it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return read_all(fd, limit)
+    finally:
+        os.close(fd)
+
+
+def read_all(fd: int, limit: int = LIMIT_BYTES) -> bytes:
+    """Return what a descriptor still holds, at most about so many bytes."""
+    parts, size = [], 0
+    try:
+        while size < limit and (part := os.read(fd, PIECE_BYTES)):
+            parts.append(part)
+            size += len(part)
+    except OSError:
+        pass  # the process has ended meanwhile
+    return b"".join(parts)
