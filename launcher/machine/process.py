@@ -33,7 +33,7 @@ class Stat:
         threads: How many it has.
         started_s: When it was started, seconds since the machine's start.
         memory_bytes: Resident; what it shares with others counts for each.
-        exit_code: How a zombie has ended, 0 for well; None where the kernel does not say.
+        exit_code: How it has ended, as wait(2) has it: 0 for well, and where that is not ours to see.
     """
 
     parent: int
@@ -42,7 +42,7 @@ class Stat:
     threads: int = 1
     started_s: float = 0.0
     memory_bytes: int = 0
-    exit_code: int | None = None
+    exit_code: int = 0
 
     @property
     def has_ended(self) -> bool:
@@ -68,7 +68,7 @@ def parse_stat(data: bytes) -> Stat | None:
         int(words[_THREADS]),
         int(words[_STARTED]) / TICKS,
         int(words[_RESIDENT]) * PAGE_BYTES,
-        int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE else None,
+        int(words[_EXIT_CODE]) if len(words) > _EXIT_CODE else 0,
     )
 
 
@@ -103,7 +103,7 @@ def read_status(pid: int, field: str) -> str:
 
 
 def has_signal(pid: int, number: int, *sets: str) -> bool:
-    """Whether one of these sets of signals in /proc/PID/status (``SigCgt``, ``SigBlk``, ...) has this one."""
+    """Whether one of these sets of signals (``SigCgt``, ``SigBlk``, ...) has this one."""
     return any(int(read_status(pid, name) or "0", 16) >> number - 1 & 1 for name in sets)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from launcher.machine.process import (
-    ENDED,
     list_folder,
     list_open,
     list_pids,
@@ -99,12 +98,6 @@ def has_ended(pid: int) -> bool:
     """Whether a process is a zombie none of whose threads go on; False where /proc does not say."""
     found = read_stat(pid)
     return found is not None and found.has_ended
-
-
-def read_exit_code(pid: int) -> int | None:
-    """Return how a process that nobody has waited for has ended, 0 for well; None where that is not seen."""
-    found = read_stat(pid)
-    return found.exit_code if found is not None and found.state in ENDED else None
 
 
 def describe(pid: int) -> str:

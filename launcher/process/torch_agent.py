@@ -14,8 +14,8 @@ from __future__ import annotations
 import os
 
 from launcher.core.signal import signal
-from launcher.machine.process import has_signal
-from launcher.process.descendants import find_children, has_ended, read_exit_code
+from launcher.machine.process import has_signal, read_environ, read_stat
+from launcher.process.descendants import find_children, has_ended
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from launcher.process.loop import Loop
 
-NO_RESTARTS = b"TORCHELASTIC_MAX_RESTARTS=0"
+MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 SURVIVED = ("SigCgt", "SigIgn", "SigBlk")
 """Signals by which a process does not simply end: it catches, ignores or blocks them."""
 
@@ -50,13 +50,13 @@ class TorchAgent:
         return any(not has_ended(pid) for pid in find_children(self._pid))
 
     def _on_end(self, worker: int, pidfd: int) -> None:
-        failed = read_exit_code(worker)
+        stat = read_stat(worker)  # a zombie's, unless its agent was quicker
         self._loop.remove(pidfd)
         os.close(pidfd)
         self._running.discard(worker)
         if not self._running:
             send(self._pid, signal.SIGCONT)
-        elif failed:
+        elif stat is not None and stat.has_ended and stat.exit_code:
             send(self._pid, signal.SIGSTOP)
 
 
@@ -75,9 +75,7 @@ def find_workers(agent: int, number: int) -> list[int]:
 def _is_worker(pid: int) -> bool:
     """Whether a process is a worker of torchrun's that runs, and is started only once."""
     try:
-        if os.getsid(pid) != pid or has_ended(pid):
-            return False
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return NO_RESTARTS in file.read().split(b"\0")
-    except OSError:  # it is gone, or another user's
+        leads = os.getsid(pid) == pid and not has_ended(pid)
+    except OSError:  # it is gone
         return False
+    return leads and read_environ(pid).get(MAX_RESTARTS) == "0"

@@ -32,15 +32,6 @@ time.sleep(600)
 """
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Job]:
-    """Return a job on two nodes."""
-    need_namespaces()
-    with Cluster(2) as two:
-        yield (one := Job(two, tmp_path))
-        one.close()
-
-
 @contextmanager
 def listening(job: Job, index: int, port: int) -> Iterator[None]:
     """Have another program listen on a node."""
