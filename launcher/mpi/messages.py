@@ -62,7 +62,7 @@ class RankEnded:
     status: Status
     code: ExitCode
     asked: Signal | None = None
-    why: str = ""
+    why: Line = ""
     verdict: Verdict | None = None
     pid: int = 0
 

@@ -23,6 +23,7 @@ from launcher.mpi.session_folder import SERVE_SOCKET, find_session
 from launcher.process.descendants import find_children
 from tests.process.looking import wait_for
 from tests.process.starting import clean_environ
+from tests.unit.test_verdict import dead, judge
 
 WAIT_S = 10.0
 
@@ -84,7 +85,7 @@ def test_a_head_that_does_not_read_does_not_stop_the_session() -> None:
         started.stdin.write(wire.pack({"is": "briefing"}))
         path = find_session(job) or ""
         first.connect(path)
-        report = RankEnded(0, 0, 1, 1, why="x" * 900_000)
+        report = RankEnded(0, 0, 1, 1, verdict=replace(judge(dead(0, 1)), stderr=("x" * 50,) * 2000))
         first.sendall(wire.pack(pack(report)))
         with socket.socket(socket.AF_UNIX) as second:
             second.connect(path)
