@@ -14,6 +14,7 @@ needs_of() {
   case ${1#"$CHECKOUT"/} in
   tests/golden*) ;;
   tests/unit*) echo stack ;; # Lightning, DeepSpeed and torchrun are asked what they would do
+  tests/oracles/test_nodelist.py*) echo programs ;;
   tests/oracles*) echo programs horovod oracles ;;
   tests/azure*) echo azure ;;
   tests/container*) echo horovod containers ;;
