@@ -19,7 +19,7 @@ import os
 import struct
 
 from launcher.channel.lines import Garbled, number, parse, text
-from launcher.core.redact import printable, redact
+from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,11 +55,8 @@ _COUNTER = struct.Struct(">Q")
 
 
 def words(message: Mapping[str, object], name: str, length: int) -> str:
-    """Return a text of a message as it may be shown: printable, without secrets, not longer than that.
-
-    What is far longer is cut first: the look for secrets takes its time with each character.
-    """
-    return printable(redact(text(message, name)[: 4 * length]))[:length]
+    """Return a text of a message as it may be shown: printable, without secrets, not longer than that."""
+    return quote(text(message, name), length)
 
 
 class Intruder(Garbled):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from launcher.channel.frames import Garbled, number, text
 from launcher.cluster.consistency import CLOCK_S
-from launcher.core.redact import printable, redact
+from launcher.core.redact import quote
 
 TEXT_LENGTH = 200
 ITEMS_MAX = 64
@@ -49,12 +49,11 @@ def read_hello(message: Mapping[str, object], seen: dict[str, str]) -> dict[str,
     rank, session = read_identity(message)
 
     def keep(value: str) -> str:
-        short = value[:TEXT_LENGTH]
-        if short not in seen:
+        if value not in seen:
             if len(seen) >= TEXTS_KEPT:
                 seen.clear()  # nodes that differ so much are no nodes of one job
-            seen[short] = printable(redact(short))  # a hundred patterns: most of what a hello costs
-        return seen[short]
+            seen[value] = quote(value, TEXT_LENGTH)  # a hundred patterns: most of what a hello costs
+        return seen[value]
 
     kept: dict[str, object] = {"rank": rank, "session": session}
     for name in TEXTS:

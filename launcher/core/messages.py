@@ -17,7 +17,7 @@ these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable, quote, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     NodeRank = int
     """Rank of a node."""
     Line = str
-    """A text of at most `LINE_LENGTH` characters; what is longer is cut, and that first: the look for secrets
-    takes its time with each character."""
+    """A text of at most `LINE_LENGTH` characters; what is longer is cut."""
 
 NUMBER_BITS = 63
 """Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
@@ -121,7 +120,7 @@ def safe_text(value: object) -> str:
 
 def short_text(value: object) -> str:
     """Return the same, not longer than a line."""
-    return safe_text(_text(value)[: 4 * LINE_LENGTH])[:LINE_LENGTH]
+    return quote(_text(value), LINE_LENGTH)
 
 
 def _text(value: object) -> str:
