@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from launcher.channel import frames, lines
 from launcher.core import environ
+from launcher.core.errors import UsageError
 from launcher.core.redact import MARKER, quote, redact, redact_argv, shorten
 from launcher.core.secret_shapes import find_secrets
+from launcher.identity.hosts import read_hostfile
+from launcher.machine.host import Host
 from tests.fuzz import redaction
 from tests.fuzz.ordinary import EXPECTED_HIDDEN, LINES
 from tests.fuzz.secrets import BASE64, HEX40, KNOWN, LONG_SHAPES, MIXED, PLAIN, SHAPES
@@ -139,6 +142,14 @@ def test_a_value_in_a_message_is_cut_after_its_secrets_are_taken_out(place: int)
     with pytest.raises(lines.Garbled) as caught:
         lines.parse(text.encode())
     assert PLAIN[:4] not in redact(str(caught.value))
+
+
+def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
+    """The message names the line; nobody reads 100 kB of it, and none of its secrets stays."""
+    (tmp_path / "hosts").write_text("password" * 12_500 + "\n")
+    with pytest.raises(UsageError) as caught:
+        read_hostfile(str(tmp_path / "hosts"), "--hostfile", Host())
+    assert len(caught.value.problems[0].what) < 600
 
 
 HOSTILE = [
