@@ -17,8 +17,11 @@ pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("
 SHOW = """
 import json, os
 def line(pid):
-    with open(f"/proc/{pid}/cmdline") as file:
-        return file.read().split("\\0")[:-1]
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read().split("\\0")[:-1]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # the other rank has ended meanwhile
 pids = sorted(map(int, filter(str.isdecimal, os.listdir("/proc"))))
 seen = {"pid": os.getpid(), "parent": os.getppid(), "lines": {pid: line(pid) for pid in pids}}
 print(json.dumps({**seen, **{name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MARK")}}))
