@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxStartups 64")
 """Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early;
-of 9.2; and of 8.5, by which one address has a third of `MaxStartups`. An sshd that does not know one is not told."""
+of 9.2; of 8.5: one address has a third of `MaxStartups`. An sshd that does not know one is not told."""
 _CONFIG = """\
 # The sshd of one job, written by the launcher. Who may come in: one user, one key, from anywhere that
 # reaches this address. What they may do: run commands.
