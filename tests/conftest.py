@@ -1,4 +1,4 @@
-"""What all tests share of pytest: what is quick, and the truth model's counts at the end of its output."""
+"""What all tests share of pytest: what is quick, no deadlines, and the truth model's counts at the end."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 PURE = [Path(__file__).parent / name for name in ("unit", "golden")]
 """Folders whose tests plan and parse, and start next to no process."""
 
 COUNTED = "truth"
 """Property of a test whose value is a row as JSON (see `tests.unit.truth_judge.Tally`)."""
+
+
+settings.register_profile("busy machine", deadline=None)  # its deadline of 200 ms is the wall's time
+settings.load_profile("busy machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

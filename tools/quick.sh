@@ -6,6 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PWD/.venv/bin:$PATH
+unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers rewrites every module again
 
 ruff check .
 ruff format --check .

@@ -46,6 +46,7 @@ for need in "${ALL[@]}"; do
 done
 
 cd "$CHECKOUT"
+unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers rewrites every module again
 failed=()
 check() {
   say "$*"

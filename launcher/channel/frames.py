@@ -157,7 +157,7 @@ class Calling:
         """Take what has arrived, and return what to send.
 
         Raises:
-            Intruder: the coordinator does not have the key; it is to be told `REFUSAL`.
+            Intruder: The coordinator does not have the key; it is to be told `REFUSAL`.
         """
         self._buffer += data
         if len(self._buffer) < ANSWER_BYTES:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 
 from launcher.core.messages import Garbled
+from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ LINE_LIMIT_BYTES = 1 << 20
 WELCOME_LIMIT_BYTES = 1 << 26
 """What a rank is told first holds its variables: 2 MB at most, and JSON makes six times of some of them."""
 READ_BYTES = 1 << 16
+QUOTED_LENGTH = 80
 
 
 class Lines:
@@ -66,10 +68,14 @@ def parse(line: bytes) -> dict[str, object]:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Garbled(f"no JSON: {line[:80]!r}") from error
+        raise Garbled(f"no JSON: {_quote(line)}") from error
     if not isinstance(message, dict):
-        raise Garbled(f"no JSON object: {line[:80]!r}")
+        raise Garbled(f"no JSON object: {_quote(line)}")
     return message
+
+
+def _quote(line: bytes) -> str:
+    return repr(quote(line.decode("utf-8", "replace"), QUOTED_LENGTH))
 
 
 def pack(message: Mapping[str, object]) -> bytes:

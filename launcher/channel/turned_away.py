@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from launcher.core.redact import printable
+from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,11 +31,11 @@ class TurnedAway:
         """
         self.total += 1
         kind, colon, detail = why.partition(": ")
-        pair = (printable(address)[:64], printable(kind)[:160])
+        pair = (quote(address, 64), quote(kind, 160))
         if pair in self.counts or len(self.counts) < NAMED_MAX:
             self.counts[pair] += 1
             if self.counts[pair] == 1:
-                shown = printable(colon + detail)[:160]
+                shown = quote(colon + detail, 160)
                 self._say(f"turned away {pair[0]}: {pair[1]}{shown}")
 
     def summary(self) -> str:

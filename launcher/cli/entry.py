@@ -78,8 +78,8 @@ def _print_bug() -> None:
 
     from launcher.core.redact import printable, redact
 
-    for line in traceback.format_exc().splitlines():
-        sys.stderr.write(f"{printable(redact(line))}\n")
+    for line in redact(traceback.format_exc()).splitlines():
+        sys.stderr.write(f"{printable(line)}\n")
     sys.stderr.write(
         "launcher: error: [bug] the launcher itself failed; nothing was started\n"
         "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"

@@ -157,7 +157,7 @@ class CoordinatorClient:
             self._fail(strerror(error), next_port=False)
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """the coordinator has proved itself, and so have we."""
+        """The coordinator has proved itself, and so have we."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
         self._connection = connection = Connection.of_socket(
@@ -201,6 +201,11 @@ class CoordinatorClient:
             self._kept.append(message)
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a connection is on its way, and node 0 has not let us in yet."""
+        return not self.is_connected and (self._attempt is not None or self._connection is not None)
 
     @property
     def has_told_all(self) -> bool:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable, quote
 
 PROBLEM, WARNING = "problem", "warning"
 UNKNOWN = "unknown"
@@ -144,7 +144,7 @@ def _compare(rule: Rule, values: Mapping[str, str | None]) -> Disagreement | Non
 def _show(value: object) -> str | None:
     if value is None or value == "":
         return None
-    return printable(redact(str(value)[: 4 * VALUE_LENGTH]))[:VALUE_LENGTH]
+    return quote(str(value), VALUE_LENGTH)
 
 
 def _setting_names(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[str]:

@@ -55,8 +55,8 @@ STATES = {
     "R": "runs (state R)",
 }
 """What a rank does that others may wait for, as ps shows it; the most certain first."""
-LAST_TRY_S = 5.0
-"""For a node that has given node 0 up, and would tell it so."""
+LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
+"""For a node that has given node 0 up, and would tell it so; for one that is told to end while it calls."""
 LEAVE_S = 1.0
 """For our last word to be on its way."""
 PATIENCE_S = max(COORDINATOR_LEAVE_S, LATE_COMERS_S) + LEAVE_S
@@ -454,6 +454,8 @@ class ClusterNode(Coordination):
             return
         if channel.is_lost:  # the others must not take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
+        elif channel.is_calling:  # the others must not wait for this node
+            loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
         channel.send(Bye())
 
     def close(self) -> None:

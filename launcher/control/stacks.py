@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from launcher.control.node import ANSWER_LIMIT_BYTES, identify, name_others
-from launcher.core.redact import printable
+from launcher.core.redact import quote, shorten
 from launcher.stacks.answer import Answer, Frame, Thread
 from launcher.stacks.report import find_speakers
 
@@ -33,7 +33,7 @@ TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
 
 def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Message:
     """Return the stacks of this node; ``threads``: those of all threads, and not only of the main ones."""
-    others = [printable(line)[:TEXT_LENGTH] for line in name_others(agent)]
+    others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
     return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
 
 
@@ -65,7 +65,7 @@ def _pack(answers: Sequence[Answer], threads: bool, depth: int) -> Message:
     stacks: dict[tuple[tuple[int, int, int], ...], int] = {}
 
     def word(text: str) -> int:
-        return words.setdefault(text[:TEXT_LENGTH], len(words))
+        return words.setdefault(shorten(text, TEXT_LENGTH), len(words))
 
     def stack(frames: Sequence[Frame]) -> int:
         key = tuple((word(one.file), one.line, word(one.function)) for one in frames[:depth])

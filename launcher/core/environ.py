@@ -317,5 +317,12 @@ class Reader:
 
 
 def shorten(value: str, limit: int = 120) -> str:
-    """Return a value fit for a message: a list of 1,000 hosts must not fill the screen."""
-    return value if len(value) <= limit else f"{value[:limit]}... ({len(value)} characters)"
+    """Return a value fit for a message: a list of 1,000 hosts must not fill the screen.
+
+    What is cut is without secrets: half of one is none that could be found later.
+    """
+    if len(value) <= limit:
+        return value
+    from launcher.core import redact
+
+    return f"{redact.shorten(value, limit)}... ({len(value)} characters)"

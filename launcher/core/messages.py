@@ -19,7 +19,7 @@ these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable, quote, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     Variables = Mapping[str, str | None]
     """Variables of an environment as they are."""
     Line = str
-    """A text of at most `LINE_LENGTH` characters; what is longer is cut, and that first: the look for secrets
-    takes its time with each character."""
+    """A text of at most `LINE_LENGTH` characters; what is longer is cut."""
 
 NUMBER_BITS = 63
 """Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
@@ -167,17 +166,19 @@ def safe_text(value: object) -> str:
 
 def short_text(value: object) -> str:
     """Return the same, not longer than a line."""
-    return safe_text(_text(value)[: 4 * LINE_LENGTH])[:LINE_LENGTH]
+    return quote(_text(value), LINE_LENGTH)
 
 
 def fact(value: object) -> str:
     """Return the same, not longer than a fact, and remembered: a look for secrets is a hundred patterns."""
-    short = _text(value)[:FACT_LENGTH]
-    if short not in _facts:
+    text = _text(value)
+    if len(text) > FACT_LENGTH:
+        return quote(text, FACT_LENGTH)
+    if text not in _facts:
         if len(_facts) >= FACTS_KEPT:
             _facts.clear()  # nodes that differ so much are no nodes of one job
-        _facts[short] = printable(redact(short))
-    return _facts[short]
+        _facts[text] = quote(text, FACT_LENGTH)
+    return _facts[text]
 
 
 def facts(value: object) -> Mapping[str, str]:

@@ -13,7 +13,6 @@ from launcher.core import mpi
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from re import Pattern
 
 MARKER = "<redacted>"
 
@@ -90,88 +89,19 @@ _SECRET_PARTS = (
     *("PASSPHRASE", "PASSWD", "PASSWORD", "PRIVATE", "SAS", "SECRET", "SIGNATURE", "TOKEN"),
 )
 # These only as a whole word between underscores, dots or hyphens.
-_SECRET_WORDS = frozenset(("CRED", "CREDS", "KEYS", "PASS", "PWD", "SIG"))
+_SECRET_WORDS = frozenset(("CRED", "CREDS", "KEYS", "PASS", "PAT", "PSW", "PW", "PWD", "SIG"))
 # A partition key says which InfiniBand partition a port is in; people put it in bug reports.
 _HARMLESS_KEYS = frozenset(("PKEY",))
 
 _NO_PUNCTUATION = dict.fromkeys(map(ord, "-_."))
 _HARMLESS_VALUES = ("true", "false", "none", "null")
 
-# A name that ends in one of these has a secret value, whatever the value looks like. Only the end
-# counts: "tokenizer=gpt2", "max_tokens=8" and "SharedAccessKeyName=reader" are not secret.
-_STRONG = (
-    r"(?i:pass(?:word|wd|phrase)|secret|token|jwt|authorization|shared[-_]?access[-_]?signature"
-    r"|(?:api|access|account|encryption|instrumentation|private|secret|signing|subscription)"
-    r"[-_. ]?key(?:[-_]?id)?|(?<=;)pwd)"
-)
-# After one of these a value is secret if it looks like one: "sort_key=name" does not.
-_WEAK = r"(?i:auth|code|cookie|credentials?|creds?|key|pass|pwd|sas|session)"
-_BLOB = (
-    r"(?:(?=[\w+/=-]{0,200}[0-9])(?=[\w+/=-]{0,200}[a-z])(?=[\w+/=-]{0,200}[A-Z])"
-    r"[\w+=-][\w+/=-]{19,}|[0-9a-fA-F]{32,}[\w+/=-]{0,200})"
-)
-
-# What can stand between a name and its value. JSON may be quoted inside other JSON, and an
-# address may be percent-encoded inside another one. A bare colon is not enough: "secret:2222"
-# is a host and its port.
-_COLON = r"""\\{0,8}["'][ \t]{0,8}:[ \t]{0,8}"""
-_EQUALS = r"(?:[ \t]{0,8}=[ \t]{0,8}|%3[Dd]|[ \t]{0,8}:[ \t]{1,8})"
-_FLAG = r"""(?<![^\s"'=])--?[\w.-]{0,64}?"""
-# "--password X" on a command line, "--password", "X" in a list; not "--use-token --lr".
-_NEXT = r"""(?:[ \t]{1,8}(?!-)|\\{0,8}["'],[ \t]{0,8}(?=\\{0,8}["'](?!-)))"""
-_PLAIN = rf"(?:{_STRONG}{_EQUALS}|{_FLAG}{_STRONG}{_NEXT})"
-_NAMED = rf"(?:{_STRONG}{_COLON}|{_PLAIN})"
-_MAYBE = rf"(?:{_WEAK}(?:{_COLON}|{_EQUALS})|{_FLAG}{_WEAK}{_NEXT})"
-_SIGNED = rf"(?i:signature|(?:(?<![a-z])|(?<=%3f))sig)(?:{_COLON}|{_EQUALS})"
-_SIGNATURE = r"[\w%+/=-]{16,}"
-_SCHEME = r"(?:(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8})?"
-_NOT_YET = rf"(?!{_SCHEME}{MARKER})"
-_NOT_HARMLESS = rf"""(?!(?i:{"|".join(_HARMLESS_VALUES)})(?:[\s"'&;,}}\]]|\Z))"""
-# A backslash belongs to a value unless it escapes the quote that ends it.
-_BARE = r"""(?:[^\s"'&;\\]|\\(?!\\{0,8}["']))+"""
-
-# (pattern, replacement), in this order: the rule that knows best where a secret ends comes first.
-# No rule may take more than linear time, logs are long: what repeats inside is bounded, or cannot
-# match the text that must follow it.
-_PATTERNS = (
-    # private keys, also when the end is cut off
-    (
-        r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
-        r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)",
-        MARKER,
-    ),
-    # http://token@host, anything://user:password@host; not Open MPI's "tcp://10.0.0.4:5;job@0.1"
-    (rf"""((?:(?<=http)|(?<=https))://){_NOT_YET}[^\s/?#"'<>]+(?=@)""", rf"\1{MARKER}"),
-    (
-        r"((?<!tcp)(?<!tcp4)(?<!tcp6)://)"
-        rf"""{_NOT_YET}[^\s/?#"'<>:@]*:[^\s/?#"']+(?=@)""",
-        rf"\1{MARKER}",
-    ),
-    # "password": "...", "password": 1234, password='...', password=..., --password ...
-    (rf'({_NAMED}{_SCHEME}"){_NOT_YET}(?:[^"\\]|\\[\s\S])+', rf"\1{MARKER}"),
-    (rf"({_NAMED}{_SCHEME}'){_NOT_YET}(?:[^'\\]|\\[\s\S])+", rf"\1{MARKER}"),
-    (rf'({_NAMED}{_SCHEME}(\\{{1,8}})"){_NOT_YET}(?:[^"\\]|(?!\2")\\+[^\\])+', rf"\1{MARKER}"),
-    (rf"""({_STRONG}{_COLON}){_NOT_YET}{_NOT_HARMLESS}[^\s"',{{}}\[\]\\]+""", rf"\1{MARKER}"),
-    (rf"({_PLAIN}{_NOT_YET}{_SCHEME}){_NOT_HARMLESS}{_BARE}", rf"\1{MARKER}"),
-    # key=0123..., "auth": "...", sig=...
-    (rf"""({_MAYBE}\\{{0,8}}["']?){_BLOB}""", rf"\1{MARKER}"),
-    (rf"""({_SIGNED}\\{{0,8}}["']?){_SIGNATURE}""", rf"\1{MARKER}"),
-    (rf"""((?i:\bcookie:[ \t]{{0,8}})){_NOT_YET}[^\s"'][^\r\n"']*""", rf"\1{MARKER}"),
-    (r"((?i:\bbearer)(?:[ \t]{1,8}|%20))(?=[^\s]{0,200}[0-9])[\w.~+/=%-]{16,}", rf"\1{MARKER}"),
-    # secrets that tell what they are: JSON web tokens; AWS; GitHub, Hugging Face; GitLab, NVIDIA,
-    # PyPI; OpenAI and its likes; Slack, Google, Databricks
-    (r"(?:(?<![\w-])|(?<=%20)|(?<=%3D))eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}", MARKER),
-    (r"(?<![A-Za-z])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Za-z0-9])", MARKER),
-    (r"(?<![A-Za-z])(?:gh[pousr]_|github_pat_|hf_|npm_|r8_|dop_v1_|[rs]k_live_)\w{20,}", MARKER),
-    # HashiCorp Vault, SendGrid, Google OAuth, Tailscale, age
-    (r"(?<![A-Za-z])(?:hvs\.|SG\.|ya29\.|tskey-|GOCSPX-|AGE-SECRET-KEY-)[\w.-]{20,}", MARKER),
-    (r"(?<![A-Za-z])(?:glpat-|nvapi-|pypi-Ag)[\w-]{20,}", MARKER),
-    (r"(?<![A-Za-z])sk-(?:(?:admin|ant|lf|or|proj|svcacct)-[\w-]{16,}|[A-Za-z0-9]{20,})", MARKER),
-    (r"(?<![A-Za-z])(?:xox[abeprs]-[\w-]{10,}|AIza[\w-]{35}|dapi[0-9a-f]{32})", MARKER),
-)
 _PASSES_MAX = 6
-
-_compiled: list[tuple[Pattern[str], str]] = []
+_SECRET_MIN = 6
+_QUOTED_MAX = 1 << 14
+"""Characters of a text that are searched where only its beginning is shown."""
+_HALF_MAX = 1 << 10
+"""Characters of a secret that may be needed to see that it is one."""
 
 
 def is_public_name(name: str) -> bool:
@@ -205,14 +135,40 @@ def redact(text: str) -> str:
         addresses replaced; the rest, host names and paths included, as it was. Redacting the
         result again changes nothing.
     """
+    if len(text) < _SECRET_MIN:
+        return text
+    from launcher.core.secret_shapes import find_secrets
+
     for _ in range(_PASSES_MAX):
-        before = text
-        for pattern, replacement in _rules():
-            text = pattern.sub(replacement, text)
-        if text == before:
+        spans = find_secrets(text)
+        if not spans:
             return text
+        parts, last = [], 0
+        for start, end in spans:
+            parts += [text[last:start], MARKER]
+            last = end
+        text = "".join([*parts, text[last:]])
     # Only a text made for the purpose gets here.
     return MARKER
+
+
+def shorten(text: str, limit: int) -> str:
+    """Return the beginning of a text without secrets: at most so many characters, not yet fit for a terminal.
+
+    The one way to cut a text that has not been redacted: half a secret is no shape that `redact` knows. Of a
+    text that is far longer than what is shown only a part is searched.
+    """
+    most = max(_QUOTED_MAX, 2 * limit)
+    if len(text) <= most:
+        return redact(text)[:limit]
+    kept = redact(text[:most])
+    whole = len(kept) if kept.endswith(MARKER) else max(0, len(kept) - _HALF_MAX)
+    return kept[: min(limit, whole)]
+
+
+def quote(text: str, limit: int) -> str:
+    """Return the beginning of a text, without secrets and printable: at most so many characters."""
+    return printable(shorten(text, limit))[:limit]
 
 
 def redact_argv(argv: Sequence[str]) -> list[str]:
@@ -225,7 +181,15 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
         As many arguments as were given: ``["train", "--token", "<redacted>",
         "--api-key=<redacted>"]``. Other arguments went through `redact`.
     """
-    return [_redact_argument(*pair) for pair in zip(["", *argv], argv, strict=False)]
+    from launcher.core.secret_arguments import PROGRAMS, find_words
+
+    shown = [_redact_argument(*pair) for pair in zip(["", *argv], argv, strict=False)]
+    for place, program in enumerate(argv):
+        name = program.rpartition("/")[2]
+        if name in PROGRAMS:
+            for index, offset in find_words(name, argv[place + 1 :]):
+                shown[place + 1 + index] = argv[place + 1 + index][:offset] + MARKER
+    return shown
 
 
 def printable(text: str) -> str:
@@ -278,12 +242,3 @@ def _is_secret_option(name: str, value: str) -> bool:
     if not is_word or value == "" or value.lower() in _HARMLESS_VALUES:
         return False
     return redact(f"{name}=x") != f"{name}=x"
-
-
-def _rules() -> Sequence[tuple[Pattern[str], str]]:
-    """Return the patterns and their replacements, compiled when first needed."""
-    if not _compiled:
-        import re
-
-        _compiled.extend((re.compile(pattern), text) for pattern, text in _PATTERNS)
-    return _compiled

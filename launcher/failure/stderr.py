@@ -55,7 +55,7 @@ _AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
 
 @frozen
 class LastWords:
-    """What a process said last, not yet fit to be shown.
+    """What a process said last: without secrets, but not yet fit for a terminal.
 
     Attributes:
         traceback: Its lines, chained exceptions and groups included; empty if there is none.
@@ -309,7 +309,9 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
     if not blocks:
         return None
     found = blocks[-1]
-    speaks = _AGENT_SPEAKS.search(agent.stderr)
+    # A text that has lost its beginning begins in the middle of a line
+    whole = agent.stderr.partition(b"\n")[2] if len(agent.stderr) >= STDERR_BYTES else agent.stderr
+    speaks = _AGENT_SPEAKS.search(whole)
     file = found["file"].decode("utf-8", "replace").strip()
     return ProcessExit(
         rank=int(found["rank"]),
@@ -317,6 +319,6 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
         pid=int(found["pid"]),
         code=int(found["code"]),
         ended_ns=agent.ended_ns,
-        stderr=agent.stderr[: speaks.start()] if speaks else b"",
+        stderr=whole[: speaks.start()] if speaks else b"",
         error_file=file if file.startswith("/") else None,
     )

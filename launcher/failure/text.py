@@ -36,9 +36,11 @@ def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]
         lines: Anything.
         limit: More lines than this lose some of their middle, and a line says how many.
     """
-    kept = shorten_lines([_cap(line) for line in shorten_lines(lines, LINES_MAX)], limit)
-    text = redact("\n".join(line.expandtabs(4) for line in kept))
-    return tuple(printable(line) for line in text.split("\n")) if kept else ()
+    if not lines:
+        return ()
+    text = redact("\n".join(line.expandtabs(4) for line in lines))
+    kept = shorten_lines(text.split("\n"), min(limit, LINES_MAX))
+    return tuple(printable(_cap(line)) for line in kept)
 
 
 def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
@@ -54,7 +56,9 @@ def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
 
 
 def clean_lines(text: str, *, cut: bool = False) -> list[str]:
-    """Return lines as a terminal would show them: of a progress bar only its last state.
+    """Return lines as a terminal would show them, without secrets: of a progress bar only its last state.
+
+    Secrets are taken out here, before anything is chosen, cut or quoted: some stand on several lines.
 
     Args:
         text: What a process wrote.
@@ -66,7 +70,7 @@ def clean_lines(text: str, *, cut: bool = False) -> list[str]:
         edge = next((mark for mark in "\n\r " if mark in text), None)
         text = text.partition(edge)[2] if edge else ""
     lines: list[str] = []
-    for line in text.split("\n"):
+    for line in redact(text).split("\n"):
         shown = [part for part in line.split("\r") if part.strip()]
         lines.extend(_before_and_after_header(shown[-1].rstrip()) if shown else [""])
     while lines and not lines[-1]:
@@ -88,7 +92,7 @@ def _before_and_after_header(line: str) -> list[str]:
 
 
 def _cap(line: str) -> str:
-    """Return a line that is not too long, cut between words: half a secret would not be recognized."""
+    """Return a line that is not too long, cut between words."""
     if len(line) <= LINE_CHARS:
         return line
     return f"{line[:LINE_CHARS].rpartition(' ')[0]} ... ({len(line)} characters)"

@@ -130,5 +130,9 @@ def _is_ours_to_write(path: str) -> bool:
 def _shorten(text: str) -> str:
     if len(text) <= 2 * TEXT_LIMIT:
         return text
-    left_out = len(text) - 2 * TEXT_LIMIT
-    return f"{text[:TEXT_LIMIT]}\n... {left_out} characters left out ...\n{text[-TEXT_LIMIT:]}"
+    # Whole lines, or words: of half a secret nobody could tell that it is one
+    first, last = text[:TEXT_LIMIT], text[-TEXT_LIMIT:]
+    edge = "\n" if "\n" in first and "\n" in last else " "
+    first, last = first.rpartition(edge)[0], last.partition(edge)[2]
+    left_out = len(text) - len(first) - len(last)
+    return f"{first}\n... {left_out} characters left out ...\n{last}"

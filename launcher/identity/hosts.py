@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import OWN_PLACE, Malformed, Reader, parse_hosts, parse_int
+from launcher.core.environ import OWN_PLACE, Malformed, Reader, parse_hosts, parse_int, shorten
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Claim, Evidence, Fact, Trust
@@ -186,7 +186,7 @@ def _parse_lines(text: str, origin: str) -> Iterator[tuple[str, int | None]]:
                 name, count = _parse_line(words)
                 parse_hosts(name)
             except Malformed as error:
-                what = f"{origin}, line {number}, {words!r}: expected {error}"
+                what = f"{origin}, line {number}, {shorten(words)!r}: expected {error}"
                 raise UsageError(_bad_file(what)) from error
             yield name, count
 

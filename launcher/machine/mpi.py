@@ -16,7 +16,7 @@ import os
 
 from launcher.core.errors import Problem, Unavailable
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.redact import printable, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def parse_version(path: str, text: str) -> Mpi:
         match = re.search(pattern, text)
         if match:
             return Mpi(path, family, match[1].strip("."))
-    first = printable(redact(text.strip().partition("\n")[0]))[:QUOTED_LENGTH]
+    first = quote(text.strip().partition("\n")[0], QUOTED_LENGTH)
     raise Unavailable(unknown_mpirun(f"{path} is none of {_known()}: its first line is {first!r}"))
 
 

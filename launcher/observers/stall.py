@@ -135,7 +135,7 @@ class StallDetector:
         from launcher.stacks.report import render_report
 
         headline = f"stalled: no output for {duration(now - self._moved)}{describe_gpus(self._uses)}"
-        lines = [redact(line) for line in render_report(inquiry.answers, self._world_size)]
+        lines = redact("\n".join(render_report(inquiry.answers, self._world_size))).split("\n")
         self._notice("\n  ".join([headline, *lines, *self._write(inquiry, headline)]))
         if self._stop is not None:
             self._stop(headline)

@@ -11,7 +11,7 @@ import json
 from datetime import datetime, timezone
 
 from launcher.core.frozen import frozen
-from launcher.core.redact import printable, redact
+from launcher.core.redact import quote
 from launcher.planning.preemption import AWS, AZURE, GCP
 from launcher.preemption.answers import Answer, Unclear
 
@@ -231,4 +231,4 @@ def _texts(value: object) -> list[str]:
 
 def _words(value: object) -> str:
     """Return words of the service, safe to show on one line."""
-    return " ".join(printable(redact(value)).split())[:WORDS_LENGTH] if isinstance(value, str) else ""
+    return quote(" ".join(value.split()), WORDS_LENGTH) if isinstance(value, str) else ""

@@ -82,9 +82,9 @@ def _find_exclusion(where: str, slots: str, within_s: float) -> str:
         return f"it cannot be reached ({error.strerror or error})"
     if found == slots:
         return ""
-    from launcher.core.redact import printable, redact
+    from launcher.core.redact import quote
 
-    return f"another program or job answers there: '{printable(redact(found[:SHOWN_LENGTH]))}'"
+    return f"another program or job answers there: '{quote(found, SHOWN_LENGTH)}'"
 
 
 def ask(where: str, within_s: float = ANSWER_S) -> str:

@@ -162,10 +162,10 @@ def explain(text: str) -> str:
     for mark, reason in _REASONS:
         if mark in text:
             return reason
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line.strip() for line in redact(text).splitlines() if line.strip()]
     if not lines:
         return "ssh ended without a word"
-    return f"ssh says: {shorten(printable(redact(lines[-1])), SAID_LIMIT)}"
+    return f"ssh says: {shorten(printable(lines[-1]), SAID_LIMIT)}"
 
 
 def _check_host(name: str) -> None:

@@ -147,5 +147,5 @@ def _explain(sshd: str, words: str) -> Problem:
         home = "--home-dir /run/sshd --no-create-home --shell /usr/sbin/nologin"
         what = f"sshd needs the user {name}, which installing its package makes"
         return cannot_serve(what, f"useradd --system {home} {name}, in the image; or run as another user")
-    said = "; ".join(printable(redact(line.strip())) for line in words.splitlines() if line.strip())
+    said = "; ".join(printable(line.strip()) for line in redact(words).splitlines() if line.strip())
     return cannot_serve(f"{sshd}: {said or 'it ends without a word'}", "correct what sshd complains about")

@@ -341,10 +341,10 @@ def _open_memory(opened: contextlib.ExitStack) -> int:
 
 def explain_refusal(error: str) -> str:
     """Return why py-spy failed, in one line, from what it wrote."""
-    first = next((line.strip() for line in error.splitlines() if line.strip()), "it wrote nothing")
+    first = next((line.strip() for line in redact(error).splitlines() if line.strip()), "it wrote nothing")
     if "permission denied" in error.lower() or "not permitted" in error.lower():
         return "it may not read other processes here (in a container: --cap-add SYS_PTRACE)"
-    return redact(first)[:WHY_LIMIT]
+    return first[:WHY_LIMIT]
 
 
 def find_py_spy() -> str | None:

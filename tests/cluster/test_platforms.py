@@ -97,9 +97,9 @@ def test_azureml_tensorflow_gives_tf_config() -> None:
 
 def test_azureml_mpi_forwards_its_variables() -> None:
     """Open MPI takes only named variables to other nodes, so all of the platform's are named."""
-    (start,) = starts("azureml-mpi", 2, PREAMBLE="1")
+    (start,) = starts("azureml-mpi", 2, HELLO="1")
     forwarded = {name for flag, name in zip(start.argv, start.argv[1:], strict=False) if flag == "-x"}
-    assert {"AZUREML_RUN_ID", "AZ_BATCH_MASTER_NODE", "PREAMBLE", "PATH"} <= forwarded
+    assert {"AZUREML_RUN_ID", "AZ_BATCH_MASTER_NODE", "HELLO", "PATH"} <= forwarded
     assert start.environ["AZ_BATCH_MASTER_NODE"] == "10.77.0.10:6000"
     assert start.argv[-1] == "train"
     assert not {"RANK", "MASTER_ADDR", "WORLD_SIZE"} & set(start.environ)
@@ -219,12 +219,12 @@ def test_real_mpirun_starts_four_processes(
     """Two nodes by two processes, each with its own rank, all with the user's variables."""
     if not loopback:
         need_namespaces()
-    status = run_rehearsal(like, 2, 2, dump, bare=True, env={"PREAMBLE": "1"}, loopback=loopback)
+    status = run_rehearsal(like, 2, 2, dump, bare=True, env={"HELLO": "1"}, loopback=loopback)
     environs = read_dumps(tmp_path)
     assert status == 0
     assert sorted(int(environ["OMPI_COMM_WORLD_RANK"]) for environ in environs) == [0, 1, 2, 3]
     assert {environ["OMPI_COMM_WORLD_LOCAL_SIZE"] for environ in environs} == {"2"}
-    assert {environ["PREAMBLE"] for environ in environs} == {"1"}
+    assert {environ["HELLO"] for environ in environs} == {"1"}
     daemons = {environ["PMIX_SERVER_URI2"].partition(";")[0] for environ in environs}
     assert len(daemons) == 2, "two daemons, so two nodes"
 

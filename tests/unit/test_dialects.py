@@ -39,7 +39,7 @@ def line(mpi: Mpi, **given: object) -> str:
 
 FULL = {
     "as_root": True,
-    "forward": ("PREAMBLE", "PATH"),
+    "forward": ("HELLO", "PATH"),
     "network": "10.0.0.0/24",
     "interface": "eth0",
     "infiniband": ("mlx5_0:1", "mlx5_1:1"),
@@ -60,7 +60,7 @@ def test_open_mpi_4() -> None:
         "--mca plm_rsh_agent ssh -F /run/x/config --mca plm_rsh_no_tree_spawn 1 "
         "--mca orte_keep_fqdn_hostnames 1 --hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
         "--mca btl_tcp_if_include 10.0.0.0/24 --mca oob_tcp_if_include 10.0.0.0/24 "
-        f"--mca pml ucx --mca btl ^openib -x {UCX} -x PREAMBLE -x PATH --tag-output"
+        f"--mca pml ucx --mca btl ^openib -x {UCX} -x HELLO -x PATH --tag-output"
     )
     assert "ssh -F /run/x/config" in plan_line(job(OPEN_MPI_4))
 
@@ -77,7 +77,7 @@ def test_open_mpi_5() -> None:
         "--prtemca plm_ssh_agent ssh -F /run/x/config --prtemca plm_ssh_no_tree_spawn 1 "
         "--hostfile /run/x/hosts --np 6 --map-by ppr:2:node --bind-to none "
         "--mca btl_tcp_if_include 10.0.0.0/24 --prtemca prte_if_include 10.0.0.0/24 "
-        f"--mca pml ucx -x {UCX} -x PREAMBLE -x PATH --tag-output"
+        f"--mca pml ucx -x {UCX} -x HELLO -x PATH --tag-output"
     )
 
 
@@ -89,7 +89,7 @@ def test_mpich() -> None:
     )
     assert line(MPICH, **FULL) == (
         "/opt/mpich/bin/mpiexec -launcher ssh -launcher-exec ssh -iface eth0 -bind-to none -wdir / "
-        "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist PREAMBLE,PATH -n 6 "
+        "-f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 -genvlist HELLO,PATH -n 6 "
         "--tag-output"
     )
 
@@ -103,7 +103,7 @@ def test_intel_mpi() -> None:
     assert line(INTEL, **FULL) == (
         "/opt/impi/bin/mpirun -bootstrap ssh -bootstrap-exec ssh -iface eth0 -branch-count 3 "
         "-genv I_MPI_PIN 0 -f /run/x/hosts -ppn 2 -genv UCX_NET_DEVICES mlx5_0:1,mlx5_1:1 "
-        "-genvlist PREAMBLE,PATH -n 6 --tag-output"
+        "-genvlist HELLO,PATH -n 6 --tag-output"
     )
 
 
@@ -181,12 +181,12 @@ OVERRIDDEN = [
     (OPEN_MPI_5, "--prtemca oob_tcp_if_include eth1", "--prtemca prte_if_include 10.0.0.0/24", "prte_if"),
     (OPEN_MPI_4, "--mca pml ob1", "--mca pml ucx", "MCA_pml"),
     (OPEN_MPI_4, "-x UCX_TLS=tcp", f"-x {UCX}", "UCX"),
-    (OPEN_MPI_4, "-x PREAMBLE=mine", "-x PREAMBLE", ""),
+    (OPEN_MPI_4, "-x HELLO=mine", "-x HELLO", ""),
     (MPICH, "-bind-to core", "-bind-to none", "BIND"),
     (MPICH, "--ppn 1", "-ppn 2", ""),
     (MPICH, "-hosts a,b", "-f /run/x/hosts", ""),
     (MPICH, "-bootstrap rsh", "-launcher ssh -launcher-exec ssh", "HYDRA_LAUNCHER_EXEC"),
-    (MPICH, "-genvall", "-genvlist PREAMBLE,PATH", ""),
+    (MPICH, "-genvall", "-genvlist HELLO,PATH", ""),
     (INTEL, "-genv I_MPI_PIN 1", "-genv I_MPI_PIN 0", "I_MPI_PIN"),
     (INTEL, "-iface ib0", "-iface eth0", "IFACE"),
 ]
@@ -206,9 +206,9 @@ def test_what_the_user_says_on_the_line_is_not_said_before(
 
 def test_a_variable_that_the_user_sets_for_ranks_leaves_the_list() -> None:
     """And if it was the only one, there is no list."""
-    words = plan_line(job(MPICH, **{**FULL, "extra": ("-genv", "PREAMBLE", "mine")}))
+    words = plan_line(job(MPICH, **{**FULL, "extra": ("-genv", "HELLO", "mine")}))
     assert words[words.index("-genvlist") + 1] == "PATH"
-    assert "-genvnone" in plan_line(job(MPICH, forward=("PREAMBLE",), extra=("-genv", "PREAMBLE=mine")))
+    assert "-genvnone" in plan_line(job(MPICH, forward=("HELLO",), extra=("-genv", "HELLO=mine")))
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from launcher.failure.record import render_json
 from launcher.failure.report import render_text
 from launcher.failure.symptoms import SYMPTOMS
 from launcher.machine.xids import XIDS
+from launcher.mpi import events
 from tests.unit.test_docs import CODE, read, sections
 from tests.unit.test_verdict import KILLED, OOM, PEER, dead, judge
 
@@ -25,13 +26,15 @@ def rows(heading: str) -> list[list[str]]:
 
 
 def causes_in_code() -> Iterator[tuple[str, str]]:
-    """Yield (code, retry) of every cause that is named in the code by a constant."""
+    """Yield (code, retry) of every cause of the code, in quotes or by a name of `launcher.mpi.events`."""
     for path in sorted(CODE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Cause":
                 first = next(iter(node.args), None)
-                if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    yield first.value, _retry(node)
+                code = getattr(events, first.id, None) if isinstance(first, ast.Name) else None
+                code = first.value if isinstance(first, ast.Constant) else code
+                if isinstance(code, str):
+                    yield code, _retry(node)
 
 
 def _retry(call: ast.Call) -> str:

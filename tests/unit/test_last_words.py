@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import subprocess
 import sys
 import time
@@ -13,8 +14,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.failure.stderr import ERROR_FILE_BYTES, STDERR_BYTES, LastWords, read_last_words
+from launcher.failure.model import ProcessExit
+from launcher.failure.stderr import (
+    ERROR_FILE_BYTES,
+    STDERR_BYTES,
+    LastWords,
+    read_last_words,
+    read_root_cause,
+)
 from launcher.failure.text import LINE_CHARS, LINES_MAX, clean_lines, presentable, shorten_lines
+from launcher.guest.process import TEXT_LIMIT, write_error_file
+from tests.fuzz.redaction import find_left, make_key
 from tests.unit.platforms_model import deterministic
 
 FRAME = '  File "<string>", line 1, in <module>'
@@ -197,6 +207,50 @@ def test_secrets_do_not_get_through() -> None:
     shown = "\n".join((*presentable(words.traceback), *presentable(words.lines)))
     assert SECRET not in shown and "AAAA" not in shown and "BBBB" not in shown
     assert shown.count("<redacted>") == 3
+
+
+KEY = make_key(random.Random(1), 50)
+FRAME_OF_KEY = "RSA PRIVATE" + " KEY-----"
+
+
+@pytest.mark.parametrize("first", [0, 1, 48], ids=["whole", "without its beginning", "its last lines"])
+@pytest.mark.parametrize("mark", ["", "[rank0]: "])
+def test_a_long_private_key_does_not_get_through(first: int, mark: str) -> None:
+    """One of 4,096 bits has more lines than are shown, and what is kept may begin in its middle."""
+    lines = ["loading", f"-----BEGIN {FRAME_OF_KEY}", *KEY, f"-----END {FRAME_OF_KEY}", "cannot go on"]
+    lines = [lines[0], *lines[first + (2 if first else 1) :]]
+    for limit in (3, 10, 40, LINES_MAX):
+        shown = "\n".join(presentable(say("\n".join(mark + line for line in lines)).lines, limit))
+        assert find_left(shown, KEY) is None
+        assert "cannot go on" in shown
+    raised = say("\n".join([TRACEBACK, *KEY]))
+    assert (
+        find_left("\n".join((raised.exception, *raised.traceback, *raised.messages, *raised.lines)), KEY)
+        is None
+    )
+
+
+@pytest.mark.parametrize("edge", ["\n", " "])
+@pytest.mark.parametrize("distance", [-20, TEXT_LIMIT + 20])
+def test_long_message_is_cut_between_words_in_the_process(tmp_path: Path, edge: str, distance: int) -> None:
+    """What the hook writes is redacted where it is read: by then nothing of a secret may be half."""
+    path = str(tmp_path / "error.json")
+    text = edge.join(["x" * 9] * TEXT_LIMIT)
+    place = TEXT_LIMIT + distance if distance < 0 else len(text) - distance
+    text = text[:place] + edge + SECRET + edge + text[place:]
+    write_error_file(path, ValueError, ValueError(text), None)
+    assert SECRET[6:20] not in str(read_last_words(b"", path))
+
+
+def test_words_of_an_agents_process_lose_their_first_line_too() -> None:
+    """What the agent says at the end is cut off; what is lost at the beginning stays lost."""
+    end = (
+        b"E] failed (exitcode: 1) local_rank: 0\nRoot Cause (first observed failure):\n[0]:\n  time : t\n"
+        b"  host : h\n  rank : 0 (local_rank: 0)\n  exitcode : 1 (pid: 7)\n  error_file: <N/A>\n"
+    )
+    text = (SECRET.encode()[5:] + b"\n" + b"y\n" * STDERR_BYTES)[: STDERR_BYTES - len(end) - 1] + b"\n" + end
+    found = read_root_cause(ProcessExit(0, 0, 1, 1, 0, stderr=text))
+    assert found is not None and SECRET[5:].encode() not in found.stderr
 
 
 def test_half_a_secret_at_the_edge_is_left_out() -> None:

@@ -1,0 +1,196 @@
+"""Secrets that tell what they are: private keys, addresses with a password, tokens of services."""
+
+from __future__ import annotations
+
+import re
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    Span = tuple[int, int]
+
+_NOT_YET = "(?!<redacted>)"
+
+# Where a secret may begin: behind a letter only if that is of an escape, as in JSON
+_START = r"(?:(?<![A-Za-z])|(?<=\\[nrt]))"
+
+# (a part that each of them has, the pattern): most texts have none, and a look for a part costs little. The
+# part is looked for in small letters where the pattern does not mind. The group, if any, is the secret.
+_PATTERNS = (
+    # http://token@host, anything://user:password@host; not Open MPI's "tcp://10.0.0.4:5;job@0.1"
+    ("://", rf"""(?<=http)s?://({_NOT_YET}[^\s/?"'<>]+)(?=@)"""),
+    (
+        "//",
+        rf"""(?:(?<!tcp)(?<!tcp4)(?<!tcp6)://|(?<![:/\w])//)({_NOT_YET}[^\s/?#"'<>:@]*:[^\s/?#"']+)(?=@)""",
+    ),
+    # a password with a slash or a question mark, as no address should have it
+    (
+        "://",
+        rf"""(?<!tcp)(?<!tcp4)(?<!tcp6)://({_NOT_YET}[^\s/?#"'<>:@\[]{{0,64}}:"""
+        r"""(?!\d{1,5}(?:[/?#;,]|\Z))[^\s"'<>@]{1,256})(?=@)""",
+    ),
+    (
+        "%3a%2f%2f",
+        r"""(?i:%3a%2f%2f)((?i:[\w.~-]{0,64}%3a[^\s%@"'&]{1,256}(?:%(?!40)[^\s%@"'&]{1,256}){0,64}))(?=%40|@)""",
+    ),
+    ("cookie:", rf"""(?i:\bcookie:)[ \t]{{0,8}}({_NOT_YET}[^\s"'][^\r\n"']*)"""),
+    ("bearer", r"(?i:\bbearer)(?:[ \t]{1,8}|%20)((?=[^\s]{0,200}[0-9])[\w.~+/=%-]{16,})"),
+    (
+        "basic",
+        r"(?i:\bbasic)(?:[ \t]{1,8}|%20)"
+        r"((?=[^\s]{0,200}[0-9=])(?=[^\s]{0,200}[A-Z])(?=[^\s]{0,200}[a-z])[\w+/-]{8,}={0,2})",
+    ),
+    (
+        "identified",
+        r"""(?i:\bidentified[ \t]{1,8}(?:with[ \t]{1,8}\S{1,64}[ \t]{1,8})?by)[ \t]{1,8}['"]([^'"]+)""",
+    ),
+    (
+        "securestring",
+        r"""(?i:convertto-securestring[ \t]{1,8}(?:-string[ \t]{1,8})?)["']?([^\s"'-][^\s"']*)""",
+    ),
+    # .pgpass: host:port:database:user:password
+    (
+        ":",
+        r"(?<!\S)[^\s:/]{1,100}:(?:[56]\d{3}|\*):[\w*.-]{1,64}:[A-Za-z*][\w*.@-]{0,64}:([^\s:]{4,})(?!\S)",
+    ),
+    ("hooks.slack.com", r"hooks\.slack\.com/(?:services|workflows|triggers)/([\w/-]{20,})"),
+    ("/webhooks/", r"/webhooks/(\d{10,}/[\w-]{20,})"),
+    ("webhook.office.com", r"webhook\.office\.com/([\w@/-]{20,})"),
+)
+_EXACT = (
+    ("eyJ", r"(?:(?<![\w-])|(?<=%20)|(?<=%3D)|(?<=\\[nrt]))eyJ[\w-]{8,}\.[\w-]{8,}(?:\.[\w-]*){0,3}"),
+    ("AKIA", rf"{_START}AKIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    ("ASIA", rf"{_START}ASIA[A-Z0-9]{{16}}(?![A-Za-z0-9])"),
+    ("AIza", rf"{_START}AIza[\w-]{{35}}"),
+    ("dapi", rf"{_START}dapi[0-9a-f]{{32}}(?:-\d)?"),
+    ("xox", rf"{_START}xox[abeprs](?:\.xox[bp])?-[\w-]{{10,}}"),
+    ("xapp-", rf"{_START}xapp-\d-[\w-]{{10,}}"),
+    ("sk-", rf"{_START}sk-(?:(?:admin|ant|lf|or|proj|svcacct)-[\w-]{{16,}}|[A-Za-z0-9]{{20,}})"),
+    ("8Q~", r"(?:(?<![\w~.-])|(?<=\\[nrt]))[\w~.-]{3}8Q~[\w~.-]{31,34}"),
+    (":AA", rf"(?<![0-9]){_START}\d{{8,10}}:AA[\w-]{{33}}"),
+    ("1//0", r"(?:(?<![\w/])|(?<=\\[nrt]))1//0[\w-]{30,}"),
+    ("SK", rf"(?<![0-9]){_START}SK[0-9a-f]{{32}}(?![A-Za-z0-9])"),
+    ("key-", rf"(?<![0-9]){_START}key-[0-9a-f]{{32}}(?![A-Za-z0-9])"),
+    (
+        "==",
+        r"(?<!sha512-)(?<!sha512:)(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))[A-Za-z0-9+/]{86}==(?![A-Za-z0-9+/=])",
+    ),
+)
+_PREFIXES = (
+    *(
+        "ghp_",
+        "gho_",
+        "ghu_",
+        "ghs_",
+        "ghr_",
+        "github_pat_",
+        "hf_",
+        "api_org_",
+        "npm_",
+        "r8_",
+        "gsk_",
+        "pplx-",
+    ),
+    *(
+        "dop_v1_",
+        "doo_v1_",
+        "dor_v1_",
+        "sk_live_",
+        "rk_live_",
+        "sk_test_",
+        "rk_test_",
+        "whsec_",
+        "hvs.",
+        "hvb.",
+    ),
+    *("SG.", "ya29.", "tskey-", "GOCSPX-", "AGE-SECRET-KEY-", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-"),
+    *("glsa_", "glc_", "nvapi-", "pypi-Ag", "dckr_pat_", "dckr_oat_", "lin_api_", "ntn_", "shpat_", "shpss_"),
+    *("sntrys_", "sntryu_", "dp.pt.", "dp.st.", "pul-", "rubygems_", "figd_", "ATATT3x", "atlasv1.", "xai-"),
+    *("wandb_v1_", "tgp_v1_", "CFPAT-", "NRAK-", "sgp_", "LTAI5t"),
+)
+# In base64: a private key as PEM and as what PEM holds, one of OpenSSH; where no line ends
+_PREFIXES_OF_KEYS = ("LS0tLS1CRUdJTi", "MIIC", "MIIE", "MIIF", "MIIG", "MIIJ", "MIGH", "b3BlbnNzaC1rZXk")
+
+# With its frame, also where the end is cut off
+_KEY = re.compile(
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
+    r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
+)
+_KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
+# Two or more lines of pure base64: the middle of a key of which the beginning is lost. In front of each may
+# stand what marks a rank or a quotation; its end may be written as \n, or as the next item of a list.
+_EDGE = r"(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))"
+_LINE = _EDGE + r"[A-Za-z0-9+/]{60,76}={0,2}(?![A-Za-z0-9+/=])"
+_LINE_END = r"""[ \t"',|]{0,8}(?:(?:\\{1,8}r)?\\{1,8}n|\r?\n|\r|(?<=["']),[ \t]{0,8}(?=["']))"""
+_TO_NEXT = rf"{_LINE_END}(?:[^\r\n]{{0,80}}?(?<![A-Za-z0-9+/]))??"
+_LAST = r"(?:[A-Za-z0-9+/]{4}){0,18}(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)"
+_LINES = re.compile(
+    rf"{_LINE}(?:{_TO_NEXT}{_LINE})+"
+    rf"""(?:{_LINE_END}[ \t|>"']{{0,32}}(?:\[[^\]\n]{{1,40}}\][: ]{{1,4}})?{_LAST}"""
+    r"""(?=[ \t"',|]{0,8}(?:[\\\r\n"']|\Z)))?"""
+)
+_ROW = re.compile(_LINE)
+_LINE_ENDS = re.compile(r"""\r?\n|(?:\\{1,8}r)?\\{1,8}n""")
+_LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
+KEY_MAX = 1 << 14
+"""Characters before the end of a private key that may belong to it."""
+
+_compiled: dict[str, re.Pattern[str]] = {}
+
+
+def find_values(text: str) -> Iterator[Span]:
+    """Yield where secrets stand that need no name: from, to."""
+    lower = text.lower()
+    for part, pattern in _PATTERNS:
+        if part in lower:
+            yield from _find(pattern, text)
+    for part, pattern in _EXACT:
+        if part in text:
+            yield from _find(pattern, text)
+    for prefix in _PREFIXES:
+        if prefix in text:
+            yield from _find(rf"{_START}{re.escape(prefix)}[\w.-]{{20,}}", text)
+    for prefix in _PREFIXES_OF_KEYS:
+        if prefix in text:
+            yield from _find(rf"{_EDGE}{prefix}[\w+/=-]{{60,}}", text)
+    if "-----" in text:
+        yield from (match.span() for match in _KEY.finditer(text))
+        yield from _find_rest_of_keys(text)
+    yield from (match.span() for match in _LINES.finditer(text) if _is_base64(match[0]))
+
+
+def _find(pattern: str, text: str) -> Iterator[Span]:
+    compiled = _compiled.get(pattern)
+    if compiled is None:
+        compiled = _compiled[pattern] = re.compile(pattern)
+    for match in compiled.finditer(text):
+        yield match.span(match.lastindex or 0)
+
+
+def _is_base64(lines: str) -> bool:
+    """Return whether lines are no sums in hexadecimal, and no paths: a slash is of base64 too."""
+    rows = _ROW.findall(lines)
+    words = "".join(rows)
+    mixed = all(re.search(part, words) for part in ("[0-9]", "[a-z]", "[A-Z]"))
+    return mixed and not all(row[0] == "/" and row.count("/") > 2 for row in rows)
+
+
+def _find_rest_of_keys(text: str) -> Iterator[Span]:
+    """Yield what stands before the end of a private key, line by line, as long as it is base64."""
+    first = 0
+    for match in _KEY_ENDS.finditer(text):
+        start = max(first, match.start() - KEY_MAX)
+        first = match.end()
+        places = [
+            start,
+            *(place for end in _LINE_ENDS.finditer(text, start, match.start()) for place in end.span()),
+        ]
+        lines = list(zip(places[::2], [*places[1::2], match.start()], strict=True))
+        if len(lines) < 2:
+            continue
+        for begin, end in reversed(lines[:-1]):
+            word = _LAST_WORD.search(text[max(begin, end - 90) : end])
+            if word is None:
+                break
+            yield max(begin, end - 90) + word.start(), end

@@ -1,0 +1,290 @@
+"""What counts as a secret: shapes of many kinds are, ordinary text is not, both take little time."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.channel import lines
+from launcher.core import environ, messages
+from launcher.core.errors import UsageError
+from launcher.core.redact import MARKER, quote, redact, redact_argv, shorten
+from launcher.core.secret_shapes import find_secrets
+from launcher.identity.hosts import read_hostfile
+from launcher.machine.host import Host
+from tests.fuzz import redaction
+from tests.fuzz.ordinary import EXPECTED_HIDDEN, LINES
+from tests.fuzz.secrets import BASE64, HEX40, KNOWN, LONG_SHAPES, MIXED, PLAIN, SHAPES
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("secret", [PLAIN, "s3cr3t!", "Hunter"])
+def test_value_in_a_place_for_secrets_is_hidden(shape: str, secret: str) -> None:
+    """A name, a place in an address or on a command line says that it is one, whatever it looks like."""
+    assert secret not in redact(shape.format(secret))
+
+
+@pytest.mark.parametrize("shape", LONG_SHAPES)
+@pytest.mark.parametrize("secret", [BASE64, MIXED, HEX40])
+def test_value_that_looks_like_a_key_is_hidden_where_one_may_be(shape: str, secret: str) -> None:
+    """Behind "key", "code" and the like a long value of letters and digits is one."""
+    assert redaction.find_left(redact(shape.format(secret)), [secret]) is None
+
+
+@pytest.mark.parametrize("secret", KNOWN)
+@pytest.mark.parametrize(
+    "frame", ["{}", "a {} b", '"{}"', "x={}&y", "line\\n{}\\nline", "\t{}\n", "({})", "{},"]
+)
+def test_secret_that_tells_what_it_is_is_hidden(secret: str, frame: str) -> None:
+    """It needs no name, and what stands around it does not matter."""
+    assert secret[-12:] not in redact(frame.format(secret))
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_ordinary_line_loses_nothing(line: str) -> None:
+    """Losses, shapes, sums, tokens of text and words that begin like a secret's name stay."""
+    assert redact(line) == line
+
+
+def test_documents_and_goldens_lose_next_to_nothing() -> None:
+    """What this project itself says and prints; an entry more here needs a reason."""
+    listed = [
+        "git",
+        "ls-files",
+        "docs",
+        "examples",
+        "tests/golden",
+        "README.md",
+        "CHANGELOG.md",
+        "SECURITY.md",
+    ]
+    files = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    assert len(files) > 100
+    hidden = set()
+    for name in files:
+        try:
+            text = (ROOT / name).read_text()
+        except UnicodeDecodeError:
+            continue
+        hidden |= {text[start:end] for start, end in find_secrets(text)}
+    assert hidden == EXPECTED_HIDDEN
+
+
+KEY = redaction.make_key(random.Random(1), 50)
+
+
+@pytest.mark.parametrize(
+    "join", ["\n", "\r\n", "\n[rank0]: ", "\n  | ", "\\n", "\\\\n", '",\n    "', "', '", "\n\t"]
+)
+@pytest.mark.parametrize("first", [0, 1, 47])
+def test_rest_of_a_private_key_is_hidden(join: str, first: int) -> None:
+    """Two lines of pure base64 are enough: the beginning of a key may be lost."""
+    text = f"error: bad key\n{join.join(KEY[first:])}\nand what follows"
+    shown = redact(text)
+    assert redaction.find_left(shown, KEY) is None
+    assert shown.startswith("error: bad key\n") and shown.endswith("\nand what follows")
+
+
+def test_last_lines_of_a_private_key_are_hidden() -> None:
+    """One line and the end of the frame are enough, too."""
+    end = "-----END RSA PRIVATE" + " KEY-----"
+    assert redact(f"a b: c\nAb3d\nAA==\n{end}\nd") == f"a b: c\n{MARKER}\n{MARKER}\n{end}\nd"
+    assert KEY[1] not in redact(f"{KEY[1]}\\n{end}\\n")
+
+
+@pytest.mark.parametrize(
+    "argument", ["sshpass -p X ssh h", "curl -u me:X h", "wandb login X", "mysql -pX db"]
+)
+def test_argument_that_is_secret_by_its_place_is_hidden(argument: str) -> None:
+    """In a list of arguments as in a text."""
+    secret = "a b'c"
+    argv = ["/usr/bin/env", *argument.split()]
+    argv = [word.replace("X", secret) for word in argv]
+    shown = redact_argv(argv)
+    assert len(shown) == len(argv)
+    assert secret not in " ".join(shown) and MARKER in " ".join(shown)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 30, 120, 1000, 100_000])
+@pytest.mark.parametrize("size", [10, 16_000, 40_000])
+def test_what_is_cut_is_redacted_first(limit: int, size: int) -> None:
+    """Half a secret at the edge is none that could be found later."""
+    plain = [(secret, secret[-12:]) for secret in KNOWN]
+    for secret, part in (*plain, (f"https://u:{PLAIN}@h", PLAIN), ("\n".join(KEY), KEY[-1])):
+        text = ("x " * (size // 2))[: size - 20] + " " + secret + " y" * 9
+        for shown in (shorten(text, limit), quote(text, limit)):
+            assert len(shown) <= limit
+            assert part not in shown
+
+
+def test_quoting_a_long_text_searches_only_what_may_be_shown() -> None:
+    """A line of 64 MB in a file of hosts costs as much as one of 16 kB."""
+    text = "password=" * (64 << 17)
+    started = time.process_time()
+    assert quote(text, 80) == f"password={MARKER}"
+    assert time.process_time() - started < 5
+
+
+@pytest.mark.parametrize("place", range(90, 125, 3))
+def test_a_value_in_a_message_is_cut_after_its_secrets_are_taken_out(place: int) -> None:
+    """Messages are searched when they are shown: by then half of an address's password could be left."""
+    text = "a," * (place // 2) + f"https://user:{PLAIN}@host/" + "b" * 99
+    assert PLAIN[:4] not in redact(environ.shorten(text))
+    assert PLAIN[:4] not in messages.short_text(text)
+    assert PLAIN[:4] not in messages.fact(text)
+    with pytest.raises(messages.Garbled) as caught:
+        lines.parse(text.encode())
+    assert PLAIN[:4] not in redact(str(caught.value))
+
+
+def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
+    """The message names the line; nobody reads 100 kB of it, and none of its secrets stays."""
+    (tmp_path / "hosts").write_text("password" * 12_500 + "\n")
+    with pytest.raises(UsageError) as caught:
+        read_hostfile(str(tmp_path / "hosts"), "--hostfile", Host())
+    assert len(caught.value.problems[0].what) < 600
+
+
+HOSTILE = [
+    *(
+        "Ab3/",
+        "Ab3/" * 16 + "\n",
+        '"',
+        "'",
+        "=",
+        "{",
+        "[",
+        "(",
+        "\\",
+        '"\\"',
+        "&",
+        ";",
+        " ",
+        "\n",
+        "a",
+        "A",
+        "0",
+        "-",
+    ),
+    *(
+        "password",
+        "password=",
+        'password="',
+        "password='",
+        'password=\\"',
+        'password: ["',
+        "--token ",
+        "--token \\\n",
+    ),
+    *(
+        "<token>",
+        "<token ",
+        "auth=(",
+        "auth={",
+        "{user:a,password:",
+        "password: |\n  ",
+        "  password: |\n  ",
+        "name: pass\n",
+    ),
+    *(
+        '"name": "pass", "value": "',
+        "://",
+        "://:",
+        "://a:b",
+        "http://a",
+        "//a:",
+        "%3a%2f%2fa%3ab",
+        "eyJ",
+        "eyJaaaaaaaa.",
+    ),
+    *("key=", "key=aA1", "bearer ", "bearer%20", "bearer 1", "basic ", "sig=", "cookie:", "identified by '"),
+    *(
+        "-----BEGIN PRIVATE" + " KEY",
+        "-----END PRIVATE" + " KEY-----\n",
+        "Ab3/\n-----END PRIVATE" + " KEY-----\n",
+    ),
+    *(
+        "curl ",
+        "curl -u a:b ",
+        "sshpass 'a ",
+        "wandb login ",
+        "set token ",
+        "config set token ",
+        "login a password ",
+    ),
+    *(
+        "h:5432:b:c:",
+        "a.",
+        "\\n",
+        "\\nAb3",
+        "SK",
+        "==",
+        "MIIC",
+        "AKIA",
+        "xoxb-",
+        "8Q~",
+        "session_id:",
+        "worker-0.svc,",
+    ),
+    *(
+        "Authorization: ",
+        "0123456789abcdef",
+        MARKER,
+        "token= ",
+        "%3D",
+        '\\\\\\"',
+        "pass -> ",
+        "token: str = ",
+        "ghp_",
+    ),
+]
+
+
+@pytest.mark.parametrize("fragment", HOSTILE)
+def test_time_grows_with_the_length(fragment: str) -> None:
+    """Twice the length takes about twice the time, of anything."""
+
+    small = min(_measure(fragment, 1 << 14) for _ in range(3))
+    large = min(_measure(fragment, 1 << 17) for _ in range(2))
+    # 8 times as long; something quadratic would take 64 times as long
+    assert large < 24 * max(small, 0.004)
+
+
+@pytest.mark.parametrize("fragment", ["password=", "curl ", 'password=\\"', "key=aA1", "Ab3/"])
+def test_a_mebibyte_takes_seconds(fragment: str) -> None:
+    """The slowest of them."""
+    assert _measure(fragment, 1 << 20) < 60
+
+
+def _measure(fragment: str, size: int) -> float:
+    text = fragment * (size // len(fragment))
+    started = time.process_time()
+    redact(text)
+    return time.process_time() - started
+
+
+@given(st.integers(0, 1 << 40))
+def test_planted_secret_never_survives(seed: int) -> None:
+    """In random text, in any shape, after redaction and whatever shortens it then."""
+    text, part = redaction.try_one(seed)
+    assert part is None, text
+
+
+@pytest.mark.parametrize(("text", "part"), redaction.FOUND)
+def test_what_was_found_stays_found(text: str, part: str) -> None:
+    """Each case that a run of the fuzzer has found."""
+    assert part not in redact(text)
+
+
+def test_fuzzer_sees_what_is_left() -> None:
+    """A look that finds nothing proves nothing unless it could."""
+    assert redaction.find_left(f"x {PLAIN[:9]}", [PLAIN]) == PLAIN[:8]
+    assert redaction.run(0.5, seed=1, cases=3) == []
