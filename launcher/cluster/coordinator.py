@@ -24,7 +24,7 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
-from launcher.cluster.settings import COORDINATOR_BEAT_S, Shape
+from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
 from launcher.core.messages import pack, parse, unpack
 
 TYPE_CHECKING = False
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 TICK_S = 0.5
-SAME_S = 2.0
-"""Nodes that fall silent within this time have done so at once: a heartbeat, and a bit."""
+QUIET_S = 1.25 * BEAT_S
+"""A node that has said nothing for so long has left a heartbeat out."""
 LATE_S = 1.0
 """A look that comes later than this was kept from its time: by a machine that stood still, or had no CPU."""
 
@@ -308,10 +308,11 @@ class Coordinator:
             if rank and rank not in self.ending.arbiter.ended and not self._is_lost(rank)
         ]
         late = [member for member in others if _since(member) < now - after]
-        same = all(one.closed is None and _since(one) < now - after + SAME_S for one in others)
-        if self.has_started and len(late) > 1 and same:
-            self.ending.lose_all(others, max(map(_since, others)))
-            return
+        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in others)
+        if self.has_started and late and len(others) > 1 and is_alone:
+            if len(late) == len(others):
+                self.ending.lose_all(others, max(map(_since, others)))
+            return  # the next that is heard, or the last that is late, tells whose network it is
         for member in late:
             if self.has_started:
                 self.ending.lose(member, _since(member))

@@ -116,7 +116,7 @@ class Helpers:
                 work has failed or its time was up.
             limit_s: How long the work may take.
             name: What ps shows.
-            nice: How much less of the CPU than the job it wants.
+            nice: Its niceness, 19 for what is left of the CPUs; 0 for the launcher's.
             then: Done there after the work, for as long as it takes.
             on_end: Called when the process was waited for.
 
@@ -173,7 +173,8 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
     die_with_parent(signal.SIGKILL)
     if os.getppid() != launcher:  # it was killed before the line above
         return False
-    os.nice(nice)
+    if nice:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)  # however the launcher itself was started
     os.setpgid(0, 0)
     set_name(name)
     null = os.open(os.devnull, os.O_RDWR)
