@@ -9,8 +9,6 @@ loopback; GLOO_SOCKET_IFNAME goes first).
 
 from __future__ import annotations
 
-from threading import Thread
-
 from launcher.checks.finding import PROBLEM, WARNING, Finding, ok
 from launcher.checks.runtime import KUBERNETES
 from launcher.core.environ import is_loopback
@@ -19,36 +17,18 @@ from launcher.planning.parts import GLOO_INTERFACE
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.checks.case import Case
-    from launcher.machine.host import Host
-
-DEADLINE_S = 5.0
 
 
 def look(case: Case) -> list[Finding]:
-    """Resolve both names, for a few seconds at most."""
+    """Resolve both names, for some seconds at most."""
     own = case.host.hostname()
     asked = {own, case.master_addr} - {""}
-    answers = _resolve(case.host, asked)
+    answers = case.host.look_up(tuple(asked))
     ours = case.host.own_addresses()
-    found = [_judge_own(case, own, answers[own], ours)]
+    found = [_judge_own(case, own, answers.get(own), ours)]
     if case.master_addr and case.spans_nodes:
-        found.append(_judge_master(case, answers[case.master_addr], ours))
+        found.append(_judge_master(case, answers.get(case.master_addr), ours))
     return found
-
-
-def _resolve(host: Host, names: set[str]) -> dict[str, frozenset[str] | None]:
-    """Return the addresses of some names, None for no answer in time: a resolver may wait for minutes."""
-    answers: dict[str, frozenset[str] | None] = dict.fromkeys(names)
-
-    def ask(name: str) -> None:
-        answers[name] = host.resolve(name)
-
-    threads = [Thread(target=ask, args=(name,), daemon=True) for name in names]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
-    return dict(answers)
 
 
 def _judge_own(case: Case, name: str, found: frozenset[str] | None, ours: frozenset[str]) -> Finding:
@@ -75,7 +55,7 @@ def _judge_master(case: Case, found: frozenset[str] | None, ours: frozenset[str]
     if case.runtime == KUBERNETES:
         fix += ", or a headless Service for the name"
     if not found:
-        told = "nothing: the name is not known" if found is not None else f"no answer in {DEADLINE_S:g} s"
+        told = "nothing: the name is not known" if found is not None else "no answer in time"
         return Finding("names", PROBLEM, what, "an address of node 0", told, fix)
     shown = ", ".join(sorted(found))
     is_here = any(address in ours or is_loopback(address) for address in found)

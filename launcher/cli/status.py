@@ -97,18 +97,21 @@ def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
 
 
 def render_launchers(launchers: Sequence[Launcher]) -> str:
-    """Return a list of launchers."""
+    """Return a list of launchers, with the users whose they are where not all are ours."""
+    ours = all(one.is_ours for one in launchers)
     rows = [
         (
             str(one.pid),
             one.run,
             duration(number(one.who, "elapsed_s") or 0.0),
             f"{number(one.who, 'node_rank') or 0:g}",
+            *(() if ours else (str(one.owner),)),
             words(one.who, "command"),
         )
         for one in launchers
     ]
-    lines = render_columns(("pid", "run", "since", "node", "command"), rows)
+    owner = () if ours else ("user",)
+    lines = render_columns(("pid", "run", "since", "node", *owner, "command"), rows)
     return "".join(f"{line}\n" for line in lines)
 
 

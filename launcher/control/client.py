@@ -10,6 +10,7 @@ from __future__ import annotations
 import glob
 import os
 import re
+import select
 import socket
 import time
 
@@ -39,7 +40,11 @@ CONNECT_S = 5.0
 ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0}
 """How long an answer may take in whole; the launcher gives up on a silent node long before."""
 SILENT_S = 40.0
+FIND_S = 5.0
+"""How long all launchers together may take to say what they are."""
 PATHS_MAX = 256
+"""Of each user."""
+ASKED_AT_ONCE = 128
 FIX = (
     "run it on a node of the job, in its container, as its user or root; the launcher must be the parent of "
     "the processes (launcher plan: mode supervise)"
@@ -59,10 +64,21 @@ class Launcher:
     Attributes:
         path: Of its socket.
         who: What it says of itself; see `launcher.control.node.identify`.
+        owner: The user whose it is, as the kernel says.
     """
 
-    def __init__(self, path: str, who: Message) -> None:
-        self.path, self.who = path, who
+    def __init__(self, path: str, who: Message, owner: int) -> None:
+        self.path, self.who, self.owner = path, who, owner
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is our user's: what another user's says may be invented."""
+        return self.owner == os.geteuid()
+
+    @property
+    def label(self) -> str:
+        """Its pid and run, and the user whose it is where that is not ours."""
+        return f"{self.pid} ({self.run}{'' if self.is_ours else f', user {self.owner}'})"
 
     @property
     def pid(self) -> int:
@@ -94,26 +110,127 @@ def find_paths(environ: Mapping[str, str]) -> list[str]:
             found.update(
                 path for path in glob.glob(f"{glob.escape(base)}/launcher_*/{NAME}") if PATH.search(path)
             )
-    return sorted(found)[:PATHS_MAX]
+    return sorted(found)
 
 
 def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
-    """Return the launchers that answer us, the oldest first, and how many are there that do not."""
-    found, others = [], 0
-    for path in find_paths(environ):
+    """Return the launchers that answer us, ours first, the oldest first, and how many are there that do not.
+
+    All are asked at once, for `FIND_S` together. Only root asks those of other users.
+    """
+    paths, others = _choose_paths(find_paths(environ))
+    found, silent = _identify(paths)
+    found.sort(key=lambda one: (not one.is_ours, -_seconds(one.who), one.pid))
+    return found, others + silent
+
+
+def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
+    """Return the sockets that may be asked, ours first, and how many there are of other users.
+
+    The owner counts before the number: no user's sockets keep those of another from being asked.
+    """
+    own = os.geteuid()
+    by_owner: dict[int, dict[tuple[int, int], str]] = {own: {}}
+    others = 0
+    for path in paths:
         try:
-            (who,) = ask(path, "who")
-        except PermissionError:
-            others += 1
+            found = os.lstat(path)
         except FileNotFoundError:
             continue  # in another container that shares our network
-        except ConnectionRefusedError:
-            continue  # of one that was killed
-        except (OSError, ValueError):
+        except OSError:
             others += 1
+            continue
+        if own in (0, found.st_uid) or found.st_uid == 0:
+            same = by_owner.setdefault(found.st_uid, {})  # a folder can be there under several names
+            if len(same) < PATHS_MAX:
+                same.setdefault((found.st_dev, found.st_ino), path)
         else:
-            found.append(Launcher(path, who))
-    return sorted(found, key=lambda one: (-_seconds(one.who), one.pid)), others
+            others += 1
+    placed = [
+        (uid != own, place, path)
+        for uid, same in by_owner.items()
+        for place, path in enumerate(same.values())
+    ]
+    return [path for *_, path in sorted(placed)], others
+
+
+def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
+    """Ask launchers what they are, all at once; return those that say it, and how many do not."""
+    deadline = time.monotonic() + FIND_S
+    found, silent = [], 0
+    for first in range(0, len(paths), ASKED_AT_ONCE):
+        poll, asked = select.poll(), dict[int, _Question]()
+        for path in paths[first : first + ASKED_AT_ONCE]:
+            try:
+                question = _Question(path)
+            except (FileNotFoundError, ConnectionRefusedError):
+                continue  # in another container that shares our network; of one that was killed
+            except OSError:
+                silent += 1
+                continue
+            asked[question.fd] = question
+            poll.register(question.fd, select.POLLIN)
+        while asked and (left_s := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left_s * 1000):
+                try:
+                    launcher = asked[fd].hear()
+                except (OSError, ValueError):
+                    silent += 1
+                else:
+                    if launcher is None:
+                        continue
+                    found.append(launcher)
+                poll.unregister(fd)
+                asked.pop(fd).close()
+        silent += len(asked)
+        for question in asked.values():
+            question.close()
+    return found, silent
+
+
+class _Question:
+    """What a launcher is, asked of it without waiting."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._lines = path, Lines(LINE_LIMIT_BYTES)
+        self._who: Message | None = None
+        self._size = 0
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.settimeout(0)  # one that takes nobody in is not waited for
+            self._socket.connect(path)
+            self._owner = read_peer(self._socket)[1]
+            if os.geteuid() not in (0, self._owner) and self._owner:
+                raise PermissionError(f"{path} is another user's")
+            self._socket.sendall(pack({"ask": "who"}))
+        except OSError:
+            self._socket.close()
+            raise
+        self.fd = self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def hear(self) -> Launcher | None:
+        """Take what there is of the answer; return the launcher when it is whole.
+
+        Raises:
+            OSError: It has hung up.
+            ValueError: What answers is no launcher.
+        """
+        data = self._socket.recv(1 << 16)
+        self._size += len(data)
+        if not data or self._size > LINE_LIMIT_BYTES:
+            raise Garbled("it hung up" if not data else "too much")
+        for message in self._lines.feed(data):
+            if message.get("over") is not True:
+                self._who = message
+            elif self._who is None:
+                raise Garbled("no answer")
+            else:
+                return Launcher(self._path, self._who, self._owner)
+        return None
 
 
 def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher], int]:
@@ -145,8 +262,9 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
         Unavailable: There is none.
         UsageError: There are several, and it is not said which.
     """
-    where = f"sockets of this machine: {len(launchers)} of our user's launchers, {others} of others or silent"
+    where = f"sockets of this machine: {len(launchers)} launchers that answer, {others} of others or silent"
     meant = [one for one in launchers if one.is_meant(job)]
+    meant = [one for one in meant if one.is_ours] or meant
     if len(meant) == 1:
         return meant[0]
     if not launchers:
@@ -154,7 +272,7 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
         if others:
             what += f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped"
         raise Unavailable(Problem("no-job", what, where, FIX))
-    known = ", ".join(f"{one.pid} ({one.run})" for one in launchers)
+    known = ", ".join(one.label for one in launchers)
     if not meant:
         what = f"no job {printable(job)!r} of yours runs here: expected one of {known}"
         raise Unavailable(Problem("no-such-job", what, where, "--job PID, of the list above, or RUN"))

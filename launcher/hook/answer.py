@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 PROCESS, NODE = Scope.PROCESS.value, Scope.NODE.value
 HERE = "the environment hook"
+LOOK_UP_S = 2.0
+"""Every Python of a job waits for it, each of a pipeline of tools too."""
 
 
 class _HostOfParent(Host):
@@ -40,12 +42,12 @@ class _HostOfParent(Host):
 
 def answer_here(words: Sequence[str]) -> dict[str, Any]:
     """Return `find_answer` for this process."""
-    return find_answer(os.environ, Host(), words)
+    return find_answer(os.environ, Host(look_up_s=LOOK_UP_S), words)
 
 
 def answer_for_parent(words: Sequence[str]) -> dict[str, Any]:
     """Return `find_answer` for the process that has started this one, in its environment."""
-    return find_answer(os.environ, _HostOfParent(), words)
+    return find_answer(os.environ, _HostOfParent(look_up_s=LOOK_UP_S), words)
 
 
 def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) -> dict[str, Any]:

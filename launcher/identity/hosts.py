@@ -20,6 +20,8 @@ HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")
 """What Open MPI calls the number of processes on a host."""
 LINES = "one host per line, node 0 first: NAME, NAME slots=N or NAME:N"
+PIPE_S = 5.0
+"""How long a pipe that was typed, as ``<(command)``, may take."""
 NAMED_MAX = 8
 """Of this node's names and addresses, in a message."""
 
@@ -119,19 +121,29 @@ def _read_options(options: Options, host: Host) -> Listed | None:
         )
     if typed is not None:
         return Listed(options.words("hosts"), typed.origin)
-    return None if file is None else read_hostfile(str(file.value), file.origin, host)
+    return (
+        None
+        if file is None
+        else read_hostfile(str(file.value), file.origin, host, PIPE_S if file.is_typed else 0.0)
+    )
 
 
-def read_hostfile(path: str, origin: str, host: Host) -> Listed:
+def read_hostfile(path: str, origin: str, host: Host, pipe_s: float = 0.0) -> Listed:
     """Return the hosts of a file: a name per line, ``name slots=2``, ``name:2``, or ``name 2``; # comments.
 
     Words may stand apart by blanks or tabs, also around ``=``, as mpiruns have it.
+
+    Args:
+        path: Of the file.
+        origin: How it was named.
+        host: This node.
+        pipe_s: How long a pipe may take, as of ``<(command)``; 0 for a regular file alone.
 
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
     try:
-        text = _read_whole(os.path.abspath(path), origin, host)
+        text = _read_whole(os.path.abspath(path), origin, host, pipe_s)
         entries = list(_parse_lines(text, origin))
         if not entries:
             raise Malformed("one host at least, and no line names one")
@@ -144,7 +156,7 @@ def read_hostfile(path: str, origin: str, host: Host) -> Listed:
     return Listed(hosts, origin, counts.pop() if counts else None)
 
 
-def _read_whole(path: str, origin: str, host: Host) -> str:
+def _read_whole(path: str, origin: str, host: Host, pipe_s: float) -> str:
     """Return a file's text.
 
     Raises:
@@ -152,7 +164,7 @@ def _read_whole(path: str, origin: str, host: Host) -> str:
         Malformed: It is longer than any list of nodes: half of one is another job.
     """
     try:
-        data = host.read_whole(path, HOSTFILE_LIMIT_BYTES)
+        data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, pipe_s)
     except OSError as error:
         fix = "a file that is there on this node; --hosts HOST,... takes the names themselves"
         raise UsageError(_bad_file(f"{origin}: {error.strerror}", fix)) from error

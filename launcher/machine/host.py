@@ -28,13 +28,18 @@ if TYPE_CHECKING:
 READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
 FREE_PORT_TRIES = 20
+LOOK_UP_S = 10.0
 
 
 class Host:
-    """A machine whose files lie under ``root``."""
+    """A machine whose files lie under ``root``.
 
-    def __init__(self, root: str = "/") -> None:
+    All names that it is asked for are looked up in ``look_up_s`` together: a plan waits no longer.
+    """
+
+    def __init__(self, root: str = "/", look_up_s: float = LOOK_UP_S) -> None:
         self.root = root
+        self._look_up_s = self._left_s = look_up_s
 
     def path(self, path: str) -> str:
         """Return where an absolute path of the machine lies for us."""
@@ -50,17 +55,18 @@ class Host:
         except (OSError, ValueError):
             return None
 
-    def read_whole(self, path: str, limit_bytes: int) -> bytes:
-        """Return a file that the user has named, which may be a pipe that is waited for.
+    def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
+        """Return a file that the user has named: a regular one, or a pipe if it may be waited for.
 
         Returns:
             At most one byte more than the limit, by which a longer file is known.
 
         Raises:
-            OSError: It cannot be read.
+            OSError: It cannot be read, is no such file, or a pipe does not end within ``pipe_s`` seconds.
         """
-        with open(self.path(path), "rb") as file:
-            return file.read(limit_bytes + 1)
+        from launcher.machine.whole import read_whole
+
+        return read_whole(self.path(path), limit_bytes, pipe_s)
 
     def read_link(self, path: str) -> str | None:
         """Return where a symbolic link points, None if it is none."""
@@ -134,20 +140,44 @@ class Host:
 
         Nothing is resolved where a name or an address is literally ours: a resolver that is down takes
         seconds for each name.
+
+        Raises:
+            NotReady: The resolver has not answered for all names in time: a guess would be another job.
         """
         own, hostname = self.own_addresses(), self.hostname()
         places = [place for place, name in enumerate(names) if _is_called(name, own, hostname)]
-        return places or [place for place, name in enumerate(names) if not own.isdisjoint(self.resolve(name))]
+        if places or not names:
+            return places
+        found = self.look_up(names)
+        if any(name not in found for name in names):
+            raise self._silence(names, found)
+        return [place for place, name in enumerate(names) if not own.isdisjoint(found[name])]
 
     def resolve(self, name: str) -> frozenset[str]:
-        """Return the addresses of a name; none if it cannot be resolved."""
-        import socket
+        """Return the addresses of a name; none if it cannot be resolved, or not in time."""
+        return self.look_up((name,)).get(name, frozenset())
 
-        try:
-            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError):
-            return frozenset()
-        return frozenset(str(item[4][0]).partition("%")[0] for item in found)
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        """Return the addresses of names, all asked at once; a name without an answer in time is left out."""
+        import time
+
+        from launcher.machine.names import resolve_names
+
+        begun = time.monotonic()
+        found = resolve_names(names, self._left_s)
+        self._left_s -= time.monotonic() - begun
+        return found
+
+    def _silence(self, names: Sequence[str], found: Mapping[str, object]) -> Exception:
+        from launcher.core.errors import NotReady, Problem
+
+        left = [name for name in names if name not in found]
+        what = (
+            f"no answer within {self._look_up_s:g} s for {len(left)} of {len(names)} names, "
+            f"{left[0]} for example: this node's place among them is not known"
+        )
+        fix = "correct the name servers (getent hosts NAME), list addresses, or pass --node-rank R"
+        return NotReady(Problem("resolver-silent", what, "the resolver of this node, /etc/resolv.conf", fix))
 
     def address_of(self, name: str) -> str:
         """Return the address of ours that a name of ours means; the name itself where none is known."""
@@ -207,6 +237,10 @@ class Host:
         """Return the address of ours that a host would see us by, None if there is no way to it."""
         import socket
 
+        from launcher.machine.names import is_address
+
+        if not is_address(target) and not self.resolve(target):
+            return None
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind, protocol) as probe:

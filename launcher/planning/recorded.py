@@ -27,7 +27,7 @@ from launcher.machine.packages import Package
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from launcher.machine.gpu_use import GpuUse
 
@@ -141,10 +141,11 @@ class RecordedHost(Host):
         name = self._data.get("hostname")
         return name if isinstance(name, str) else "recorded"
 
-    def resolve(self, name: str) -> frozenset[str]:
-        """Return the recorded addresses of a name; none of any other: names mean what they mean there."""
-        found = mapping(self._data.get("resolved")).get(name)
-        return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        """Return the recorded addresses of names; none of others: names mean what they mean there."""
+        known = mapping(self._data.get("resolved"))
+        found = {name: known.get(name) for name in names}
+        return {name: frozenset(map(str, of) if isinstance(of, list) else ()) for name, of in found.items()}
 
     def is_root(self) -> bool:
         """Return whether the recorded user was root."""

@@ -61,7 +61,7 @@ from launcher.sources.signs import HOST_FILES, NODE_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Layout
     from launcher.machine.network import Interface
@@ -324,8 +324,10 @@ class _Asked(Host):
         self.towards: dict[str, str | None] = {}
         self.resolved: dict[str, frozenset[str]] = {}
 
-    def resolve(self, name: str) -> frozenset[str]:
-        return self.resolved.setdefault(name, self._host.resolve(name))
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        found = self._host.look_up(names)
+        self.resolved.update(found)
+        return found
 
     def address_towards(self, target: str) -> str | None:
         return self.towards.setdefault(target, self._host.address_towards(target))

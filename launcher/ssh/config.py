@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from launcher.ssh.account import Account
 
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
-NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60")
-"""Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early; and
-of 9.2. An sshd that does not know one of them is not told."""
+NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxStartups 64")
+"""Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early;
+of 9.2; of 8.5: one address has a third of `MaxStartups`. An sshd that does not know one is not told."""
 _CONFIG = """\
 # The sshd of one job, written by the launcher. Who may come in: one user, one key, from anywhere that
 # reaches this address. What they may do: run commands.
@@ -63,7 +63,7 @@ ForceCommand exec {command}
 # A head that has vanished is noticed after 12 s; by OpenSSH 9.2, which asks every other time, after 24.
 ClientAliveInterval 3
 ClientAliveCountMax 3
-LoginGraceTime 30
+LoginGraceTime 10
 # A job starts its sessions all at once; the default drops connections from the tenth on.
 MaxStartups 200
 MaxSessions 64

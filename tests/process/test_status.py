@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.control import NAME as SOCKET_NAME
 from launcher.control import client as coming
 from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
@@ -348,6 +349,69 @@ def as_nobody(code: str) -> bytes:
         timeout=60,
     )
     return done.stdout + done.stderr
+
+
+MANY_SOCKETS = """
+import json, os, select, socket, sys
+folders, listening, is_mute = [], {}, sys.argv[1] == "mute"
+resource = __import__("resource")
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for number in range(300):
+    folder = f"/dev/shm/launcher_{number:016x}"
+    os.mkdir(folder)
+    os.chmod(folder, 0o755)
+    one = socket.socket(socket.AF_UNIX)
+    one.bind(f"{folder}/NAME")
+    one.listen(9)
+    os.chmod(f"{folder}/NAME", 0o666)
+    listening[one.fileno()] = one
+    folders.append(folder)
+print("up", flush=True)
+poll = select.poll()
+for fd in (0, *(() if is_mute else listening)):
+    poll.register(fd, select.POLLIN)
+while True:
+    for fd, _ in poll.poll():
+        if fd == 0:
+            for folder in folders:
+                os.unlink(f"{folder}/NAME")
+                os.rmdir(folder)
+            sys.exit()
+        connected = listening[fd].accept()[0]
+        who = {"pid": 7, "run": "invented", "elapsed_s": 9e9, "node_rank": 0, "command": ["x"]}
+        connected.sendall(json.dumps(who).encode() + b"\\n" + b'{"over": true}\\n')
+        connected.close()
+""".replace("NAME", SOCKET_NAME)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user as well")
+@pytest.mark.parametrize("kind", ["mute", "invented"])
+def test_sockets_of_another_user_hide_no_job(job: Asked, kind: str) -> None:
+    """Neither by their number, nor by silence, nor by what they say: ours is asked first."""
+    with subprocess.Popen(
+        ["/usr/bin/python3", "-I", "-c", MANY_SOCKETS, kind],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=(),
+        cwd="/",
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
+        assert other.stdout is not None and other.stdin is not None
+        try:
+            assert other.stdout.readline() == b"up\n"
+            begun = time.monotonic()
+            launchers, others = coming.find_launchers({})
+            assert time.monotonic() - begun < 8
+            (mine,) = (one for one in launchers if one.is_ours)
+            assert launchers[0] is mine and coming.choose(launchers, others, "") is mine
+            if kind == "mute":
+                assert (len(launchers), others) == (1, coming.PATHS_MAX)
+            else:
+                assert f"user {NOBODY}" in launchers[-1].label
+            assert job.status()["nodes"][0]["state"] == "running"
+        finally:
+            other.stdin.close()
 
 
 @pytest.mark.parametrize(

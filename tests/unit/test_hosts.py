@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -9,6 +15,7 @@ import pytest
 from launcher.core.errors import EnvironmentUntrusted, UsageError
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
+from launcher.machine.names import resolve_names
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 
@@ -26,8 +33,8 @@ class Node(Host):
     def addresses(self) -> dict[str, tuple[str, ...]]:
         return {"eth0": self._addresses}
 
-    def resolve(self, name: str) -> frozenset[str]:
-        return frozenset({"b-alias": {"10.0.0.5"}}.get(name, ()))
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        return {name: frozenset({"b-alias": {"10.0.0.5"}}.get(name, ())) for name in names}
 
 
 @pytest.mark.parametrize(
@@ -138,9 +145,101 @@ def test_nothing_is_resolved_where_the_own_name_stands_in_the_list() -> None:
     """A resolver that is down takes seconds for each name."""
 
     class Unresolved(Node):
-        def resolve(self, name: str) -> frozenset[str]:
-            raise AssertionError(f"asked for {name}")
+        def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+            raise AssertionError(f"asked for {names}")
 
     hosts = ",".join([*(f"x{number}" for number in range(500)), "me"])
     plan = plan_job({}, Unresolved("me", "10.0.0.5"), read_options({"hosts": hosts}, {}), ["true"])
     assert plan.allocation.node_rank == 500
+
+
+def run_hook(**environ: str) -> tuple[float, str]:
+    """Have the environment hook answer in a process of its own; return its seconds and its answer."""
+    code = "import sys; from launcher.hook.answer import answer_here; print(answer_here(['python', 'x.py']))"
+    line = [sys.executable, "-c", code]
+    begun = time.monotonic()
+    done = subprocess.run(
+        line, env={**os.environ, **environ}, capture_output=True, text=True, timeout=30, check=True
+    )
+    return time.monotonic() - begun, done.stdout
+
+
+def plan_with(*words: str, **environ: str) -> tuple[float, str]:
+    """Run ``launcher plan``; return its seconds and what it says on standard error."""
+    line = [sys.executable, "-m", "launcher", "plan", *words, "--", "true"]
+    begun = time.monotonic()
+    done = subprocess.run(
+        line, env={**os.environ, **environ}, capture_output=True, text=True, timeout=60, check=False
+    )
+    return time.monotonic() - begun, done.stderr
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device"])
+def test_a_hostfile_of_the_environment_must_be_a_regular_file(kind: str, tmp_path: Path) -> None:
+    """A pipe that nothing writes to would hold every Python of the job, a device without an end too."""
+    path = tmp_path / "hosts" if kind == "fifo" else Path("/dev/zero")
+    if kind == "fifo":
+        os.mkfifo(path)
+    took_s, answer = run_hook(LAUNCHER_HOSTFILE=str(path))
+    assert "not a regular file" in answer and took_s < 5
+    took_s, said = plan_with(LAUNCHER_HOSTFILE=str(path))
+    assert "[malformed-hostfile]" in said and "not a regular file" in said and took_s < 5
+
+
+def test_a_pipe_that_was_typed_is_waited_for_some_seconds(tmp_path: Path) -> None:
+    """As of ``--hostfile <(command)``; a pipe that nothing is written to is an error."""
+    path = tmp_path / "hosts"
+    os.mkfifo(path)
+    with pytest.raises(OSError, match="a pipe that does not end within"):
+        Host().read_whole(str(path), 100, pipe_s=0.2)
+    words = "--node-rank 1 --hostfile <(sleep 0.3; echo a; echo b)"
+    line = f"exec {sys.executable} -m launcher plan {words} -- true"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 0 and "a" in done.stdout, done.stderr
+
+
+@pytest.fixture
+def mute_resolver(tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """A mount namespace whose name server takes questions and answers none, as words before a command."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        try:
+            server.bind(("127.0.0.77", 53))
+        except PermissionError:
+            pytest.skip("port 53 is root's")
+        (tmp_path / "resolv.conf").write_text("nameserver 127.0.0.77\noptions timeout:30\n")
+        (tmp_path / "nsswitch.conf").write_text("hosts: files dns\n")
+        mount = " && ".join(
+            f"mount --bind {tmp_path}/{name}.conf /etc/{name}.conf" for name in ("resolv", "nsswitch")
+        )
+        words = ("unshare", "--mount", "sh", "-c", f'{mount} && exec "$@"', "-")
+        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("no mount namespace of our own")
+        yield words
+
+
+def test_one_deadline_for_all_names_of_a_list(mute_resolver: tuple[str, ...], tmp_path: Path) -> None:
+    """The hook waits some seconds, ``launcher plan`` some more; the error says why."""
+    path = tmp_path / "hosts"
+    path.write_text("".join(f"nowhere-{number}.example\n" for number in range(15000)))
+    environ = {**os.environ, "LAUNCHER_HOSTFILE": str(path)}
+    code = "from launcher.hook.answer import answer_here; print(answer_here(['python', 'x.py']))"
+    for line, limit_s in (
+        ([sys.executable, "-c", code], 5),
+        ([sys.executable, "-m", "launcher", "plan", "--", "true"], 15),
+    ):
+        begun = time.monotonic()
+        done = subprocess.run(
+            [*mute_resolver, *line], env=environ, capture_output=True, text=True, timeout=60, check=False
+        )
+        said = done.stdout + done.stderr
+        assert "[resolver-silent]" in said and "15000 of 15000 names" in said and "--node-rank" in said, said
+        assert time.monotonic() - begun < limit_s
+
+
+def test_names_are_asked_for_at_once() -> None:
+    """Those that are known have their addresses, those that are not have none; no child is left."""
+    found = resolve_names(["localhost", "10.0.0.4", "no-such-host.invalid", "::1", "a b"], 20)
+    assert "127.0.0.1" in found["localhost"] or "::1" in found["localhost"]
+    assert sorted(found["10.0.0.4"]) == ["10.0.0.4"] and not found["no-such-host.invalid"]
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)

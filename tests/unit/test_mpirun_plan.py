@@ -258,7 +258,7 @@ class OnDisk(RecordedHost):
     def __init__(self, host: RecordedHost) -> None:
         super().__init__(host._data)
 
-    def read_whole(self, path: str, limit_bytes: int) -> bytes:
+    def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
         return Path(path).read_bytes()
 
 

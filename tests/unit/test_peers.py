@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -613,8 +613,8 @@ def test_node_0_never_listens_where_only_itself_can_call() -> None:
         def hostname(self) -> str:
             return "node0"
 
-        def resolve(self, name: str) -> frozenset[str]:
-            return frozenset({"127.0.1.1"}) if name == "node0" else frozenset()
+        def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+            return {name: frozenset({"127.0.1.1"} if name == "node0" else ()) for name in names}
 
         def address_towards(self, target: str) -> str | None:
             return "10.0.0.4" if target == "node2" else None
@@ -637,8 +637,8 @@ class Lone(Host):
     def hostname(self) -> str:
         return "node0"
 
-    def resolve(self, name: str) -> frozenset[str]:
-        return frozenset({"127.0.1.1"}) if name == "node0" else frozenset()
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        return {name: frozenset({"127.0.1.1"} if name == "node0" else ()) for name in names}
 
     def address_towards(self, target: str) -> str | None:
         return None

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import shutil
+import socket
 import stat
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +21,7 @@ from launcher.ssh.client import explain, write_client
 from launcher.ssh.config import encode_environ, render_config, session_environ
 from launcher.ssh.files import quote_path, write_private
 from launcher.ssh.keys import Keys, parse_keys, public_key, read_keys
-from launcher.ssh.server import find_sshd, is_routine
+from launcher.ssh.server import find_sshd, is_routine, write_server
 
 ALL_CAPABILITIES = (1 << 41) - 1
 ROOT = Account(0, "root", "/bin/sh", True, False, ALL_CAPABILITIES)
@@ -384,3 +389,46 @@ def test_a_long_complaint_is_shortened() -> None:
 def test_routine_lines_of_the_log(line: str, routine: bool) -> None:
     """A look whether the port is open is routine; a key that was refused is not."""
     assert is_routine(line) is routine
+
+
+def test_mute_connections_of_one_address_lock_no_other_out(tmp_path: Path) -> None:
+    """They fill what one address has, and not what all have; an sshd of today gives each a share."""
+    sshd = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin") or pytest.skip("no sshd")
+    version = subprocess.run([sshd, "-V"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r"OpenSSH_(\d+)\.(\d+)", version)
+    if found is None or tuple(map(int, found.groups())) < (8, 5):
+        pytest.skip("this sshd does not tell addresses apart")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.chmod(tmp_path, 0o700)
+    argv = write_server(str(tmp_path), make_real_keys(tmp_path), "127.0.0.1", port, os.environ)
+    mute: list[socket.socket] = []
+    with subprocess.Popen(argv, stderr=subprocess.DEVNULL) as server:
+        try:
+            until = time.monotonic() + 20
+            while not call(port, "127.0.0.1") and time.monotonic() < until:
+                pass
+            for _ in range(260):
+                mute.append(socket.create_connection(("127.0.0.1", port), 5, ("127.0.0.2", 0)))
+            assert all(call(port, "127.0.0.1") for _ in range(5))
+        finally:
+            for one in mute:
+                one.close()
+            server.terminate()
+
+
+def make_real_keys(folder: Path) -> Keys:
+    """Return keys that sshd takes."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "real"], check=True)
+    text = (folder / "real").read_text()
+    return Keys(text, text)
+
+
+def call(port: int, source: str) -> bool:
+    """Return whether sshd answers a connection from an address."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), 5, (source, 0)) as connected:
+            return connected.recv(4) == b"SSH-"
+    except OSError:
+        return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launcher.checks.case import Case, read_case
@@ -58,8 +58,8 @@ class Machine(Host):
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
         return {"eth0": (("10.0.0.4", "255.255.255.0"),), "lo": (("127.0.0.1", "255.0.0.0"),)}
 
-    def resolve(self, name: str) -> frozenset[str]:
-        return frozenset(self._names.get(name, ()))
+    def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
+        return {name: frozenset(self._names.get(name, ())) for name in names}
 
     def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
         return self._mpi
