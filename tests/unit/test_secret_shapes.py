@@ -22,6 +22,8 @@ from tests.fuzz import redaction
 from tests.fuzz.ordinary import EXPECTED_HIDDEN, LINES
 from tests.fuzz.secrets import BASE64, HEX40, KNOWN, LONG_SHAPES, MIXED, PLAIN, SHAPES
 
+pytestmark = pytest.mark.thorough  # hundreds of shapes in texts of up to a megabyte
+
 ROOT = Path(__file__).parents[2]
 
 
