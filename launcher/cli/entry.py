@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         print_problems(error)
         return error.exit_status
     except BrokenPipeError:
-        # Whoever read our output has gone (launcher plan | head); nothing is left to be said to them.
+        # What read our output has gone (launcher plan | head): nothing is left to be said.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except KeyboardInterrupt:

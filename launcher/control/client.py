@@ -197,7 +197,7 @@ class _Question:
         self._size = 0
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.settimeout(0)  # one that takes nobody in is not waited for
+            self._socket.settimeout(0)  # one that accepts nothing is not waited for
             self._socket.connect(path)
             self._owner = read_peer(self._socket)[1]
             if os.geteuid() not in (0, self._owner) and self._owner:

@@ -1,9 +1,9 @@
 """The metrics of a node for those who scrape: a process of its own beside the job, from its start to its end.
 
 A helper (`launcher.process.helper`): an HTTP server with prometheus-client takes 10 MiB and threads, and
-whoever reaches its port must not reach the loop that passes signals on. It knows nothing by itself, and asks
+what reaches its port must not reach the loop that passes signals on. It knows nothing by itself, and asks
 the launcher through its socket when it is asked: the launcher does what it does for ``launcher status``, and
-nothing while nobody scrapes.
+nothing while nothing scrapes it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WAITING_MAX = 16
 LOCAL = "127.0.0.1"
 OPEN_S = 60.0
 """For names to resolve: node 0's is one of them."""
-ENDED = "somebody has killed what serves the metrics: there are none any more"
+ENDED = "what serves the metrics was killed: there are none any more"
 
 
 class Exporter:

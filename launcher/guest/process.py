@@ -130,7 +130,7 @@ def _is_ours_to_write(path: str) -> bool:
 def _shorten(text: str) -> str:
     if len(text) <= 2 * TEXT_LIMIT:
         return text
-    # Whole lines, or words: of half a secret nobody could tell that it is one
+    # Whole lines, or words: half a secret does not look like one
     first, last = text[:TEXT_LIMIT], text[-TEXT_LIMIT:]
     edge = "\n" if "\n" in first and "\n" in last else " "
     first, last = first.rpartition(edge)[0], last.partition(edge)[2]

@@ -2,7 +2,7 @@
 
 An agent that is told ends with status 1, whatever its workers do. One that is not ends when they have: with 0
 if all have ended with 0. But it ends all as soon as one has failed, by a signal that they have heard already:
-whoever is writing a checkpoint would begin once more. So it stands still from then on until the others have
+a worker that writes a checkpoint would begin once more. So it stands still from then on until the others have
 ended by themselves.
 
 Source: SimpleElasticAgent.run and SubprocessHandler, torch/distributed/elastic of torch 2.13: a worker leads

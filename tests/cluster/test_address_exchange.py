@@ -75,7 +75,7 @@ def test_a_flood_keeps_no_node_out(job: Job, port: int, words: tuple[str, ...]) 
     job.start(0, *words, environ=TOKEN, count=2)
     wait_for(lambda: listens(job, port), "node 0 listens")
     with flood((nodes[0].address, port), 1500, before=job.cluster.argv(nodes[2], ())):
-        wait_for(lambda: job.says(0, "sent no message, and others were waiting"), "strangers have to go", 30)
+        wait_for(lambda: job.says(0, "sent no message, and others were waiting"), "others have to go", 30)
         job.start(1, *words, environ=TOKEN, count=2)
         done = job.wait()
     assert {one.status for one in done.values()} == {0}, done

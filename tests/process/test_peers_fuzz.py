@@ -310,7 +310,7 @@ def test_who_has_the_key_gets_in_while_a_port_is_flooded(source: str) -> None:
 
 
 def test_a_flood_takes_places_from_its_own_address() -> None:
-    """The oldest of whom has most must go, not whoever has waited longest."""
+    """The oldest of the address that has most must go, not the one that has waited longest."""
     with live_hub(2) as live:
         silent = socket.create_connection((ADDRESS, live.port), WAIT_S, source_address=("127.0.0.8", 0))
         with flooded((ADDRESS, live.port), 1500, "127.0.0.9"):

@@ -148,7 +148,7 @@ def test_a_value_in_a_message_is_cut_after_its_secrets_are_taken_out(place: int)
 
 
 def test_a_long_line_of_a_hostfile_is_quoted_short(tmp_path: Path) -> None:
-    """The message names the line; nobody reads 100 kB of it, and none of its secrets stays."""
+    """The message names the line, quotes little of it, and none of its secrets."""
     (tmp_path / "hosts").write_text("password" * 12_500 + "\n")
     with pytest.raises(UsageError) as caught:
         read_hostfile(str(tmp_path / "hosts"), "--hostfile", Host())
