@@ -1,7 +1,7 @@
 # Each target is one command that can as well be typed.
 PYTHON := .venv/bin/python
 
-.PHONY: demo quick test lint golden bench site
+.PHONY: demo quick test lint golden fuzz bench site lock bases dist
 
 demo:
 	bash tools/demo.sh
@@ -19,11 +19,27 @@ bench:
 site:
 	bash tools/site.sh
 
+# What images are made of, reviewed like code: the newest versions and their hashes; the digests of bases.
+lock:
+	bash tools/lock.sh --upgrade
+
+bases:
+	bash tools/bases.sh
+
+dist:
+	bash tools/dist.sh
+
 # The others use the environment that demo or test have made.
 lint:
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+
+# Ten minutes for each fuzzer, or: make fuzz SUBJECTS="frames hostfiles" SECONDS=3600. What is found is kept in
+# tests/fuzz/corpus, where the tests try it each time.
+SECONDS := 600
+fuzz:
+	$(PYTHON) -m tests.fuzz --seconds $(SECONDS) $(SUBJECTS)
 
 # Tests never write what they expect; this does, and the difference is reviewed like code.
 golden:

@@ -125,16 +125,16 @@ class Nodes:
             self.waiting.append(node)
 
     def shake(self, node: Node, data: bytes) -> None:
-        """Node 0 has proved itself."""
+        """Prove that we have the key; node 0 then does the same."""
         assert node.socket is not None and node.calling is not None
-        proof = node.calling.feed(data)
+        node.socket.send(node.calling.feed(data))
         node.sealed = node.calling.sealed
         if node.sealed is None:
             return
         self.pending -= 1
         hello = {"is": "join", **self.hello, "rank": node.rank, "session": f"s{node.rank}"}
         hello |= {"mono_ns": time.monotonic_ns(), "wall_ns": time.time_ns(), "host": f"gpu-{node.rank}"}
-        node.socket.send(proof + node.sealed.pack(hello))
+        node.socket.send(node.sealed.pack(hello))
         self.hear(node, node.calling.rest)
 
     def hear(self, node: Node, data: bytes) -> None:

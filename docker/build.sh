@@ -7,6 +7,9 @@
 #   docker/build.sh mine/horovod pytorch horovod
 #
 # Environments are the files in docker/environments; each stands on the one before it. ENGINE=podman for podman.
+#
+# The base is looked up once, and then built on by its digest: all stages have the same, and the image's labels say
+# which (org.opencontainers.image.base.name and .digest). A base without one is named on standard error.
 set -euo pipefail
 engine=${ENGINE:-docker}
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -24,11 +27,38 @@ while (($#)) && [[ $1 != -- ]]; do
 done
 (($# == 0)) || shift
 
+# given_base [ARGUMENT OF docker build ...]: the last BASE_IMAGE among them.
+given_base() {
+  printf '%s\n' "$@" | sed -n 's/^\(--build-arg=\)\{0,1\}BASE_IMAGE=//p' | tail -n 1
+}
+
+# digest_of NAME: of the image that the engine has, or gets, by this name.
+digest_of() {
+  "$engine" image inspect "$1" >/dev/null 2>&1 || "$engine" pull --quiet "$1" >/dev/null || return
+  "$engine" image inspect --format '{{index .RepoDigests 0}}' "$1" 2>/dev/null | sed 's/.*@//'
+}
+
+first=$checkout/docker/${environments[0]:+environments/${environments[0]}.}Dockerfile
+name=$(given_base "$@")
+name=${name:-$(sed -n 's/^ARG BASE_IMAGE=//p' "$first")}
+case $name in
+*@*) digest=${name#*@} ;;
+*) digest=$(digest_of "$name") || digest= ;;
+esac
+name=${name%@*}
 base=()
+if [[ $digest ]]; then
+  echo "base: $name@$digest" >&2
+  base=(--build-arg "BASE_IMAGE=$name@$digest")
+elif [[ $name ]]; then
+  echo "warning: $name is not pinned: $engine has no digest of it" >&2
+fi
+
 for environment in "${environments[@]}"; do
   "$engine" build -f "$checkout/docker/environments/$environment.Dockerfile" "$@" "${base[@]}" \
     -t "$tag-$environment" "$checkout"
   base=(--build-arg "BASE_IMAGE=$tag-$environment")
 done
 "$engine" build -f "$checkout/docker/Dockerfile" "$@" "${base[@]}" \
+  --build-arg "BASE_NAME=$name" --build-arg "BASE_DIGEST=${digest:-unknown}" \
   --build-arg "REVISION=$(git -C "$checkout" rev-parse HEAD 2>/dev/null || echo unknown)" -t "$tag" "$checkout"

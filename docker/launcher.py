@@ -1,7 +1,7 @@
-# What /usr/local/bin/launcher runs: the package beside this file, and the Python's own library. Nothing else.
+# What /usr/local/bin/launcher runs: the package in lib/ beside it, and Python's own library. Nothing else.
 import sys
 
-sys.path.insert(0, "/opt/launcher/lib")
+sys.path.insert(0, "@DIR@/lib")
 
 from launcher.cli.entry import run_and_exit
 

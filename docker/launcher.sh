@@ -1,7 +1,7 @@
 #!/bin/sh
 # The launcher, run by a Python that is kept apart from everybody's: -I leaves PYTHON* variables, the working
 # directory and the user's packages alone, -S the site-packages, their .pth files and sitecustomize.
-main=/opt/launcher/launcher.py
+main=@DIR@/launcher.py
 if [ -x "@PYTHON@" ]; then
   exec "@PYTHON@" -IS "$main" "$@"
 fi
@@ -11,7 +11,18 @@ for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 /us
     exec "$python" -IS "$main" "$@"
   fi
 done
+# The last resort needs no Python of ours: an entry point without flags is a command as it is.
+case ${LAUNCHER_DISABLE:-} in
+  1 | [Tt][Rr][Uu][Ee])
+    if [ "${1:-} ${2:-}" = "run --" ] && [ $# -gt 2 ]; then
+      shift 2
+      echo "launcher: LAUNCHER_DISABLE=$LAUNCHER_DISABLE: the command runs as it is" >&2
+      exec "$@"
+    fi
+    ;;
+esac
 echo "launcher: error: [no-python] @PYTHON@ is not in this image any more, and no other Python 3.10 or newer is on PATH" >&2
 echo "launcher:   from: $0, which was built to run with it" >&2
 echo "launcher:   fix:  put the launcher into the image last, after whatever has removed that Python" >&2
+echo "launcher: note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher" >&2
 exit 69

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-PURE = [Path(__file__).parent / name for name in ("unit", "golden")]
+PURE = [Path(__file__).parent / name for name in ("unit", "golden", "fuzz")]
 """Folders whose tests plan and parse, and start next to no process."""
 
 COUNTED = "truth"

@@ -95,6 +95,7 @@ ROWS = (
 OF_NO_PLATFORM = (
     "refused_*",
     "bind_*",
+    "defaults_*",
     "module_command",
     "program_command",
     "mpirun_inside_launcher",

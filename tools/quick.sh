@@ -12,4 +12,4 @@ ruff check .
 ruff format --check .
 mypy
 exec python -m pytest -m "quick and not thorough" -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
-  tests/unit tests/golden tests/process tests/cluster </dev/null
+  tests/unit tests/golden tests/fuzz tests/process tests/cluster </dev/null

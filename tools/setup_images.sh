@@ -8,7 +8,9 @@ SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,lo
 IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
   --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
 # What is installed in them: what the launcher needs and is built with, and what jobs in them need.
-WHEELS=("nvidia-ml-py>=12.535" "rich>=13" "setuptools>=64" wheel numpy mpi4py==4.1.2)
+LOCKS=(docker/requirements.lock docker/tools.lock docker/environments/mpi.lock)
+WHEELS=(numpy scikit-learn)
+HOROVOD_IMPORTS="cffi cloudpickle packaging psutil pycparser pyyaml"
 # Where DeepSpeed compiles when it runs, and Horovod is compiled for its image if no wheel of it fits.
 COMPILE_OPTIONS=(--variant=essential --include=python3-venv,python3-dev,g++,make "${SMALL[@]}")
 
@@ -35,7 +37,7 @@ can_contain() {
 
 make_containers() {
   local tool missing=()
-  for tool in podman:podman buildah:buildah runc:runc mmdebstrap:mmdebstrap iptables:iptables \
+  for tool in podman:podman buildah:buildah runc:runc mmdebstrap:mmdebstrap skopeo:skopeo iptables:iptables \
     /usr/lib/podman/netavark:netavark /usr/lib/podman/aardvark-dns:aardvark-dns; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
   done
@@ -52,17 +54,17 @@ setup_environments() {
 }
 
 image_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "${IMAGE_OPTIONS[*]} ${WHEELS[*]} $TORCH $(cat pytorch.Dockerfile mpi.Dockerfile | sha256sum)")
+  (cd "$CHECKOUT" && echo "${IMAGE_OPTIONS[*]} ${WHEELS[*]} $TORCH $(cat docker/environments/{pytorch,mpi}.Dockerfile "${LOCKS[@]}" | sha256sum)")
 }
 
 environment_recipe() {
-  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $DEEPSPEED $(horovod_recipe) ${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile | sha256sum) $(image_recipe)")
+  (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $(horovod_recipe) ${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile {compile,deepspeed}.lock | sha256sum) $(image_recipe)")
 }
 
 # The launcher itself is put on top by the tests, from the checkout.
 make_images() {
   import_system "$1" "$BASE_IMAGE" "${IMAGE_OPTIONS[@]}" && make_wheels "$1" &&
-    build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch numpy" &&
+    build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch ${WHEELS[*]}" &&
     build_image "$1" mpi "$IMAGES/pytorch" && rm -rf "$1/run" && unmount_images "$1"
 }
 
@@ -75,24 +77,24 @@ make_environments() {
   make_environment_wheels "$1" "$images" &&
     build_image "$images" tensorflow "$BASE_IMAGE" "${more[@]}" --build-arg "TENSORFLOW=$TENSORFLOW scikit-learn" &&
     make_compile_image "$1" "$images" &&
-    build_image "$images" deepspeed "$IMAGES/compile" "${more[@]}" --build-arg "DEEPSPEED=$DEEPSPEED scikit-learn" &&
+    build_image "$images" deepspeed "$IMAGES/compile" "${more[@]}" &&
     make_compiled_image "$1" "$images" &&
-    build_image "$images" horovod "$IMAGES/pytorch" "${more[@]}" --build-arg "HOROVOD=$HOROVOD scikit-learn" \
+    build_image "$images" horovod "$IMAGES/pytorch" "${more[@]}" --build-arg "HOROVOD=$HOROVOD $HOROVOD_IMPORTS" \
       --build-arg "COMPILE_IMAGE=$IMAGES/compile" && { unmount_images "$images" || true; } # or a test is building
 }
 
 # make_environment_wheels DIR IMAGES: for the same Python as the other wheels. Of DeepSpeed and Horovod there are
 # only sources, whose own setup.py says what they are: Horovod's environment has what that imports. Its wheel is
-# the one that is there, where that is for the image's Python.
+# the one that is there, where that is for the image's Python. Without pip's cache, where a wheel of DeepSpeed may be.
 make_environment_wheels() {
-  local python wheels=$1/pip/wheels sources=("$DEEPSPEED")
+  local python wheels=$1/pip/wheels locks=$CHECKOUT/docker/environments sources
   mkdir -p "$wheels" && python=$(basename "$2"/pip/wheels/torch-*.whl | sed 's/.*-cp3\([0-9]*\)-.*/3.\1/') &&
-    { cp "$(horovod_dir)"/wheels/horovod-*-"cp${python/./}"-*.whl "$wheels" || sources+=("$HOROVOD"); } &&
-    "$(horovod_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-deps --no-build-isolation \
-      --no-binary :all: "${sources[@]}" &&
+    sources=("$(horovod_dir)/bin/python" -m pip download --quiet --dest "$wheels" --no-cache-dir --no-deps --no-build-isolation) &&
+    { cp "$(horovod_dir)"/wheels/horovod-*-"cp${python/./}"-*.whl "$wheels" || "${sources[@]}" "$HOROVOD"; } &&
+    "${sources[@]}" --python-version "$python" --require-hashes --requirement "$locks/compile.lock" \
+      --requirement "$locks/deepspeed.lock" &&
     "$PYTHON" -m pip download --quiet --dest "$wheels" --find-links "$2/pip/wheels" --only-binary=:all: \
-      --python-version "$python" "$TENSORFLOW" "${HOROVOD_NEEDS[@]}" scikit-learn \
-      einops hjson msgpack ninja py-cpuinfo pydantic tqdm &&
+      --python-version "$python" "$TENSORFLOW" scikit-learn einops &&
     printf '[global]\nno-index = true\nfind-links =\n  /run/pip/wheels\n  /run/more/wheels\n' >"$1/pip/pip.conf"
 }
 
@@ -141,7 +143,9 @@ import_system() {
 # All that pip installs inside, so that nothing in there needs the network or this machine's settings.
 make_wheels() {
   local pip=("$PYTHON" -m pip download --quiet --dest "$1/pip/wheels" --only-binary=:all: --python-version "$IMAGE_PYTHON")
-  mkdir -p "$1/pip" && { "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH+cpu" || "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH"; } &&
+  mkdir -p "$1/pip" &&
+    (cd "$CHECKOUT" && "${pip[@]}" --no-deps --require-hashes "${LOCKS[@]/#/--requirement=}") &&
+    { "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH+cpu" || "${pip[@]}" "${WHEELS[@]}" "torch==$TORCH"; } &&
     printf '[global]\nno-index = true\nfind-links = /run/pip/wheels\n' >"$1/pip/pip.conf"
 }
 

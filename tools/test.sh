@@ -12,7 +12,7 @@ ALL=(programs stack horovod mpis oracles azure site containers)
 # needs_of PATH: what its tests need besides the project, in words of $ALL.
 needs_of() {
   case ${1#"$CHECKOUT"/} in
-  tests/golden*) ;;
+  tests/golden* | tests/fuzz*) ;;
   tests/unit*) echo stack ;; # Lightning, DeepSpeed and torchrun are asked what they would do
   tests/oracles/test_nodelist.py*) echo programs ;;
   tests/oracles*) echo programs horovod oracles ;;

@@ -3,7 +3,9 @@
 #
 #     sh docker/azureml/make_contexts.sh [DIR]       DIR: build/azureml of this checkout unless given
 #
-# PYTHON (default python3) has pip; the wheels of the launcher and of what it imports are any platform's.
+# PYTHON (default python3) has pip; all wheels are any platform's, because the image may have another Python. Their
+# hashes are compared here, and once more in the image. requirements.txt is what the training imports: the lock of
+# the environment of that name.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
@@ -13,18 +15,25 @@ dir=${1:-$checkout/build/azureml}
 launcher=$dir/launcher
 rm -rf "$launcher"
 mkdir -p "$launcher/docker"
-(cd "$checkout/docker" && cp install.sh launcher.py launcher.sh "$launcher/docker")
+(cd "$checkout/docker" && cp install.sh describe.sh launcher.py launcher.sh requirements.lock tools.lock "$launcher/docker")
+pip() { "${PYTHON:-python3}" -m pip "$@" --quiet --disable-pip-version-check; }
+pip download --dest "$launcher/wheels" --no-deps --only-binary :all: --platform any --python-version 3.10 \
+  --require-hashes --requirement "$checkout/docker/requirements.lock" --requirement "$checkout/docker/tools.lock"
 # From a copy: setuptools leaves its own build folder where it builds, and packs again what lies in there.
-source=$(mktemp -d)
-trap 'rm -rf "$source"' EXIT
-(cd "$checkout" && cp -R bin launcher setup.cfg setup.py pyproject.toml README.md LICENSE "$source")
-"${PYTHON:-python3}" -m pip wheel --quiet --wheel-dir "$launcher/wheels" "$source"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir "$work/source"
+(cd "$checkout" && cp -R bin launcher setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
+pip install --target "$work/tools" --no-deps --no-index --find-links "$launcher/wheels" \
+  --require-hashes --requirement "$checkout/docker/tools.lock"
+PYTHONPATH=$work/tools "${PYTHON:-python3}" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation \
+  --wheel-dir "$launcher/wheels" "$work/source"
 
-for requirements in "$here"/requirements/*.txt; do
-  context=$dir/$(basename "$requirements" .txt)
+for name in pytorch tensorflow; do
+  context=$dir/$name
   rm -rf "$context"
   mkdir "$context"
   cp -R "$launcher" "$here/Dockerfile" "$context"
-  cp "$requirements" "$context/requirements.txt"
+  cp "$checkout/docker/environments/$name.lock" "$context/requirements.txt"
 done
 rm -rf "$launcher"

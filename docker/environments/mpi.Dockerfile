@@ -4,7 +4,7 @@ ARG BASE_IMAGE=mcr.microsoft.com/azureml/openmpi5.0-cuda12.8-ubuntu24.04:latest
 FROM ${BASE_IMAGE}
 USER 0:0
 ARG PIP_CONFIG_FILE
-ARG MPI4PY="mpi4py>=4"
+ARG MPI4PY="--require-hashes --only-binary :all: --requirement /opt/env/mpi.lock"
 ENV PATH=/opt/env/bin:$PATH
 RUN missing=; \
     command -v mpirun >/dev/null || missing="$missing openmpi-bin"; \
@@ -15,5 +15,6 @@ RUN missing=; \
       DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing && \
       rm -rf /var/lib/apt/lists/*; fi && \
     rm -f /etc/ssh/ssh_host_*
+COPY docker/environments/mpi.lock /opt/env/
 RUN { [ -x /opt/env/bin/python ] || python3 -m venv --system-site-packages /opt/env; } && \
     /opt/env/bin/python -m pip install --no-cache-dir ${MPI4PY}

@@ -76,7 +76,6 @@ EVENTS_MAX = 16
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
 """Where processes find until when this machine is theirs, once that is announced."""
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
-MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 
 
 class Phase(Enum):
@@ -306,9 +305,8 @@ class Agent:
         settings = mark | self.folder.variables(self.attempt, child.folder) | self.observers.plan(child)
         if self.deadline_file and (self.watch.preemption is not None or self.coordination.awaits_deadline):
             settings[DEADLINE_FILE] = self.deadline_file
-        if self.watch.restarts:
+        if self.attempt:
             settings[RESTART_COUNT] = str(self.attempt)
-            settings[MAX_RESTARTS] = str(self.watch.restarts)
         return with_settings(child, settings), self.coordination.route(child, streams)
 
     def note_started(self) -> None:
@@ -459,7 +457,13 @@ class Agent:
         return self.coordination.finish()
 
     def find_outcome(self) -> Outcome:
-        """Return how the processes of this node ended; all of them have."""
+        """Return how the processes of this node ended; all of them have.
+
+        What tells failures apart takes longer to load than all that a good end needs.
+        """
+        has_failed = self.first is not None or self.reason is not None or self.observers.is_preempted
+        if not has_failed and not self.group.find_survivors():
+            return Outcome(0)
         found: list[Outcome] = []
 
         def find() -> None:

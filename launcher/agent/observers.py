@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from launcher.failure.reason import NEVER_MET_FIX, STALLED, UNMET, UNPROVEN, Reason
 from launcher.output.folder import NCCL_FILE
 from launcher.process.loop import Later
 
@@ -185,6 +184,8 @@ class Observers:
             return [] if agent.is_ending else [(child.rank, pid) for pid, child in ranks]
 
         def stop(what: str) -> None:
+            from launcher.failure.reason import STALLED, Reason
+
             agent.end_for(Reason(STALLED, what))
 
         self._stall = StallDetector(
@@ -210,6 +211,8 @@ class Observers:
         from launcher.observers.nccl_log import NcclLogWatcher
 
         def end(what: str, fix: str) -> None:
+            from launcher.failure.reason import UNPROVEN, Reason
+
             agent.say(f"not the fabric that is required, the job ends: {what}; fix: {fix}")
             agent.end_for(Reason(UNPROVEN, what, fix))
 
@@ -241,11 +244,15 @@ class Observers:
         if planned.required:
             self._end_unmet(never_met)
         else:
+            from launcher.failure.reason import NEVER_MET_FIX
+
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
             agent.say(f"warning: [never-met] all have ended; {never_met}{fix}")
 
     def _end_unmet(self, what: str) -> None:
         """The processes do not meet, and have to."""
+        from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
+
         self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}")
         self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))
 

@@ -125,7 +125,7 @@ class Acceptor:
                 return
             reply = arrival.answering.feed(data)
             if reply:
-                arrival.socket.send(reply)  # 64 bytes into an empty buffer: they fit
+                arrival.socket.send(reply)  # 32 bytes into an empty buffer: they fit
         except (BlockingIOError, InterruptedError):
             return
         except Intruder as intruder:

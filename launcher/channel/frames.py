@@ -1,10 +1,17 @@
 """What launchers say to each other: a handshake of fixed size, then sealed frames of JSON.
 
-Handshake: the caller sends ``PREAMBLE`` and a nonce; the coordinator answers with its own nonce and a proof
-that it has the key of the job; the caller sends its proof. Nothing that either side says before is parsed,
-and none of it is longer than 64 bytes. From then on a frame is ``length | seal | JSON``, where the seal is an
-HMAC by a key of this connection and this direction over a counter and the JSON: a frame that was made
-elsewhere, changed, repeated, left out or sent back ends the connection.
+Handshake, with a random nonce from each side:
+
+    caller       PREAMBLE, its nonce
+    coordinator  its nonce
+    caller       proof of the caller: an HMAC of both nonces by the key of the job
+    coordinator  proof of the coordinator: another one, once the caller's was right
+
+A caller without the key hears nothing that is made of it: against what it has heard, no guess at a token can
+be tried. Nothing that either side says before the proofs is parsed, and none of it is longer than 64 bytes.
+From then on a frame is ``length | seal | JSON``, where the seal is an HMAC by a key of this connection and
+this direction over a counter and the JSON: a frame that was made elsewhere, changed, repeated, left out or
+sent back ends the connection.
 
 Nothing is encrypted: facts, heartbeats and the last lines of a failed process are in the clear.
 
@@ -29,13 +36,11 @@ FRAME_LIMIT_BYTES = 1 << 16
 """Of the JSON of one frame; a verdict is shortened until it fits."""
 SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
-PREAMBLE = b"launcher/peers/1"
+PREAMBLE = b"launcher/peers/2"
 CALL_BYTES = len(PREAMBLE) + NONCE_BYTES
-ANSWER_BYTES = NONCE_BYTES + PROOF_BYTES
-REFUSAL = bytes(PROOF_BYTES)
-"""In place of a proof: the other side has none, so it gets none."""
 OTHER_KEY = "another token"
 """In the reason of a handshake that failed, by which the fix is found."""
+OTHER_LAUNCHER = f"a launcher with {OTHER_KEY}, or of another job, or something else"
 _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
 
@@ -111,10 +116,10 @@ class Answering:
         self._nonces: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Take what has arrived, and return what to send.
+        """Take what has arrived, and return what to send: a nonce, then the proof for a caller with the key.
 
         Raises:
-            Intruder: The caller does not speak this protocol, or does not have the key.
+            Intruder: The caller does not speak this protocol, or does not have the key; it is told nothing.
         """
         self._buffer += data
         reply = b""
@@ -125,9 +130,8 @@ class Answering:
             if len(self._buffer) < CALL_BYTES:
                 return b""
             theirs, self._buffer = self._buffer[len(PREAMBLE) : CALL_BYTES], self._buffer[CALL_BYTES:]
-            ours = os.urandom(NONCE_BYTES)
-            self._nonces = theirs + ours
-            reply = ours + _prove(self._key, b"coordinator", self._nonces)
+            reply = os.urandom(NONCE_BYTES)
+            self._nonces = theirs + reply
         if len(self._buffer) >= PROOF_BYTES:
             proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
             self._buffer = b""
@@ -135,6 +139,7 @@ class Answering:
                 raise Intruder(f"has {OTHER_KEY}, or is of another job")
             to_hub, to_caller = _make_keys(self._key, self._nonces)
             self.sealed = Sealed(to_caller, to_hub)
+            reply += _prove(self._key, b"coordinator", self._nonces)
         return reply
 
 
@@ -143,7 +148,8 @@ class Calling:
 
     Attributes:
         call: What to send first.
-        sealed: What to go on with, once the coordinator has proved itself.
+        has_proved: Whether the coordinator has our proof.
+        sealed: What to go on with, once the coordinator has proved itself, too.
         rest: What the coordinator has sent after the handshake.
     """
 
@@ -151,25 +157,36 @@ class Calling:
         self.sealed: Sealed | None = None
         self.rest = b""
         self._key, self._nonce, self._buffer = key, os.urandom(NONCE_BYTES), b""
+        self._nonces: bytes | None = None
         self.call = PREAMBLE + self._nonce
+
+    @property
+    def has_proved(self) -> bool:
+        """Whether the coordinator has our proof: one that hangs up then has another key."""
+        return self._nonces is not None
 
     def feed(self, data: bytes) -> bytes:
         """Take what has arrived, and return what to send.
 
         Raises:
-            Intruder: The coordinator does not have the key; it is to be told `REFUSAL`.
+            Intruder: The coordinator does not have the key.
         """
         self._buffer += data
-        if len(self._buffer) < ANSWER_BYTES:
-            return b""
-        answer, self.rest = self._buffer[:ANSWER_BYTES], self._buffer[ANSWER_BYTES:]
-        self._buffer = b""
-        nonces = self._nonce + answer[:NONCE_BYTES]
-        if not hmac.compare_digest(answer[NONCE_BYTES:], _prove(self._key, b"coordinator", nonces)):
-            raise Intruder(f"a launcher with {OTHER_KEY}, or of another job, or something else")
-        to_hub, to_caller = _make_keys(self._key, nonces)
-        self.sealed = Sealed(to_hub, to_caller)
-        return _prove(self._key, b"caller", nonces)
+        reply = b""
+        if self._nonces is None:
+            if len(self._buffer) < NONCE_BYTES:
+                return b""
+            self._nonces = self._nonce + self._buffer[:NONCE_BYTES]
+            self._buffer = self._buffer[NONCE_BYTES:]
+            reply = _prove(self._key, b"caller", self._nonces)
+        if len(self._buffer) >= PROOF_BYTES:
+            proof, self.rest = self._buffer[:PROOF_BYTES], self._buffer[PROOF_BYTES:]
+            self._buffer = b""
+            if not hmac.compare_digest(proof, _prove(self._key, b"coordinator", self._nonces)):
+                raise Intruder(OTHER_LAUNCHER)
+            to_hub, to_caller = _make_keys(self._key, self._nonces)
+            self.sealed = Sealed(to_hub, to_caller)
+        return reply
 
 
 def _prove(key: bytes, who: bytes, nonces: bytes) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import os
 
+from launcher.core.environ import find_job_id
 from launcher.core.errors import Problem, UsageError
 
 TYPE_CHECKING = False
@@ -15,16 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - its name
-PURPOSE = b"launcher peers 1 "
-"""Keeps these keys apart from any other that is ever made of the same token; 1: version of the protocol."""
+PURPOSE = b"launcher peers 2 "
+"""Keeps these keys apart from any other that is ever made of the same token; 2: version of the protocol."""
 TOKEN_LIMIT_BYTES = 4096
 TOKEN_LEAST_BYTES = 16
-JOB_VARIABLES = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
-"""What platforms call a job, the same on all of its nodes; the first that is set counts. Not what names a
-part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
-
-CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")
-"""Where mpirun has started the launchers: its own node has the platform's names, others what it carries."""
 
 
 def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
@@ -52,11 +47,15 @@ def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
 
 
 def _read(path: str) -> bytes:
+    from launcher.machine.whole import read_whole
+
     try:
-        with open(path, "rb") as file:
-            return file.read(TOKEN_LIMIT_BYTES).strip()
+        data = read_whole(path, TOKEN_LIMIT_BYTES)
     except OSError as error:
         raise UsageError(_bad_token(f"--token-file {path}: {error.strerror}")) from error
+    if len(data) > TOKEN_LIMIT_BYTES:
+        raise UsageError(_bad_token(f"--token-file {path}: expected at most {TOKEN_LIMIT_BYTES} bytes"))
+    return data.strip()
 
 
 def _bad_token(what: str) -> Problem:
@@ -70,9 +69,7 @@ def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> 
     It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
     be named, and a node with another key cannot even connect.
     """
-    names = () if any(name in environ for name in CARRIED_BY_MPIRUN) else JOB_VARIABLES
-    platforms = next((environ[name] for name in names if environ.get(name)), "")
-    return "/".join(filter(None, (rendezvous_id, platforms, str(port))))
+    return "/".join(filter(None, (rendezvous_id, find_job_id(environ), str(port))))
 
 
 def make_key(token: bytes | None, job: str) -> bytes:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 
-from launcher.core.messages import Garbled
+from launcher.core.messages import DEPTH_MAX, Garbled, is_shallow
 from launcher.core.redact import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 LINE_LIMIT_BYTES = 1 << 20
 """A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
@@ -27,43 +27,47 @@ class Lines:
     """One JSON object per line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
-        self._parts: list[bytes] = []
-        self._size, self._limit = 0, limit_bytes
+        self._rest, self._limit = bytearray(), limit_bytes
 
     def pack(self, message: Mapping[str, object]) -> bytes:
         """Return one line."""
         return pack(message)
 
-    def feed(self, data: bytes) -> list[dict[str, object]]:
-        """Return the messages that are complete now.
+    def feed(self, data: bytes) -> Iterator[dict[str, object]]:
+        """Yield the messages that are complete now.
 
         Raises:
             Garbled: A line that is no JSON object, or is too long.
         """
-        return [parse(line) for line in self.cut(data) if line]
+        for line in self.cut(data):
+            if line:
+                yield parse(line)
 
-    def cut(self, data: bytes) -> list[bytes]:
-        """Return the lines that are complete now.
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        """Yield the lines that are complete now; what is kept is less than a line may have.
 
         Raises:
             Garbled: A line is too long.
         """
-        *lines, rest = data.split(b"\n")
-        if lines:
-            lines[0] = b"".join((*self._parts, lines[0]))
-            self._parts, self._size = [], 0
-        self._parts.append(rest)
-        self._size += len(rest)
-        if self._size > self._limit:
+        first, *others = data.split(b"\n")
+        self._take(first)
+        for part in others:
+            line = bytes(self._rest)
+            self._rest.clear()
+            yield line
+            self._take(part)
+
+    def _take(self, part: bytes) -> None:
+        if len(self._rest) + len(part) > self._limit:
             raise Garbled(f"a line of more than {self._limit} bytes")
-        return lines
+        self._rest += part
 
 
 def parse(line: bytes) -> dict[str, object]:
     """Return a message.
 
     Raises:
-        Garbled: It is no JSON object.
+        Garbled: It is no JSON object, or one that is too deep.
     """
     try:
         message = json.loads(line)
@@ -71,6 +75,8 @@ def parse(line: bytes) -> dict[str, object]:
         raise Garbled(f"no JSON: {_quote(line)}") from error
     if not isinstance(message, dict):
         raise Garbled(f"no JSON object: {_quote(line)}")
+    if line.count(b"[") + line.count(b"{") > DEPTH_MAX and not is_shallow(message):
+        raise Garbled(f"more than {DEPTH_MAX} lists and objects in each other: {_quote(line)}")
     return message
 
 

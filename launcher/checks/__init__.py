@@ -50,7 +50,12 @@ TABLE = (
     Row("shm", "`/dev/shm`: size and what is free of it, for NCCL and DataLoader"),
     Row("memory", "the memory limit, for each process of this node"),
     Row("disk", "space for log files and temporary files"),
-    Row("port", "MASTER_PORT on the first node: free, and who holds it", is_live=True, is_before=True),
+    Row(
+        "port",
+        "MASTER_PORT on the first node, where it is not any that is free: free, and who holds it",
+        is_live=True,
+        is_before=True,
+    ),
     Row("clock", "the year, and whether anything keeps the clock right", is_live=True),
     Row("proxies", "proxy variables that would catch what nodes say to each other", is_live=True),
     Row("names", "what the names of this node and of the master resolve to", is_quick=False, is_live=True),

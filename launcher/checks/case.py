@@ -40,7 +40,7 @@ class Case:
         node_rank: Index of this node; None if unknown.
         is_master: Whether rank 0 is here: it listens on the port of the rendezvous.
         master_addr: Host of the rendezvous; empty if unknown, or if there is none.
-        master_port: Its port; 0 with no address.
+        master_port: Its port; 0 with no address, and for one that is free.
         gloo_interface: The interface that the plan names to gloo; empty where it names none.
         hosts: The nodes, if somebody lists them.
         planned: Names of the variables that the launcher sets for processes on this node.
@@ -161,7 +161,7 @@ def _read_job(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
         "node_rank": topology.node_rank,
         "is_master": first or not topology.spans_nodes,
         "master_addr": topology.master_addr,
-        "master_port": topology.master_port if topology.master_addr else 0,
+        "master_port": topology.master_port if topology.master_addr and not plan.takes_free_port else 0,
         "gloo_interface": "" if environ.get(GLOO_INTERFACE) else find_interface(settings, environ),
         "hosts": allocation.hosts,
         "planned": frozenset(setting.name for setting in settings),

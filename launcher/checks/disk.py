@@ -48,7 +48,7 @@ def _space(host: Host, folder: str) -> tuple[int, int] | None:
     """Return the space of a folder; of one that is not made yet, that of the one above."""
     path = os.path.abspath(folder)
     while True:
-        space = host.space(path)
-        if space is not None or path == "/":
+        space, above = host.space(path), os.path.dirname(path)
+        if space is not None or above == path:  # "/", or "//", which is another to POSIX
             return space
-        path = os.path.dirname(path)
+        path = above

@@ -35,12 +35,13 @@ def setup() -> Topology:
         from launcher.planning.settings import choose_one
 
         arm()
-        options, words = read_options({}, os.environ), read_own_command()
-        plan = plan_job(os.environ, Host(), options, words)
+        host, words = Host(), read_own_command()
+        options = read_options({}, os.environ, host)
+        plan = plan_job(os.environ, host, options, words)
         if plan.meeting is not None:
             from launcher.cluster.address_exchange import meet
 
-            plan = plan_job(os.environ, Host(), options, words, met=meet(plan.meeting, os.environ))
+            plan = plan_job(os.environ, host, options, words, met=meet(plan.meeting, os.environ))
         _apply(plan, choose_one(plan, "launcher.setup()", met=True))
         _topology = plan.topology
     return _topology

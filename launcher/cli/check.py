@@ -58,7 +58,7 @@ def _plan(
     """Return the plan of the job, or why there is none: the machine can be looked at all the same."""
     from launcher.planning.plan import plan_job
 
-    options = read_options(typed, environ)
+    options = read_options(typed, environ, host)
     try:
         job = plan_job(environ, host, options, command)
         return job, _judge_script(job)

@@ -45,9 +45,30 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
         missing = _miss_dependency()
         print_problems(missing)
         return missing.exit_status
-    except Exception:
-        _print_bug()
-        return EXIT_BUG
+    except Exception as error:
+        known = _explain(error)
+        if known is None:
+            _print_bug()
+            return EXIT_BUG
+        print_problems(known)
+        return known.exit_status
+
+
+def _explain(error: Exception) -> LauncherError | None:
+    """Return what of the system has failed us, None for a bug."""
+    if not isinstance(error, OSError):
+        return None
+    try:
+        from launcher.process.kernel import FULL
+
+        if error.errno in FULL:
+            from launcher.process.spawn import cannot_start
+
+            return cannot_start(error)
+        from launcher.process.refused import explain
+    except OSError:  # not even a module can be loaded any more
+        return None
+    return explain(error)
 
 
 def _miss_dependency() -> LauncherError:
@@ -83,6 +104,7 @@ def _print_bug() -> None:
     sys.stderr.write(
         "launcher: error: [bug] the launcher itself failed; nothing was started\n"
         "launcher:   fix:  report the lines above with the output of: launcher snapshot\n"
+        "launcher: note: LAUNCHER_DISABLE=1 runs the command as it is, without the launcher\n"
     )
 
 

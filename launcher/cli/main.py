@@ -32,6 +32,7 @@ DESCRIPTION = {
     "hook": "give a Python environment what makes plain python and torchrun work in a job",
     "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
 }
+DISABLE = "LAUNCHER_DISABLE"
 HOOKED = "LAUNCHER_HOOKED"
 """The environment hook has acted around us: what it set is no word of the platform."""
 
@@ -39,6 +40,10 @@ HOOKED = "LAUNCHER_HOOKED"
 def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """Find the command and run it; return the exit status."""
     name = argv[0] if argv else ""
+    if environ.get(DISABLE) and name == "run":
+        from launcher.cli.disabled import leave_alone
+
+        leave_alone(argv[1:], environ)
     if environ.get(HOOKED):
         from launcher.guest.marker import leave_out
 
@@ -122,13 +127,14 @@ def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     """``launcher serve``: what ``launcher run --engine mpirun`` does on a node that is not the first."""
+    from launcher.machine.host import Host
     from launcher.mpi.start import SERVE_FLAGS, serve_here
     from launcher.options.parser import add_flags, make_parser
 
     parser = make_parser("serve", "[options]", DESCRIPTION["serve"])
     add_flags(parser, SERVE_FLAGS)
     words = parser.parse_args(argv)
-    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ), environ)
+    return serve_here(read_options({**vars(words), "engine": "mpirun"}, environ, Host()), environ)
 
 
 def keygen(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from launcher.core.errors import CommandNotFound
+from launcher.core.errors import CommandNotFound, EnvironmentUntrusted
 from launcher.core.model import Mode, Plan, Process, Scope
 from launcher.machine.host import Host
 from launcher.options.quick import read_quickly
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.control.server import StatusServer
     from launcher.core.model import Peers
+    from launcher.options.reading import Options
     from launcher.process.spawn import Child
 
     Checks = Callable[[], Sequence[str]]
@@ -53,10 +54,29 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         from launcher.process.execute import execute
 
         execute(command, environ)
-    plan, met = _plan_start(typed, environ, command)
-    checks = _plan_checks(plan, typed, environ, command)
+    host = Host()  # to be kept until the end: it holds the port of a single node
+    try:
+        options = read_options(typed, environ, host)
+        plan, met = _plan_start(options, environ, command, host)
+    except EnvironmentUntrusted as error:
+        from launcher.cli.disabled import LAST_RESORT
+
+        error.notes = (*error.notes, LAST_RESORT)
+        raise
+    checks = _plan_checks(plan, options, environ, command)
+
+    def replan(port: int) -> Plan:
+        from launcher.planning.plan import plan_job
+
+        changed = read_options(_name_port(typed, options, port), environ, host)
+        return plan_job(environ, host, changed, command, met=met)
+
     if plan.peers is not None:
-        return _run_together(plan, plan.peers, typed, environ, command, met, checks)
+        return _run_together(plan, plan.peers, command, replan, environ, checks)
+    if listens_here(plan):
+        from launcher.process.ports import settle_rendezvous
+
+        plan = settle_rendezvous(plan, environ, replan, host)
     hold_ports(plan)
     return _carry_out(plan, environ, checks)
 
@@ -67,7 +87,7 @@ def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
 
 
 def _plan_start(
-    typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+    options: Options, environ: Mapping[str, str], command: Sequence[str], host: Host
 ) -> tuple[Plan, tuple[str, ...]]:
     """Plan, and say what is worth a warning; the nodes of a job that must know all addresses have met then.
 
@@ -80,9 +100,8 @@ def _plan_start(
     from launcher.planning.notes import name_unknown
     from launcher.planning.plan import plan_job
 
-    options = read_options(typed, environ)
     met: tuple[str, ...] = ()
-    plan = plan_job(environ, Host(), options, command)
+    plan = plan_job(environ, host, options, command)
     if plan.missing:
         from launcher.frameworks.script import describe_missing
 
@@ -93,7 +112,7 @@ def _plan_start(
         from launcher.cluster.address_exchange import meet
 
         met = meet(plan.meeting, environ)
-        plan = plan_job(environ, Host(), options, command, met=met)
+        plan = plan_job(environ, host, options, command, met=met)
     return plan, met
 
 
@@ -106,16 +125,14 @@ def _warn(sentences: Sequence[str]) -> None:
 
 
 def _plan_checks(
-    plan: Plan, typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
+    plan: Plan, options: Options, environ: Mapping[str, str], command: Sequence[str]
 ) -> Checks | None:
     """Make the quick checks now, where the user asks for that; return what makes them after the start.
 
     By default they are made beside a job that has something to lose by a wrong machine, if we stay
     anyhow. They would cost as much as the whole start.
     """
-    given = None
-    if typed.get("check") is not None or "LAUNCHER_CHECK" in environ:
-        given = read_options(typed, environ).get("check")
+    given = options.get("check")
     if given is None:
         has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
         if plan.mode is not Mode.SUPERVISE or not has_stakes:
@@ -137,20 +154,14 @@ def _find_problems(plan: Plan, environ: Mapping[str, str], command: Sequence[str
 def _run_together(
     plan: Plan,
     peers: Peers,
-    typed: Mapping[str, str | bool],
-    environ: Mapping[str, str],
     command: Sequence[str],
-    met: tuple[str, ...],
+    replan: Callable[[int], Plan],
+    environ: Mapping[str, str],
     checks: Checks | None,
 ) -> int:
     """Carry out a plan whose launchers talk: nothing starts before all nodes are there."""
     from launcher.agent.children import make_children
     from launcher.cluster.start import run_together
-    from launcher.planning.plan import plan_job
-
-    def replan(port: int) -> Plan:
-        options = read_options(_name_port(typed, environ, port), environ)
-        return plan_job(environ, Host(), options, command, met=met)
 
     def make(planned: Plan) -> Sequence[Child]:
         hold_ports(planned)  # not before the roll call: the other nodes are to hear of it
@@ -159,16 +170,21 @@ def _run_together(
     return run_together(plan, peers, command, make, replan, environ, checks, serve)
 
 
-def _name_port(
-    typed: Mapping[str, str | bool], environ: Mapping[str, str], port: int
-) -> dict[str, str | bool]:
+def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> dict[str, str | bool]:
     """Return the typed flags with another port of the rendezvous, however it was named."""
     changed: dict[str, str | bool] = {**typed, "master_port": str(port)}
-    endpoint = read_options(typed, environ).text("rdzv_endpoint")
+    endpoint = options.text("rdzv_endpoint")
     if endpoint:
         head, colon, tail = endpoint.rpartition(":")
         changed["rdzv_endpoint"] = f"{head if colon and tail.isdecimal() else endpoint}:{port}"
     return changed
+
+
+def listens_here(plan: Plan) -> bool:
+    """Whether rank 0 is ours, and listens at a port that was named: somebody may have that."""
+    allocation = plan.allocation
+    first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
+    return first == 0 and not plan.takes_free_port
 
 
 def hold_ports(plan: Plan) -> None:

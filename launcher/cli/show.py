@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from launcher.cli.stdout import write
+from launcher.core.environ import DEFAULT_PORT
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.files import replace_file
 from launcher.core.model import Companion, Plan, Process, Scope
@@ -42,6 +43,13 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
     plan, inherited = plan_here(vars(words), environ, ())
     if plan.meeting is not None:
         raise UsageError(_addresses_at_start())
+    if plan.takes_free_port and not words.replay:
+        if plan.topology.world_size == 1:
+            host = Host()
+            plan = plan_job(environ, host, read_options(vars(words), environ, host), ())
+        else:  # each process of the job asks for itself, and all must hear the same
+            what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
+            sys.stderr.write(f"launcher: note: {what} (another one: --master-port N)\n")
     from launcher.planning.settings import apply_settings, list_changes
     from launcher.views.environment import render_environment, without_files
 
@@ -158,7 +166,7 @@ def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
     host, environ = _find_host(vars(words), environ)
     _write_to(
-        words.output, render(take_view(host, environ, read_options(vars(words), environ)), words.format)
+        words.output, render(take_view(host, environ, read_options(vars(words), environ, host)), words.format)
     )
     return 0
 
@@ -193,14 +201,14 @@ def plan_here(
 ) -> tuple[Plan, Mapping[str, str]]:
     """Return the plan, and the environment that it starts from: ours, or the recorded one."""
     host, environ = _find_host(typed, environ)
-    return plan_job(environ, host, read_options(typed, environ), command), environ
+    return plan_job(environ, host, read_options(typed, environ, host), command), environ
 
 
 def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> tuple[Host, Mapping[str, str]]:
     """Return the machine and its environment: ours, or the recorded ones."""
     replay = typed.get("replay")
     if not isinstance(replay, str) or not replay:
-        return Host(), environ
+        return Host(port=DEFAULT_PORT), environ  # the same plan each time
     from launcher.planning.recorded import read_snapshot
 
     recorded = read_snapshot(replay)

@@ -22,7 +22,7 @@ from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import listen
 from launcher.cluster.attempt import NOT_YET, Attempt, Outcome, answer_s
 from launcher.cluster.reach import find_address, resolve
-from launcher.core.environ import Malformed, parse_hosts
+from launcher.core.environ import Malformed, each_once
 from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import Garbled, message, pack, unpack
 from launcher.machine.host import Host
@@ -340,7 +340,7 @@ class OtherLauncher:
                 self._fail(said.why)
             case Addresses():
                 try:
-                    self.hosts += parse_hosts(",".join(said.hosts))
+                    self.hosts += each_once(said.hosts)
                 except Malformed as error:
                     raise Garbled(f"no addresses: {error}") from error
                 if len(self.hosts) > self._meeting.node_count:

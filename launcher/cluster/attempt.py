@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import time
 from errno import EINPROGRESS
 
-from launcher.channel.frames import ANSWER_BYTES, REFUSAL, Calling, Intruder
+from launcher.channel.frames import NONCE_BYTES, OTHER_LAUNCHER, PROOF_BYTES, Calling, Intruder
 from launcher.cluster.reach import knock
 
 TYPE_CHECKING = False
@@ -28,6 +27,8 @@ NOT_YET = "nothing listens there: its container may still be starting, or its la
 SILENT = "no answer"
 """To the call itself: not even a refusal has come."""
 MUTE = "it takes the call and says nothing: it is stopped or very busy, or another program listens there"
+HUNG_UP = "it hung up at once: another program, or too busy"
+REFUSED = f"it hung up when it was shown our key: {OTHER_LAUNCHER} listens there"
 LISTENS, REFUSES = "listens", "refuses"
 """What a host may say at a port."""
 WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher that knows no roll call"
@@ -132,9 +133,9 @@ class Attempt:
         connected, calling = self._socket, self._calling
         assert connected is not None and calling is not None  # noqa: S101 - this is their handler
         try:
-            data = connected.recv(ANSWER_BYTES)
+            data = connected.recv(NONCE_BYTES + PROOF_BYTES)
             if not data:
-                self._fail("it hung up at once: another program, or too busy")
+                self._fail(REFUSED if calling.has_proved else HUNG_UP)
                 return
             reply = calling.feed(data)
             if reply:
@@ -142,8 +143,6 @@ class Attempt:
         except (BlockingIOError, InterruptedError):
             return
         except Intruder as intruder:
-            with contextlib.suppress(OSError):
-                connected.send(REFUSAL)
             self._fail(f"{intruder} listens there")
             return
         except OSError as error:

@@ -14,6 +14,7 @@ from os import strerror
 from launcher.core.environ import REHEARSED, is_loopback
 from launcher.core.errors import NotReady, Problem
 from launcher.core.redact import printable
+from launcher.process.refused import explain
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
+ANY = {"0": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it is not listened at
+"""Names of all addresses: who calls them gets to the loopback."""
 HOSTS_ASKED = 3
 """Nodes that are tried for the way that leads to them; names of more would cost time."""
 WAIT_S = 0.5
@@ -41,8 +44,9 @@ SILENT = (
 def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
     """Return the address of ours at which the other nodes find us; never that of all interfaces.
 
-    It is our loopback only where that is what the job's name for this node means here, and there is no
-    other address: launchers on this machine find us there.
+    It is our loopback only where the user has named that, for a job whose nodes all run on this machine, or
+    where that is what the job's name for this node means here, and there is no other address: launchers on
+    this machine find us there.
 
     Args:
         master: What the job calls this node: a name or an address.
@@ -51,11 +55,16 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
 
     Raises:
         NotReady: This node has no address at which another one could find it.
+        Unavailable: The kernel tells of none.
     """
     if master.startswith(REHEARSED):
         return master  # nodes that are addresses of one machine, which no interface lists
+    if master in ANY:
+        return ANY[master]
     own = host.own_addresses() - {host.hostname()}
     address = host.address_of(master)
+    if is_loopback(master):
+        return address
     if address in own and not is_loopback(address):
         return address
     # A name that stands for 127.0.1.1 here (Debian), or for a service in front of us (Kubernetes)
@@ -68,6 +77,8 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
         return outside[0]
     if address in own:
         return address
+    if not own and (refused := explain(OSError())) is not None:
+        raise refused  # not even the loopback has been told of
     raise NotReady(
         Problem(
             "no-control-address",

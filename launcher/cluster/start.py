@@ -20,8 +20,9 @@ from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import parse
 from launcher.core.redact import printable
 from launcher.machine.host import Host
+from launcher.machine.ports import is_taken
 from launcher.process.limits import raise_limit
-from launcher.process.ports import is_taken, port_taken
+from launcher.process.ports import OTHERS, find_taken, port_taken
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,17 +178,17 @@ def look_for(
 def is_own(name: str) -> bool:
     """Whether what the job calls node 0 means an address of ours here."""
     host = Host()
-    return host.address_of(name) in host.own_addresses()
+    return is_loopback(name) or host.address_of(name) in host.own_addresses()
 
 
 def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
     """Return where node 0 listens, and what is to be known of that."""
     place = f"control channel: {address} port {port}"
     if is_loopback(address):
-        place += (
-            f", which only launchers on this machine reach: {printable(shape.address)} means that here, "
-            "and there is no other address"
-        )
+        why = f"{printable(shape.address)} means that here, and there is no other address"
+        if is_loopback(shape.address):
+            why = f"{printable(shape.address)} is this machine, so all nodes of this job run here"
+        place += f", which only launchers on this machine reach: {why}"
     if not has_token:
         place += (
             "; no token (LAUNCHER_TOKEN, --token-file): who reaches it and knows what the job is called "
@@ -238,9 +239,7 @@ def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
 def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     """Return what all nodes are told at the start: a port of the rendezvous that is free here."""
     asked = plan.topology.master_port
-    serves_above = any(str(asked + 1) in beside.argv for beside in plan.companions)
-    taken = is_taken(asked) or (serves_above and is_taken(asked + 1))
-    if plan.allocation.ranks_at_start or not taken:
+    if plan.allocation.ranks_at_start or not find_taken(plan):
         return {"master_port": asked}
     ahead = range(asked + 1, min(asked + PORTS_AHEAD, (1 << 16) - 1))
     # And the one above, where Horovod's processes meet
@@ -268,4 +267,5 @@ def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
     if found.topology.master_port == port:
         return found
     user = "MASTER_PORT, on which this node insists"
-    raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", "--master-port"))
+    fix = OTHERS.format(flag="--master-port")
+    raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))

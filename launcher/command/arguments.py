@@ -1,9 +1,10 @@
-"""Arguments that differ from process to process: ``--expand-args`` and ``--local-rank-arg``.
+"""Arguments of each process: torchrun's macro, ``--expand-args`` and ``--local-rank-arg``.
 
-Loaded only where one of them is on.
+Loaded only where there is one of them.
 
-Source: torch/distributed/launch.py (2.13) and deepspeed/launcher/launch.py (0.19) put ``--local_rank=N``
-in front of a script's own arguments.
+Source: torch/distributed/elastic/utils/api.py (2.13) reads every argument as a `string.Template`, in which
+local_rank alone has a value. torch/distributed/launch.py (2.13) and deepspeed/launcher/launch.py (0.19) put
+``--local_rank=N`` in front of a script's own arguments.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 
     from launcher.options.reading import Options
 
+_MACRO = r"local_rank(?!\w)|\{local_rank\}"
+_NAMED = re.compile(rf"\$(?:{_MACRO})", flags=re.ASCII)
+_READ = re.compile(rf"\$(?:(\$)|{_MACRO})", flags=re.ASCII)
 _NAME = re.compile(r"\$(?:(\w+)|\{(\w+)\})", flags=re.ASCII)
 
 
@@ -48,6 +52,21 @@ def expand(word: str, variables: Mapping[str, str]) -> str:
     stays as it is.
     """
     return _NAME.sub(lambda match: variables.get(match[1] or match[2], match[0]), word)
+
+
+def names_local_rank(word: str) -> bool:
+    """Whether an argument holds torchrun's macro, ``$local_rank`` or ``${local_rank}``, escaped or not."""
+    return _NAMED.search(word) is not None
+
+
+def expand_local_rank(word: str, local_rank: int) -> str:
+    """Return an argument as torchrun hands it on: the local rank for its macro, and ``$`` for ``$$``.
+
+    One without the macro stays as it is: in a shell's text ``$$`` is the shell's own number.
+    """
+    if not names_local_rank(word):
+        return word
+    return _READ.sub(lambda match: match[1] or str(local_rank), word)
 
 
 def count_callers(argv: Sequence[str]) -> int:

@@ -116,12 +116,20 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
     Raises:
         UsageError: No command, or ``-m`` without a module.
     """
-    argv = _complete(command, options, environ)
+    argv = add_python(command, options, environ)
+    if argv == tuple(command) and not options.switch("no_python") and may_be_shell(argv):
+        from launcher.command.shell import open_shell
+
+        argv = open_shell(argv)
     return part_module(argv) if is_python(argv[0]) else argv
 
 
-def _complete(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command with Python in front of it, where that is missing."""
+def add_python(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command with Python in front of it, where that is missing.
+
+    Raises:
+        UsageError: No command, or ``-m`` without a module.
+    """
     if not command:
         raise UsageError(no_command())
     if options.switch("run_path"):
@@ -136,10 +144,6 @@ def _complete(command: Sequence[str], options: Options, environ: Mapping[str, st
         return (_python(environ), *command)
     if command[0].endswith(".py") or _is_script(command[0]):
         return (_python(environ), *command)
-    if may_be_shell(command):
-        from launcher.command.shell import open_shell
-
-        return open_shell(command)
     return tuple(command)
 
 

@@ -21,7 +21,7 @@ from launcher.stacks.inquiry import Inquiry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Protocol
 
     from launcher.agent.agent import Agent
@@ -80,9 +80,9 @@ class Asking:
         """Return one line."""
         return lines.pack(packed)
 
-    def feed(self, data: bytes) -> list[Message]:
-        """Return the questions that are complete now."""
-        return [self._parse(line) for line in self._lines.cut(data)]
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Yield the questions that are complete now."""
+        return map(self._parse, self._lines.cut(data))
 
     def _parse(self, line: bytes) -> Message:
         try:

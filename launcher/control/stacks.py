@@ -40,14 +40,15 @@ def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Me
 def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:
     """Return processes with their stacks, as much of them as is not too long; ``cut``: it is not all."""
     packed: Message = {}
+    shown: dict[str, str] = {}  # a text stands in many stacks, and is searched for secrets once
     for index, (kept, all_threads, depth) in enumerate(_levels(answers, threads)):
-        packed = {**_pack(kept, all_threads, depth), "cut": index > 0}
+        packed = {**_pack(kept, all_threads, depth, shown), "cut": index > 0}
         if len(json.dumps(packed)) <= limit_bytes:
             return packed
     kept = list(find_speakers(answers))
     while kept and len(json.dumps(packed)) > limit_bytes:
         kept = kept[: len(kept) * 3 // 4]
-        packed = {**_pack(kept, False, FRAMES[-1]), "cut": True}
+        packed = {**_pack(kept, False, FRAMES[-1], shown), "cut": True}
     return packed
 
 
@@ -60,12 +61,14 @@ def _levels(answers: Sequence[Answer], threads: bool) -> Iterator[tuple[Sequence
         yield speakers, False, depth
 
 
-def _pack(answers: Sequence[Answer], threads: bool, depth: int) -> Message:
+def _pack(answers: Sequence[Answer], threads: bool, depth: int, shown: dict[str, str]) -> Message:
     words: dict[str, int] = {}
     stacks: dict[tuple[tuple[int, int, int], ...], int] = {}
 
     def word(text: str) -> int:
-        return words.setdefault(shorten(text, TEXT_LENGTH), len(words))
+        if text not in shown:
+            shown[text] = shorten(text, TEXT_LENGTH)
+        return words.setdefault(shown[text], len(words))
 
     def stack(frames: Sequence[Frame]) -> int:
         key = tuple((word(one.file), one.line, word(one.function)) for one in frames[:depth])

@@ -12,25 +12,27 @@ from launcher.core.model import Claim, Evidence, Fact, Scope, Trust, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from launcher.machine.host import Host
 
 COUNT_LIMIT = 1 << 24
 """More nodes or processes than this is a malformed number, not a job."""
+DEFAULT_PORT = 6105
+"""Where a job meets that names no port, and cannot have one that is free: of several nodes, or processes."""
 PORT_LIMIT = 65536
 OWN_PLACE = "own name "
 """How the origin of a node's place in the user's list of hosts begins."""
 MEETS_AT_MASTER = ("static", "c10d")
 """Rendezvous of torchrun whose endpoint is a node of the job, and not a server of its own (etcd)."""
 _DIGITS_LIMIT = 10
-# Letters, digits and what host names (RFC 1123, and the underscore that real clusters use) and
-# IPv6 literals with a zone may hold. Anything else never reaches a command line or a resolver.
+# Letters, digits and what else host names may hold: RFC 1123, and the underscore that real clusters use.
+# Anything else never reaches a command line or a resolver.
 _WORD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
-_INNER = _WORD | frozenset(".:%-")
-_ANYWHERE = frozenset("0123456789ABCDEFabcdef:.")
-"""What may follow the ``::`` that an IPv6 address may begin with."""
+_INNER = _WORD | frozenset(".-")
+_HEX = frozenset("0123456789ABCDEFabcdef")
 _HOST_LIMIT = 253
+_TWICE_NAMED = 3
 
 
 class Malformed(ValueError):
@@ -52,10 +54,29 @@ def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
 
 def is_host(text: str) -> bool:
     """Whether a text can be the name or the address of a host."""
-    if text.startswith("::"):
-        return _ANYWHERE.issuperset(text)
+    address, percent, zone = text.partition("%")
+    if ":" in address:
+        return _is_ipv6(address) and (not percent or _is_name(zone))
+    return _is_name(text)
+
+
+def _is_name(text: str) -> bool:
     ends = text[:1] + text[-1:]
-    return bool(text) and len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
+    return 0 < len(text) <= _HOST_LIMIT and _WORD.issuperset(ends) and _INNER.issuperset(text)
+
+
+def _is_ipv6(text: str) -> bool:
+    """Whether a text is an IPv6 address, without a zone (RFC 4291, section 2.2)."""
+    left, gap, right = text.partition("::")
+    groups = [group for side in (left, right) if side for group in side.split(":")]
+    count = len(groups)
+    if groups and "." in groups[-1] and not text.endswith(":"):
+        parts = groups.pop().split(".")
+        count += 1
+        if len(parts) != 4 or not {str(number) for number in range(256)}.issuperset(parts):
+            return False
+    fits = count <= 7 if gap else count == 8
+    return fits and all(0 < len(group) <= 4 and _HEX.issuperset(group) for group in groups)
 
 
 def parse_host(text: str) -> str:
@@ -65,9 +86,9 @@ def parse_host(text: str) -> str:
         Malformed: Blank, longer than 253, or a character that no name or address has.
     """
     host = text.strip(" \t\r\n")
-    if host.startswith("[") and host.endswith("]"):
+    if host.startswith("[") and host.endswith("]") and ":" in host:
         host = host[1:-1]
-    if not is_host(host) or host.count(":") == 1:
+    if not is_host(host):
         raise Malformed("a host name or an IP address, without a port")
     return host
 
@@ -110,11 +131,27 @@ def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
     Raises:
         Malformed: Empty list, an item that is not a host, or one that occurs twice.
     """
-    hosts = tuple(parse_host_port(item)[0] for item in text.split(separator))
-    if len(set(hosts)) != len(hosts):
-        twice = sorted({host for host in hosts if hosts.count(host) > 1}) if len(hosts) < 64 else []
-        raise Malformed("hosts that occur once each" + "".join(f", not {h!r} twice" for h in twice))
-    return hosts
+    return each_once(text.split(separator))
+
+
+def each_once(items: Iterable[str]) -> tuple[str, ...]:
+    """Return hosts, in order, ports dropped.
+
+    Raises:
+        Malformed: There is none, one is not a host, or one occurs twice.
+    """
+    hosts = dict[str, None]()
+    twice = dict[str, None]()
+    for item in items:
+        host = parse_host_port(item)[0]
+        (twice if host in hosts else hosts)[host] = None
+    if not hosts:
+        raise Malformed("one host at least")
+    if twice:
+        named = "".join(f", not {host!r} twice" for host in list(twice)[:_TWICE_NAMED])
+        more = ", ..." if len(twice) > _TWICE_NAMED else ""
+        raise Malformed(f"hosts that occur once each{named}{more}")
+    return tuple(hosts)
 
 
 OWN_NAMES = ("localhost", "ip6-localhost", "ip6-loopback", "localhost4", "localhost6")
@@ -314,6 +351,20 @@ class Reader:
             self.most_nodes,
             self.lone,
         )
+
+
+JOB_IDS = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
+"""What platforms call a job, the same on all of its nodes; the first that is set counts. Not what names a
+part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
+CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")
+"""Where mpirun has started the processes: its own node has the platform's names, others what it carries."""
+
+
+def find_job_id(environ: Mapping[str, str]) -> str:
+    """Return what the platform calls the job, the same on all nodes; empty where that is not known."""
+    if any(name in environ for name in CARRIED_BY_MPIRUN):
+        return ""
+    return next((environ[name] for name in JOB_IDS if environ.get(name)), "")
 
 
 def shorten(value: str, limit: int = 120) -> str:

@@ -63,6 +63,8 @@ SECONDS_MAX = 1e9
 ITEMS_MAX = 1 << 16
 LINE_LENGTH = 800
 FACT_LENGTH, FACTS_MAX, WORD_LENGTH = 200, 64, 32
+DEPTH_MAX = 32
+"""Lists and objects in each other. Near Python's own limit they can be read, and not be passed on."""
 FACTS_KEPT = 1 << 14
 """Facts that are remembered: hosts and addresses of a thousand nodes, and what they share."""
 
@@ -129,6 +131,14 @@ def unpack(packed: Mapping[str, object], kinds: Sequence[type]) -> object:
         if name_of(kind) == name:
             return parse(kind, packed)
     raise Garbled("a message of an unknown kind")
+
+
+def is_shallow(value: object, depth: int = DEPTH_MAX) -> bool:
+    """Return whether no more than so many lists and objects are in each other."""
+    if not isinstance(value, (dict, list)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return depth > 0 and all(is_shallow(item, depth - 1) for item in inner)
 
 
 def name_of(kind: type) -> str:

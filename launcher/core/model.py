@@ -253,6 +253,15 @@ class Setting:
     policy: Policy = Policy.ALWAYS
 
 
+AMD_GPU, INTEGRATED_XPU = "amd", "integrated xpu"
+"""Kinds of accelerators that have no word of their own: ``gpu`` and ``xpu`` mean them, too."""
+OTHER_KINDS = ("xpu", "hpu", "npu", "mlu", "musa")
+ACCELERATORS = (AMD_GPU, *OTHER_KINDS, INTEGRATED_XPU)
+"""Kinds that are not NVIDIA's."""
+COUNT_WORDS = ("auto", "cpu", "gpu", "cuda", *OTHER_KINDS)
+"""Words for as many processes per node as there are devices of a kind."""
+
+
 @frozen
 class Machine:
     """What this node has, as far as planning needs it.
@@ -262,12 +271,15 @@ class Machine:
         cpu_count: CPUs that the cgroup grants, None if unknown.
         bound_cpu_count: CPUs in our own affinity mask, None if unknown.
         has_others: Whether device files show an accelerator that is not NVIDIA's.
+        accelerators: (kind, how many a process here can see, None where that cannot be told) of others than
+            NVIDIA's, first the kind that ``auto`` means; read only where processes are counted by a word.
     """
 
     gpu_count: int | None = None
     cpu_count: int | None = None
     bound_cpu_count: int | None = None
     has_others: bool = False
+    accelerators: tuple[tuple[str, int | None], ...] = ()
 
 
 @frozen
@@ -642,6 +654,11 @@ class Plan:
     companions: tuple[Companion, ...] = ()
     ports: tuple[tuple[int, str], ...] = ()
     meeting: Meeting | None = None
+
+    @property
+    def takes_free_port(self) -> bool:
+        """Whether the port of the rendezvous was not named: one that is free was taken."""
+        return any(found.claim.fact is Fact.MASTER_PORT and found.claim.value == 0 for found in self.findings)
 
     def __post_init__(self) -> None:
         count = len(self.processes) + len(self.companions)

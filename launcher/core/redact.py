@@ -98,7 +98,7 @@ _HARMLESS_VALUES = ("true", "false", "none", "null")
 
 _PASSES_MAX = 6
 _SECRET_MIN = 6
-_QUOTED_MAX = 1 << 14
+_QUOTED_MAX = 1 << 12
 """Characters of a text that are searched where only its beginning is shown."""
 _HALF_MAX = 1 << 10
 """Characters of a secret that may be needed to see that it is one."""

@@ -1,6 +1,7 @@
 """Who starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is.
 
-Of this machine two things are asked: which torch a Python has, and whether we are process 1.
+The command line and the platform decide, so that all nodes decide alike. Of this machine two things are
+asked: which Python runs torchrun where that is asked for, and whether we are process 1.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from launcher.core.errors import Problem, Unavailable, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Allocation, Scope
 from launcher.identity.rendezvous import STATIC
-from launcher.options.flags import TENSORFLOW
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ ONLY_PROCESS = (
 """Flags that have no meaning with it."""
 WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
 """Engines below which the processes of the job can be told: by a RANK of their own in their environment."""
-OTHER_FRAMEWORKS = ("TF_CONFIG", "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS")
-"""Variables that a job of TensorFlow or JAX has, and one of PyTorch has not."""
-OTHER_SOURCES = ("tensorflow",)
 NOT_TORCH = ("tensorflow", "horovod", "jax")
 """Frameworks whose processes torchrun has nothing for."""
 
@@ -123,9 +120,8 @@ def choose(
         if ours and not options.switch("init", host.is_init()):
             raise UsageError(_not_torchruns(why, ours))
         return Choice(TORCHRUN, why, _find_python(argv, environ, host, why))
-    if allocation.node_count == 1:
-        return Choice(PROCESS, "one node")
-    return _choose_for_several(argv, options, environ, host)
+    nodes = "one node" if allocation.node_count == 1 else f"{allocation.node_count} nodes, a fixed number"
+    return Choice(PROCESS, f"{nodes}; for torchrun's agent: --engine {TORCHRUN}")
 
 
 def _needs(options: Options, allocation: Allocation) -> list[str]:
@@ -137,31 +133,6 @@ def _needs(options: Options, allocation: Allocation) -> list[str]:
     elif allocation.ranks_at_start:
         needs += options.origins("rdzv_backend")
     return needs
-
-
-def _choose_for_several(
-    argv: tuple[str, ...], options: Options, environ: Mapping[str, str], host: Host
-) -> Choice:
-    """A fixed job on several nodes: torchrun where there is torch and nothing speaks against it."""
-    named = [name for name in OTHER_FRAMEWORKS if environ.get(name)]
-    if options.text("source") in OTHER_SOURCES:
-        named += options.origins("source")
-    if options.framework in NOT_TORCH:
-        named += options.origins("framework", *TENSORFLOW)
-    if named:
-        return Choice(PROCESS, f"several nodes, and {named[0]} names a framework other than PyTorch")
-    ours = [given.origin for dest in ONLY_PROCESS if (given := options.get(dest)) is not None]
-    ours += options.origins("verify_fabric")
-    if ours:
-        return Choice(PROCESS, f"several nodes, and {ours[0]} needs the launcher as the parent")
-    if not argv or not is_python(argv[0]):
-        what = "no command is given" if not argv else f"nothing tells which Python {argv[0]} has"
-        return Choice(PROCESS, f"several nodes, and {what}")
-    version = host.find_torch(argv[0], environ)
-    if version:
-        return Choice(TORCHRUN, f"several nodes, and {argv[0]} has torch {version}", argv[0])
-    what = "has no torch" if version == "" else "may have torch or not: that cannot be known from here"
-    return Choice(PROCESS, f"several nodes, and {argv[0]} {what}")
 
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, why: str) -> str:

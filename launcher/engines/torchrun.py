@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
+from launcher.core.environ import is_loopback
 from launcher.core.model import Agent, Allocation, Binding, Machine, Policy, Setting, Topology
 from launcher.frameworks import starters, torch
 from launcher.frameworks.python import UNBUFFERED
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 MODULE = "torch.distributed.run"
-WORKER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cli", "worker.py")
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+WORKER = os.path.join(_PACKAGE, "cli", "worker.py")
+AGENT = os.path.join(_PACKAGE, "servers", "torchrun_agent.py")
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 """Known since torch 2.12, and ignored by older ones, which would not start with the flag."""
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
@@ -79,23 +82,36 @@ def plan_agent(
         environ: The environment that the launcher was started with.
         binding: Which CPUs the processes keep to.
     """
-    inside = options.switch("run_path")  # of the worker that the agent makes: there is nothing to start
+    name = starts_inside(options)
     settings = plan_settings(topology, options, machine, environ)
     if allocation.ranks_at_start:
         settings.append(Setting(OWN_STORE, "1", "for restarts on several nodes", Policy.IF_UNSET))
     if UNBUFFERED not in environ:
         settings.append(Setting(UNBUFFERED, "1", "torchrun runs Python with -u"))
-    if inside and topology.node_rank is not None:
+    if name and topology.node_rank is not None:
         settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
     flags = plan_flags(allocation, topology, options, host).items()
-    line = [python or own_python(environ), "-m", MODULE, *(_spell(name, text) for name, text in flags)]
-    if inside:
-        line += ["--run_path", *map(_escape, argv[1:])]
+    # A script that the agent runs inside of itself finds the modules beside it where the agent looks
+    agent = ("-m", MODULE) if name == "run_path" else (AGENT,)
+    line = [python or own_python(environ), *agent, *(_spell(word, text) for word, text in flags)]
+    if name == "run_path":
+        line += ["--run_path", *map(_escape_all_but_macro, argv[1:])]
+    elif name:
+        line += ["--no_python", *map(_escape_all_but_macro, argv)]
     else:
         worker = _worker(argv, options, binding, own_threads=not environ.get("OMP_NUM_THREADS"))
         line += ["--no_python", sys.executable, *worker]
-    unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not inside), *_pets(environ)}
+    unset = {*starters.plan_agent_unset(environ, torch=True, rewritten=not name), *_pets(environ)}
     return Agent("torchrun", tuple(line) if argv else (), tuple(settings), tuple(sorted(unset)))
+
+
+def starts_inside(options: Options) -> str:
+    """Return the flag, by ``dest``, for which torchrun starts the command itself; empty if workers are ours.
+
+    With ``--run-path`` the worker is torchrun's own process, and there is nothing to start. With
+    ``--virtual-local-rank`` LOCAL_RANK says 0 to all of them: who they are could not be told from it.
+    """
+    return next((dest for dest in ("run_path", "virtual_local_rank") if options.switch(dest)), "")
 
 
 def _spell(name: str, text: str) -> str:
@@ -112,7 +128,7 @@ def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_thre
         flags.append(f"--framework={options.given_text('framework')}")
     flags += ["--expand-args"] if options.switch("expand_args") else []
     flags += ["--local-rank-arg"] if options.switch("local_rank_arg") else []
-    if binding.mode != "none" and not options.switch("virtual_local_rank"):
+    if binding.mode != "none":
         flags.append(f"--bind={binding.mode}")
     return [_escape(word) for word in ("-I", "-S", WORKER, *flags, "--", *argv)]
 
@@ -120,6 +136,16 @@ def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_thre
 def _escape(word: str) -> str:
     """Return a word that torchrun hands on as it was: it replaces ``${local_rank}``, and ``$$`` by ``$``."""
     return word.replace("$", "$$")
+
+
+def _escape_all_but_macro(word: str) -> str:
+    """Return a word in which torchrun replaces what each process of ours would find replaced."""
+    if "local_rank" in word:
+        from launcher.command.arguments import names_local_rank
+
+        if names_local_rank(word):
+            return word
+    return _escape(word)
 
 
 def _pets(environ: Mapping[str, str]) -> list[str]:
@@ -190,9 +216,12 @@ def _plan_rendezvous(allocation: Allocation, options: Options, host: Host) -> di
 def keeps_store(allocation: Allocation, options: Options, host: Host) -> bool | None:
     """Return whether the store of a c10d rendezvous is on this node, None to let torchrun find out.
 
-    It compares names and addresses, too, but fails on a node whose own name does not resolve.
+    It compares names and addresses, too, but fails on a node whose own name does not resolve. Of several
+    agents on this machine it has the first one that comes keep it.
     """
     master = allocation.master_addr
+    if is_loopback(master):
+        return None  # several agents may be on this machine, and the first of them keeps it
     if master in host.own_addresses():
         return True
     told = options.get("rdzv_endpoint") or options.get("master_addr")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import signal
-from typing import TypeVar
 
 from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say_size
+from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
 from launcher.failure.stderr import LastWords, read_words_of
@@ -22,11 +21,13 @@ from launcher.process.missing import find_program, fix_missing
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from typing import TypeVar
 
     from launcher.failure.model import ProcessExit
     from launcher.machine.host import Host
 
-Found = TypeVar("Found")
+    Found = TypeVar("Found")
+
 
 SHM_DEFAULT_BYTES = 64 << 20
 """What Docker gives a container that does not ask."""

@@ -7,7 +7,7 @@ import os
 from datetime import datetime, timedelta, timezone
 from errno import EACCES, EBUSY, EPERM, EROFS, EXDEV
 
-from launcher.core.files import follow, replace_file, write_to
+from launcher.core.files import replace_file, write_in_place
 from launcher.core.version import __version__
 from launcher.failure.text import shorten_lines
 from launcher.process.signals import name_signal
@@ -135,7 +135,7 @@ def write_verdict(text: str, path: str) -> str | None:
 
     It replaces what is there in one step. What cannot be replaced (a mounted file such as Kubernetes'
     termination log, a pipe, a device) is written in place, at most `IN_PLACE_BYTES`: `shorten_json`
-    makes it fit. Never raises, never waits.
+    makes it fit. What another user can have put there is not written to. Never raises, never waits.
     """
     try:
         _write(text, path)
@@ -145,20 +145,16 @@ def write_verdict(text: str, path: str) -> str | None:
 
 
 def _write(text: str, path: str) -> None:
-    target = follow(path)
-    is_file = os.path.isfile(target)
-    if os.path.exists(target) and not is_file:
-        write_to(target, shorten_json(text, IN_PLACE_BYTES), os.O_WRONLY | os.O_NONBLOCK)
-        return
-    if not (is_file and os.path.basename(target) == os.path.basename(TERMINATION_LOG)):
+    is_file = os.path.isfile(path)
+    is_mounted = is_file and os.path.basename(os.path.realpath(path)) == os.path.basename(TERMINATION_LOG)
+    if not is_mounted and (is_file or not os.path.exists(path)):
         try:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            replace_file(text, target)
+            replace_file(text, path, makes_folders=True)
             return
         except OSError as error:
             if error.errno not in IRREPLACEABLE or not is_file:
                 raise
-    write_to(target, shorten_json(text, IN_PLACE_BYTES), os.O_WRONLY | os.O_TRUNC)
+    write_in_place(shorten_json(text, IN_PLACE_BYTES), path)
 
 
 def shorten_json(text: str, limit: int) -> str:

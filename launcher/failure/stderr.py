@@ -7,14 +7,13 @@ stays as it was (but for what only a terminal obeys) until `presentable` makes i
 from __future__ import annotations
 
 import json
-import os
 import re
-import stat
 
 from launcher.core.frozen import frozen
 from launcher.failure.model import ProcessExit
 from launcher.failure.text import HEADER, RANK, clean_lines
 from launcher.guest import WRITER
+from launcher.machine.whole import read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -243,11 +242,13 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
     Of the writer nothing is known where it is torch.
     """
     try:
-        data = _read_regular_file(path) if path else None
+        data = read_whole(path, ERROR_FILE_BYTES) if path else None
     except FileNotFoundError:
         data = None
     except (OSError, ValueError) as error:
         return None, "", f"its error file cannot be read: {getattr(error, 'strerror', None) or error}"
+    if data is not None and len(data) > ERROR_FILE_BYTES:
+        return None, "", f"its error file cannot be read: it is larger than {ERROR_FILE_BYTES >> 20} MiB"
     if data is None:
         return None, "", ""
     try:
@@ -279,21 +280,6 @@ def _first_line(message: object) -> str:
 
 def _describe(data: bytes) -> str:
     return "not JSON with a message" if data.strip() else "empty"
-
-
-def _read_regular_file(path: str) -> bytes:
-    """Return a file's content; a pipe in its place is not waited for.
-
-    Raises:
-        OSError, ValueError: It cannot be opened, is no regular file, or is too large.
-    """
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("it is no regular file")
-        data = file.read(ERROR_FILE_BYTES + 1)
-    if len(data) > ERROR_FILE_BYTES:
-        raise ValueError(f"it is larger than {ERROR_FILE_BYTES >> 20} MiB")
-    return data
 
 
 def read_root_cause(agent: ProcessExit) -> ProcessExit | None:

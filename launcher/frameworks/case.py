@@ -6,6 +6,7 @@ from launcher.core.environ import PORT_LIMIT
 from launcher.core.frozen import frozen
 from launcher.frameworks.horovod_meeting import Meeting
 from launcher.frameworks.script import Script
+from launcher.guest.marker import is_worker
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
     from launcher.core.model import Allocation, Machine, Topology
     from launcher.options.reading import Options
 
-WORKER = "TORCHELASTIC_RUN_ID"
-"""Each worker of torchrun has it."""
 BY_MPI = ("mpirun", "serve")
 """Agents of which mpirun starts the processes."""
 
@@ -69,7 +68,7 @@ class Case:
         """
         port = self.topology.master_port
         is_taken = bool(self.agent) and not self.is_by_mpi
-        if is_taken or (WORKER in self.environ and self.environ.get("MASTER_PORT") == str(port)):
+        if is_taken or (is_worker(self.environ) and self.environ.get("MASTER_PORT") == str(port)):
             return self.next_port, "at MASTER_PORT torchrun's agent listens"
         return port, ""
 

@@ -30,11 +30,15 @@ TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 TIMEOUT_S = 600
 """How long ranks wait for each other. Horovod's 30 s are for processes that one command has started;
 those of a job on several nodes begin when their node is ready."""
-NOWHERE = ("127.0.0.1", "1")
+LOOPBACK = "127.0.0.1"
+NOWHERE = (LOOPBACK, "1")
 """Where no program listens: without a server, the address must be refused and not be looked for."""
 _PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers")
 WAITER = os.path.join(_PROGRAMS, "horovod_wait.py")
 SERVER = os.path.join(_PROGRAMS, "horovod_server.py")
+SERVE = os.path.join(_PROGRAMS, "horovod_serve.py")
+HOSTS_NAMED = 4
+"""Of the nodes, for the way that leads to the others."""
 
 
 def plan_common(case: Case) -> list[Setting]:
@@ -56,7 +60,7 @@ def plan_common(case: Case) -> list[Setting]:
         # Ranks of one node meet under this name: without it all nodes are "localhost"
         Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
         *_choose_gloo(meeting.why),
-        Setting(ADDRESS, job.master_addr, case.origin("master_addr"), Policy.IF_UNSET),
+        Setting(ADDRESS, *_find_address(case), Policy.IF_UNSET),
         Setting(PORT, str(find_port(case)), "next to MASTER_PORT", Policy.IF_UNSET),
         Setting(TIMEOUT, str(TIMEOUT_S), "nodes start at their own time", Policy.IF_UNSET),
     ]
@@ -89,7 +93,7 @@ def plan_argv(case: Case) -> tuple[str, ...]:
     """
     if not _is_served(case) or not case.argv:
         return case.argv
-    where = f"{case.topology.master_addr}:{find_port(case)}"
+    where = f"{_find_address(case)[0]}:{find_port(case)}"
     return (sys.executable, "-I", "-S", WAITER, where, name_slots(case.topology), *case.argv)
 
 
@@ -98,9 +102,19 @@ def plan_companions(case: Case) -> list[Companion]:
     if not _is_served(case) or all(place.rank for place in case.topology.places):
         return []
     python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
-    return [
-        Companion("horovod server", (python, SERVER, str(find_port(case)), name_slots(case.topology))),
-    ]
+    argv = (python, SERVER, str(find_port(case)), name_slots(case.topology))
+    if not case.topology.spans_nodes:
+        return [Companion("horovod server", (*argv, LOOPBACK))]
+    hosts = ",".join(case.allocation.hosts[:HOSTS_NAMED])
+    finder = (sys.executable, "-I", "-S", SERVE, case.topology.master_addr, hosts)
+    return [Companion("horovod server", (*finder, *argv))]
+
+
+def _find_address(case: Case) -> tuple[str, str]:
+    """Return where ranks ask for the rendezvous, and why there: on one node nothing else is to reach it."""
+    if not case.topology.spans_nodes:
+        return LOOPBACK, "one node"
+    return case.topology.master_addr, case.origin("master_addr")
 
 
 def _is_served(case: Case) -> bool:

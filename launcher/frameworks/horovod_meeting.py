@@ -165,7 +165,7 @@ def _trap(python: str) -> Meeting:
 
 def _find_gaps(topology: Topology) -> list[UsageError]:
     """Return what gloo needs of a job and this one has not, or does not tell."""
-    if ":" in topology.master_addr:
+    if ":" in topology.master_addr and topology.spans_nodes:
         what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
         fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
         return [UsageError(Problem("horovod-address", what, "command line and environment", fix))]

@@ -173,7 +173,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
     argv = case.argv
     if leaves and argv:
         linger = ("--linger", f"{case.options.grace_s:g}") if finishes else ()
-        argv = (sys.executable, SERVER, *leaves, *linger, "--", *case.argv)
+        argv = (sys.executable, "-I", "-S", SERVER, *leaves, *linger, "--", *case.argv)
     return Companion(task.name, argv, settings, finishes=finishes)
 
 
@@ -185,7 +185,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
     if not cast.coordinated or not is_here or all(task.node == node for task in workers):
         return []
     peers = ",".join(cast.address(task, hosts) for task in workers)
-    line = (sys.executable, SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
+    line = (sys.executable, "-I", "-S", SERVER, "--while", peers, "--wait", f"{_wait_s(case.options):g}")
     return [Companion(WATCH, line)]
 
 

@@ -6,6 +6,7 @@ name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by t
 
 from __future__ import annotations
 
+from launcher.core.environ import find_job_id
 from launcher.core.model import Binding, Machine, Place, Policy, Setting, Topology
 from launcher.core.mpi import STARTED_BY_MPI
 
@@ -13,7 +14,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from launcher.options.reading import Options
+
 DEFAULT_ROLE = "default"
+RUN_ID, RESTART_COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
+MAX_RESTARTS, AGENT_STORE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"
+ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
+"""What torchrun tells its workers about itself, and we tell ours."""
+NO_NAME = "none"
+"""What torchrun calls a job that has no name."""
 
 
 def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFAULT_ROLE) -> list[Setting]:
@@ -40,6 +49,24 @@ def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFA
         Setting(name, str(value), origins.get(fact, "default"))
         for name, value, fact in values
         if value is not None
+    ]
+
+
+def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> list[Setting]:
+    """Return torchrun's marks of a worker, by which scripts and libraries know that they were launched.
+
+    A worker of torchrun that we are keeps what torchrun told it; so does a process of this launcher.
+    """
+    if not forks and all(environ.get(name) for name in ELASTIC):
+        return []
+    given, platforms = options.get("rdzv_id"), find_job_id(environ)
+    name, origin = (given.text, given.origin) if given else (platforms or NO_NAME, "the platform's job")
+    restarts = options.get("restarts")
+    return [
+        Setting(RUN_ID, name, origin if given or platforms else "the job has no name"),
+        Setting(RESTART_COUNT, "0", "the first attempt"),
+        Setting(MAX_RESTARTS, restarts.text if restarts else "0", restarts.origin if restarts else "default"),
+        Setting(AGENT_STORE, "False", "rank 0 serves the store"),
     ]
 
 

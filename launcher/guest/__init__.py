@@ -9,6 +9,10 @@ raises: it is a guest in another program.
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"
 """Names the file for the stacks of a process and of those that it starts."""
 STACKS_NAME = "stacks.txt"
@@ -29,17 +33,33 @@ is what a process that is not armed should not pay for.
 """
 
 
+OTHERS = ("SUDO_UID", "PKEXEC_UID")
+"""Where sudo and pkexec say for which user they run a program."""
+
+
+def has_other_rights(environ: "Mapping[str, str]") -> bool:
+    """Whether this process may do what the user could not who has given it its environment.
+
+    ``sudo -E`` and set-user-ID programs: a variable that names a file would have it read or made with rights
+    that are not that user's. What root has given away (``sudo -E -u user``) is no such case.
+    """
+    if os.getuid() != os.geteuid() or os.getgid() != os.getegid():
+        return True
+    return any(environ.get(name, "") not in ("", "0", str(os.getuid())) for name in OTHERS)
+
+
 def arm(*, errors: bool = True) -> None:
     """Let the launcher ask this process where it is, and hear of the exception that ends it.
 
-    Does nothing where no launcher has set the variables for it, and nothing when called again.
+    Does nothing where no launcher has set the variables for it, in a process with other rights than those of
+    the user who may have set them, and when called again.
 
     Args:
         errors: Whether an exception is to be written down; not that of a tool beside the job.
     """
     stacks_path = os.environ.get(STACKS_VARIABLE)
     error_path = os.environ.get(ERROR_VARIABLE) if errors else None
-    if stacks_path or error_path:
+    if (stacks_path or error_path) and not has_other_rights(os.environ):
         try:
             from launcher.guest.process import arm_process
 

@@ -13,12 +13,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+DISABLE = "LAUNCHER_DISABLE"
+"""``1`` or ``true``: nothing of the launcher acts, in an entry point, ``launcher run`` or the hook."""
 SWITCH = "LAUNCHER_HOOK"
 """``0`` or ``false``: the hook does nothing at all."""
 HOOKED = "LAUNCHER_HOOKED"
 LAUNCHED = "LAUNCHER_LAUNCHED"
 AGENT, OF_AGENT = "TORCHELASTIC_RUN_ID", "GROUP_RANK"
 """Both: a worker of torchrun, which has the whole contract from it; one without the other is left over."""
+AGENT_STORE, NO_STORE = "TORCHELASTIC_USE_AGENT_STORE", "False"
+"""torchrun's agent serves the store of its workers; a launched process has rank 0 serve it."""
 CONTRACT = ("RANK", "WORLD_SIZE")
 NEARER = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -37,13 +41,21 @@ TOKEN = "LAUNCHER_TOKEN"  # noqa: S105 - its name
 
 
 def is_off(environ: Mapping[str, str]) -> bool:
-    """Whether the user has switched the hook off."""
-    return environ.get(SWITCH, "").lower() in ("0", "false")
+    """Whether the user has switched the hook off, or all of the launcher."""
+    return environ.get(DISABLE, "").lower() in ("1", "true") or environ.get(SWITCH, "").lower() in (
+        "0",
+        "false",
+    )
 
 
 def is_worker(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or a launcher that is one inside, has started this process as a rank."""
-    return bool(environ.get(AGENT) and environ.get(OF_AGENT))
+    """Whether torchrun, or a launcher that is one inside, has started this process as a rank.
+
+    Processes of this launcher have the same variables: what it left there counts first, but for a torchrun
+    inside of such a process.
+    """
+    is_ours = environ.get(LAUNCHED) and environ.get(AGENT_STORE) == NO_STORE
+    return bool(environ.get(AGENT) and environ.get(OF_AGENT) and not is_ours)
 
 
 def is_left_over(environ: Mapping[str, str]) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import stat
 import sys
 
 from launcher.guest import STACK_SIGNAL, WRITER
@@ -31,7 +32,10 @@ TEXT_LIMIT = 1 << 14
 """Characters kept from each end of a message or traceback."""
 READ_LIMIT_BYTES = 1 << 20
 
-_STACKS_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+_SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+"""In a folder like /tmp another user can have put a link, a pipe or a device in the place of a file."""
+_STACKS_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE
+_ERROR_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 
 
 class _Recorder:
@@ -75,6 +79,9 @@ def arm_process(stacks_path: str | None, error_path: str | None) -> None:
         # Forked children (a DataLoader's workers) have the same file and answer there, too, as do
         # those that are armed by themselves: whoever asks does so one after the other.
         fd = os.open(stacks_path, _STACKS_FLAGS, 0o600)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise OSError("no regular file")
         faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
         _answers = True
 
@@ -88,7 +95,7 @@ def write_error_file(
     one stays: the one that has started the others ends last. ``extraInfo`` tells the pid.
 
     Raises:
-        OSError: The file cannot be written.
+        OSError: The file cannot be written, or a link of another user leads there.
 
     Source:
         torch/distributed/elastic/multiprocessing/errors/error_handler.py, PyTorch 2.13.
@@ -97,6 +104,7 @@ def write_error_file(
     import time
     import traceback
 
+    _refuse_links(path)
     if not _is_ours_to_write(path):
         return
     extra = {
@@ -106,10 +114,23 @@ def write_error_file(
         "writer": WRITER,
     }
     message = _shorten(f"{kind.__name__}: {value}")
-    temporary = f"{path}.{os.getpid()}"
-    with open(temporary, "w", encoding="ascii") as file:
+    temporary = f"{path}.{os.urandom(8).hex()}"
+    with open(os.open(temporary, _ERROR_FLAGS, 0o666), "w", encoding="utf-8") as file:
         json.dump({"message": {"message": message, "extraInfo": extra}}, file)
-    os.replace(temporary, path)  # nobody reads half a file, not even after a SIGKILL
+    try:
+        os.replace(temporary, path)  # no reader sees half a file, not even after a SIGKILL
+    except OSError:
+        os.unlink(temporary)
+        raise
+
+
+def _refuse_links(path: str) -> None:
+    """Raise PermissionError where a part of a path is a link of another user's: it can lead anywhere."""
+    place = os.path.abspath(path)
+    while place != "/":
+        if os.path.islink(place) and os.lstat(place).st_uid not in (0, os.geteuid()):
+            raise PermissionError(f"{place} is a symbolic link of another user")
+        place = os.path.dirname(place)
 
 
 def _is_ours_to_write(path: str) -> bool:
@@ -117,10 +138,13 @@ def _is_ours_to_write(path: str) -> bool:
     import json
 
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read(READ_LIMIT_BYTES)
+        fd = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
         return True
+    with open(fd, encoding="utf-8") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return False
+        text = file.read(READ_LIMIT_BYTES)
     try:
         return not text or json.loads(text)["message"]["extraInfo"].get("writer") == WRITER
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -33,8 +33,8 @@ TOOLS_TEXT = """
 """
 TOOLS = frozenset(TOOLS_TEXT.split())
 """Programs of a job's container that are no part of the job."""
-TOOL_FILES = ("setup.py", "get-pip.py", "__pip-runner__.py", "_in_process.py")
-"""Files that installers run."""
+TOOL_FILES = ("setup.py", "get-pip.py", "__pip-runner__.py", "_in_process.py", "torchrun_agent.py")
+"""Files that installers run; what the launcher itself has made torchrun's agent."""
 PACKAGES = ("site-packages", "dist-packages")
 """Folders that others install into."""
 

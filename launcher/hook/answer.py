@@ -85,7 +85,7 @@ def _plan(environ: dict[str, str], host: Host, words: tuple[str, ...]) -> tuple[
     Raises:
         LauncherError: What is wrong.
     """
-    options = read_options({}, environ)
+    options = read_options({}, environ, host)
     if read_request(words, options).own is not None:
         plan = plan_job(environ, host, options, words)
         if plan.agent is not None and plan.agent.argv == words and not plan.agent.files:

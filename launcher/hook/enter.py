@@ -71,6 +71,8 @@ def _take_out() -> dict[str, Any]:
 def enter(python: str, tag: str) -> None:
     """Act, if this is a process of a job that nobody has told so; arm it in any case.
 
+    Nothing is done with rights that the user who has set the variables may not have.
+
     Args:
         python: The launcher's own Python.
         tag: Of that Python, `sys.implementation.cache_tag`: where it is ours too, the bytecode is at hand.
@@ -78,9 +80,9 @@ def enter(python: str, tag: str) -> None:
     if sys.flags.isolated:
         return
     with _Private(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))):
-        from launcher.guest import arm, marker, program
+        from launcher.guest import arm, has_other_rights, marker, program
 
-        if marker.is_off(os.environ):
+        if marker.is_off(os.environ) or has_other_rights(os.environ):
             return
         words = program.read_command_line()
         name = program.find_program(words)

@@ -7,7 +7,9 @@ import os
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.files import replace_file
 from launcher.hook.line import HEAD, enter_file
+from launcher.machine.whole import read_whole
 
+READ_LIMIT_BYTES = 1 << 20
 MODE = 0o644
 """Everybody reads it, whatever the umask of who installs: the job may run as another user."""
 
@@ -112,8 +114,7 @@ def read_own(path: str) -> str | None:
         UsageError: It is somebody else's, or cannot be read.
     """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        text = read_whole(path, READ_LIMIT_BYTES).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
     except OSError as error:

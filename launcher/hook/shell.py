@@ -16,6 +16,7 @@ from launcher.core.redact import printable
 from launcher.guest import ERROR_VARIABLE, STACKS_VARIABLE
 from launcher.guest.marker import (
     AGENT,
+    DISABLE,
     HOOKED,
     LAUNCHED,
     NEARER,
@@ -40,8 +41,9 @@ PROFILE = "/etc/profile.d/launcher_hook.sh"
 _TEXT = """\
 {head}# Login shells read it in /etc/profile.d, scripts of bash by BASH_ENV={path}
 if [ -n "{markers}" ] && [ -z "${{{agent}:+${{{of_agent}-}}}}" ] && [ -x {python} ]; then
-    case "${{{switch}-}}|${{{hooked}-}}|${{{launched}-}}" in
-        0\\|* | false\\|* | *\\|*"/{identity}/"*\\|* | *\\|\\|?*) ;;
+    case "${{{disable}-}}|${{{switch}-}}|${{{hooked}-}}|${{{launched}-}}" in
+        1\\|* | [Tt][Rr][Uu][Ee]\\|*) ;;
+        *\\|0\\|*\\|* | *\\|false\\|*\\|* | *\\|*"/{identity}/"*\\|* | *\\|*\\|\\|?*) ;;
         *) eval "$({python} -I -S {child} --sh)" ;;
     esac
 fi
@@ -58,6 +60,7 @@ def render_shell(path: str) -> str:
         identity=",".join(".".join(f"${{{name}-}}" for name in pair) for pair in NEARER),
         python=shlex.quote(sys.executable),
         child=shlex.quote(child),
+        disable=DISABLE,
         switch=SWITCH,
         hooked=HOOKED,
         launched=LAUNCHED,

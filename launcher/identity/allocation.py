@@ -5,13 +5,21 @@ All problems are reported together: never one per attempt, and never a guess in 
 
 from __future__ import annotations
 
-from launcher.core.environ import is_loopback
+from launcher.core.environ import DEFAULT_PORT, is_loopback
 from launcher.core.errors import EnvironmentUntrusted, Problem
 from launcher.core.model import Allocation, Claim, Evidence, Fact, Machine, Scope, Trust
 from launcher.identity.contradictions import check_below, check_hosts, check_process
-from launcher.identity.ledger import DEFAULTS, IDENTITY, RULE, STARTED, Ledger, sift_node, sift_sizes
+from launcher.identity.ledger import (
+    DEFAULTS,
+    IDENTITY,
+    RULE,
+    STARTED,
+    Ledger,
+    is_typed,
+    sift_node,
+    sift_sizes,
+)
 from launcher.identity.rendezvous import (
-    DEFAULT_PORT,
     gives_ranks,
     is_all_here,
     knows_who_is_who,
@@ -21,6 +29,7 @@ from launcher.identity.rendezvous import (
 )
 from launcher.identity.scope import add_local_size, decide_scope, settle_processes
 from launcher.identity.topology import find_node
+from launcher.options.reading import DEFAULTS as FILES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -127,9 +136,12 @@ def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
 def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
     # Only where there is no sign of anything: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
-    known = any(ledger.about(fact) for fact in facts)
+    only_node_0 = _is_typed_node_0(ledger, facts)
+    known = any(ledger.about(fact) for fact in facts) and not only_node_0
     signs = [sign for item in ledger.evidence for sign in item.signs]
-    if not any(claim.source != DEFAULTS or ledger.speakers for fact in facts for claim in ledger.about(fact)):
+    if only_node_0 or not any(
+        claim.source != DEFAULTS or ledger.speakers for fact in facts for claim in ledger.about(fact)
+    ):
         signs += _sign_master(ledger, is_own)
     if known and not signs:
         return
@@ -156,6 +168,12 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
                 fix,
             )
         )
+
+
+def _is_typed_node_0(ledger: Ledger, facts: Sequence[Fact]) -> bool:
+    """Whether all that is said of nodes is a ``--node-rank 0``: of one node, as torchrun has it."""
+    claims = [claim for fact in facts for claim in ledger.about(fact)]
+    return all(claim.fact is Fact.NODE_RANK and claim.value == 0 and is_typed(claim) for claim in claims)
 
 
 def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str, str]]:
@@ -312,5 +330,6 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
 def _name_sources(ledger: Ledger) -> str:
     """Name the sources whose claims won, e.g. ``"open_mpi + azure_batch"``."""
     winners = {finding.claim.source for finding in ledger.findings.values()}
+    winners.discard(FILES)  # a default of all machines starts nothing
     named = [item.source for item in ledger.evidence if item.source in winners]
     return " + ".join(dict.fromkeys(named)) or "local"

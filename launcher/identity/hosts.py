@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import os
 
-from launcher.core.environ import OWN_PLACE, Malformed, Reader, parse_hosts, parse_int, shorten
+from launcher.core.environ import (
+    OWN_PLACE,
+    Malformed,
+    Reader,
+    each_once,
+    is_host,
+    parse_host_port,
+    parse_int,
+    shorten,
+)
 from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Claim, Evidence, Fact, Trust
@@ -20,8 +29,6 @@ HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")
 """What Open MPI calls the number of processes on a host."""
 LINES = "one host per line, node 0 first: NAME, NAME slots=N or NAME:N"
-PIPE_S = 5.0
-"""How long a pipe that was typed, as ``<(command)``, may take."""
 NAMED_MAX = 8
 """Of this node's names and addresses, in a message."""
 
@@ -121,50 +128,56 @@ def _read_options(options: Options, host: Host) -> Listed | None:
         )
     if typed is not None:
         return Listed(options.words("hosts"), typed.origin)
-    return (
-        None
-        if file is None
-        else read_hostfile(str(file.value), file.origin, host, PIPE_S if file.is_typed else 0.0)
-    )
+    return None if file is None else read_hostfile(str(file.value), file.origin, host, is_typed=file.is_typed)
 
 
-def read_hostfile(path: str, origin: str, host: Host, pipe_s: float = 0.0) -> Listed:
+def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False) -> Listed:
     """Return the hosts of a file: a name per line, ``name slots=2``, ``name:2``, or ``name 2``; # comments.
 
-    Words may stand apart by blanks or tabs, also around ``=``, as mpiruns have it.
+    MVAPICH has a third part, ``name:2:card``. Words may stand apart by blanks or tabs, also around ``=``, as
+    mpiruns have it.
 
     Args:
         path: Of the file.
         origin: How it was named.
         host: This node.
-        pipe_s: How long a pipe may take, as of ``<(command)``; 0 for a regular file alone.
+        is_typed: Whether the user has typed its path. Then it may be a pipe, as of ``<(command)``, and
+            what is wrong in it is quoted. A path of the environment can be any file that we may read: none of
+            its text is shown.
 
     Raises:
         UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
     """
     try:
-        text = _read_whole(os.path.abspath(path), origin, host, pipe_s)
-        entries = list(_parse_lines(text, origin))
+        text = _read_whole(os.path.abspath(path), origin, host, is_typed)
+        entries = list(_parse_lines(text, origin, is_quoted=is_typed))
         if not entries:
             raise Malformed("one host at least, and no line names one")
-        hosts = parse_hosts(",".join(name for name, _ in entries))
     except Malformed as error:
         raise UsageError(_bad_file(f"{origin}: expected {error}")) from error
+    try:
+        hosts = each_once(name for name, _ in entries)
+    except Malformed as error:
+        expected = error if is_typed else "hosts that occur once each"
+        raise UsageError(_bad_file(f"{origin}: expected {expected}")) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
-        raise UsageError(_bad_file(f"{origin}: {sorted(counts)} processes: expected as many on each node"))
+        what = f"{origin}: from {min(counts)} to {max(counts)} processes: expected as many on each node"
+        raise UsageError(_bad_file(what))
     return Listed(hosts, origin, counts.pop() if counts else None)
 
 
-def _read_whole(path: str, origin: str, host: Host, pipe_s: float) -> str:
+def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     """Return a file's text.
 
     Raises:
         UsageError: It cannot be read.
         Malformed: It is longer than any list of nodes: half of one is another job.
     """
+    from launcher.machine.whole import PIPE_S
+
     try:
-        data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, pipe_s)
+        data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, PIPE_S if is_typed else 0.0)
     except OSError as error:
         fix = "a file that is there on this node; --hosts HOST,... takes the names themselves"
         raise UsageError(_bad_file(f"{origin}: {error.strerror}", fix)) from error
@@ -173,7 +186,7 @@ def _read_whole(path: str, origin: str, host: Host, pipe_s: float) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def _parse_lines(text: str, origin: str) -> Iterator[tuple[str, int | None]]:
+def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[str, int | None]]:
     """Yield the hosts of a file, with the number of processes.
 
     Raises:
@@ -184,9 +197,10 @@ def _parse_lines(text: str, origin: str) -> Iterator[tuple[str, int | None]]:
         if words:
             try:
                 name, count = _parse_line(words)
-                parse_hosts(name)
+                parse_host_port(name)
             except Malformed as error:
-                what = f"{origin}, line {number}, {shorten(words)!r}: expected {error}"
+                found = f", {shorten(words)!r}: expected {error}" if is_quoted else f": expected {LINES}"
+                what = f"{origin}, line {number}{found}"
                 raise UsageError(_bad_file(what)) from error
             yield name, count
 
@@ -198,8 +212,8 @@ def _parse_line(line: str) -> tuple[str, int | None]:
         Malformed: A number that is none.
     """
     name, *words = line.replace("=", " ").split() or [""]
-    if name.count(":") == 1:
-        name, _, text = name.partition(":")
+    if name.count(":") in (1, 2) and not name.startswith("[") and not is_host(name):
+        name, text, *_ = name.split(":")  # MVAPICH has its card third
         return name, parse_int(text, 1)
     for word, following in zip(words, (*words, "")[1:], strict=True):
         if word in COUNTS:

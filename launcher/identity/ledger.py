@@ -48,7 +48,8 @@ class Ledger:
 
     def __init__(self, evidence: Sequence[Evidence], options: Options) -> None:
         self.options = options
-        self.evidence = (options.evidence(), *evidence)
+        defaults: tuple[Evidence, ...] = (options.defaults(),) if options.files.given else ()
+        self.evidence = (options.evidence(), *evidence, *defaults)
         self.claims = [claim for item in self.evidence for claim in item.claims]
         self.problems: list[Problem] = [p for item in self.evidence for p in item.problems]
         self.notes: list[str] = [note for item in self.evidence for note in item.notes]

@@ -7,8 +7,9 @@ and again after each failure; so do elastic jobs, whose number of nodes is a ran
 
 from __future__ import annotations
 
-from launcher.core.environ import MEETS_AT_MASTER, is_loopback
+from launcher.core.environ import DEFAULT_PORT, MEETS_AT_MASTER, is_loopback
 from launcher.core.model import Fact, Lost, Scope, Trust
+from launcher.identity.ledger import is_typed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 STATIC, C10D = "static", "c10d"
-DEFAULT_PORT = 6105
+FREE = "one node: a port that is free"
 LOOPBACK = "127.0.0.1"
+MANUAL = "manual"
+"""The source of what the user asks for."""
 ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
 
 
@@ -95,9 +98,12 @@ def settle_master(
         _leave_out_elsewhere(ledger, is_own)
         # Before circumstance: mpirun's idea of its own name need not resolve inside a container
         ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
-    if ledger.options.switch("standalone") and scope is Scope.NODE:
-        ledger.add(Fact.MASTER_PORT, 0, "a port that is free")
-    ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
+    chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
+    # Processes that a platform has started cannot agree on a port that each would choose
+    if chooses:
+        ledger.add(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
+    else:
+        ledger.add(Fact.MASTER_PORT, DEFAULT_PORT, "default")
     if at_start and ledger.options.text("rdzv_backend", "static") not in MEETS_AT_MASTER:
         return "", DEFAULT_PORT
     address = ledger.settle(Fact.MASTER_ADDR)
@@ -107,21 +113,52 @@ def settle_master(
         return "", port
     _check_rank_0_is_master(ledger)
     if not single and is_loopback(str(address)):
-        ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but the job has several nodes",
-            _fix_address(ledger.origin(Fact.MASTER_ADDR)),
-        )
+        _judge_loopback(ledger, at_start=at_start)
     if port == 0 and scope is Scope.PROCESS and ledger.options.switch("standalone"):
         ledger.contradiction(
             "--standalone is for one launcher per node, but the platform has started each process",
             "leave --standalone out, or pass --scope node for a job of its own on each node",
         )
-    elif port == 0 and not (single and scope is Scope.NODE):
+    elif port == 0 and not chooses:
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_PORT)} is a port that each launcher would choose by itself",
             "name a port that is free on node 0",
         )
     return str(address), port
+
+
+def _judge_loopback(ledger: Ledger, *, at_start: bool) -> None:
+    """Obey a user who has typed a job of several nodes on this machine; refuse any other master that is us.
+
+    A variable can be an image's, and each of a platform's nodes would be a job of its own.
+    """
+    address = ledger.findings[Fact.MASTER_ADDR].claim
+    if any(item.seals and item.source == address.source for item in ledger.evidence):
+        return  # the workers of torchrun, or of the launcher around this one, have met there
+    origin = address.origin
+    size = Fact.NODE_RANGE if Fact.NODE_RANGE in ledger.findings else Fact.NODE_COUNT
+    facts = [Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK])]
+    if _knows_of_nodes(ledger):
+        facts = []
+    if facts and all(fact in ledger.findings and is_typed(ledger.findings[fact].claim) for fact in facts):
+        ledger.notes.append(f"{origin} is this machine: all nodes of this job run here")
+        return
+    is_asked = address.trust is Trust.ASKED and not _knows_of_nodes(ledger)
+    more = "; several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS"
+    ledger.contradiction(
+        f"{origin} is this node itself, but the job has several nodes",
+        _fix_address(origin) + (more if is_asked else ""),
+    )
+
+
+def _knows_of_nodes(ledger: Ledger) -> bool:
+    """Whether a platform says that there are several nodes, or which of them this is."""
+    of_platforms = [claim for item in ledger.evidence[1:] for claim in item.claims if claim.source != MANUAL]
+    return any(
+        claim.fact in (Fact.NODE_RANK, Fact.HOSTS, Fact.NODE_RANGE)
+        or (claim.fact is Fact.NODE_COUNT and claim.value != 1)
+        for claim in of_platforms
+    )
 
 
 def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:

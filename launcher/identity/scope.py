@@ -7,7 +7,18 @@ by the presence of RANK, which platforms set in both cases.
 from __future__ import annotations
 
 from launcher.core.errors import HardwareMissing, Problem
-from launcher.core.model import Claim, Evidence, Fact, Finding, Lost, Machine, Scope, Trust
+from launcher.core.model import (
+    AMD_GPU,
+    INTEGRATED_XPU,
+    Claim,
+    Evidence,
+    Fact,
+    Finding,
+    Lost,
+    Machine,
+    Scope,
+    Trust,
+)
 from launcher.identity.ledger import RULE, STARTED, Ledger
 from launcher.identity.topology import find_node
 
@@ -208,19 +219,29 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
 def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
     if isinstance(claim.value, int):
         return claim.value, claim.origin
-    gpus, cpus = machine.gpu_count or 0, machine.cpu_count or 1
-    if claim.value == "gpu" and not gpus:
-        raise HardwareMissing(
-            Problem(
-                "no-gpu",
-                f"{claim.origin} but no GPU is visible",
-                "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}",
-                "--nproc-per-node N, or give the container GPUs (docker run --gpus all)",
-            )
-        )
-    if claim.value == "cpu" or (claim.value == "auto" and not gpus):
-        return cpus, f"{claim.origin}: {cpus} CPUs"
-    return max(gpus, 1), f"{claim.origin}: {gpus} GPUs"
+    word = "gpu" if claim.value == "cuda" else str(claim.value)
+    kinds = dict(machine.accelerators)
+    gpus, integrated = kinds.pop(AMD_GPU, 0), kinds.pop(INTEGRATED_XPU, 0)
+    found = {"gpu": machine.gpu_count or gpus, **kinds, "cpu": machine.cpu_count or 1}
+    if word == "auto":  # torch's is the accelerator that it was built for; a CPU's own graphics are none
+        word = next(kind for kind, count in found.items() if count != 0)
+    count = found.get(word, integrated if word == "xpu" else 0)
+    if not count:
+        raise HardwareMissing(_no_devices(claim, word, known=count is not None))
+    return count, f"{claim.origin}: {count} {word.upper()}s"
+
+
+def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
+    """Return that no device of a kind is there, or that it cannot be told how many are."""
+    where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
+    if word == "gpu":
+        fix = "--nproc-per-node N, or give the container GPUs (docker run --gpus all)"
+        return Problem("no-gpu", f"{claim.origin} but no GPU is visible", where, fix)
+    what = f"no {word.upper()} is visible"
+    if not known:
+        what = f"device files and variables do not tell how many {word.upper()}s are"
+    fix = "--nproc-per-node N" + (", or give the container its device files" if known else "")
+    return Problem("no-accelerator", f"{claim.origin} but {what}", where, fix)
 
 
 def add_local_size(ledger: Ledger) -> None:

@@ -18,8 +18,13 @@ OTHERS = ("kfd", "accel", "hl", "davinci", "neuron", "cambricon_dev", "mtgpu", "
 """Beginnings of device files of AMD, Gaudi, TPUs, Ascend, Trainium and others; of Intel in dri."""
 
 
-def read_machine(host: Host, environ: Mapping[str, str]) -> Machine:
+def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False) -> Machine:
     """Read what planning needs of a node; what cannot be read is None.
+
+    Args:
+        host: The node.
+        environ: The environment that the launcher was started with.
+        counts: Whether processes are to be counted by a word, so that all kinds of accelerators matter.
 
     Raises:
         EnvironmentUntrusted: A GPU is listed twice.
@@ -41,4 +46,5 @@ def read_machine(host: Host, environ: Mapping[str, str]) -> Machine:
         cpu_count=host.granted_cpus(),
         bound_cpu_count=None if bound is None else len(bound),
         has_others=any(name.startswith(OTHERS) for name in devices),
+        accelerators=host.accelerators(environ) if counts else (),
     )

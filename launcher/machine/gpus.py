@@ -30,8 +30,11 @@ def count_visible_gpus(exposed: int | None, visible_devices: str | None) -> int 
 
 def find_doubles(visible_devices: str) -> list[str]:
     """Return what CUDA_VISIBLE_DEVICES names more than once: with that CUDA finds no device at all."""
-    names = [name.strip() for name in visible_devices.split(",")]
-    return sorted({name for name in names if name and names.count(name) > 1})
+    names, twice = set[str](), set[str]()
+    for item in visible_devices.split(","):
+        name = item.strip()
+        (twice if name in names else names).add(name)
+    return sorted(twice - {""})
 
 
 def name_visible_gpus(visible_devices: str | None, gpu_count: int | None) -> tuple[str, ...]:

@@ -9,9 +9,12 @@ whole; how something is read stands in `launcher.machine`, which is loaded with 
 from __future__ import annotations
 
 import os
+import stat
+from errno import EINVAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from _socket import socket
     from collections.abc import Mapping, Sequence
 
     from launcher.core.model import Gpu, Layout
@@ -27,19 +30,21 @@ if TYPE_CHECKING:
 
 READ_LIMIT_BYTES = 1 << 20
 _READ_STEP_BYTES = 1 << 14
-FREE_PORT_TRIES = 20
 LOOK_UP_S = 10.0
 
 
 class Host:
     """A machine whose files lie under ``root``.
 
-    All names that it is asked for are looked up in ``look_up_s`` together: a plan waits no longer.
+    All names that it is asked for are looked up in ``look_up_s`` together: a plan waits no longer. ``port``
+    stands for one that is free, where none is to be taken: in a plan that is only shown.
     """
 
-    def __init__(self, root: str = "/", look_up_s: float = LOOK_UP_S) -> None:
+    def __init__(self, root: str = "/", look_up_s: float = LOOK_UP_S, port: int = 0) -> None:
         self.root = root
         self._look_up_s = self._left_s = look_up_s
+        self._port = port
+        self._held: tuple[socket, ...] = ()
 
     def path(self, path: str) -> str:
         """Return where an absolute path of the machine lies for us."""
@@ -48,7 +53,7 @@ class Host:
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
 
-        A pipe that nobody has written to counts as unreadable: nobody is waited for.
+        Only a regular file is read: of a pipe or a terminal its reader would miss what we have taken.
         """
         try:
             return _read(self.path(path)).decode("utf-8", "surrogateescape")
@@ -67,6 +72,25 @@ class Host:
         from launcher.machine.whole import read_whole
 
         return read_whole(self.path(path), limit_bytes, pipe_s)
+
+    def has_file(self, path: str) -> bool:
+        """Whether there is something of a name."""
+        return os.path.lexists(self.path(path))
+
+    def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
+        """Return a regular file that decides what we do, unless other users decide what is in it.
+
+        Args:
+            path: Of the file.
+            limit_bytes: At most one byte more is returned, by which a longer file is known.
+            of_system: Whether it must be root's, or ours.
+
+        Raises:
+            OSError: It cannot be read, is no such file, or others can write it.
+        """
+        from launcher.machine.whole import read_guarded
+
+        return read_guarded(self.path(os.path.abspath(path)), limit_bytes, of_system=of_system)
 
     def read_link(self, path: str) -> str | None:
         """Return where a symbolic link points, None if it is none."""
@@ -252,23 +276,19 @@ class Host:
         return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
 
     def free_port(self) -> int:
-        """Return a port that nobody has at this moment, nor the next one, where Horovod would meet."""
-        from _socket import socket  # a third of what socket costs, and all that is needed
+        """Return a port that nobody has, nor the next one, where Horovod would meet: always the same.
 
-        port = 0
-        for _ in range(FREE_PORT_TRIES):
-            probe, following = socket(), socket()
+        Both are held as long as this object lives: see `launcher.machine.ports`.
+        """
+        if not self._port:
+            from launcher.core.environ import DEFAULT_PORT
+            from launcher.machine.ports import hold_pair
+
             try:
-                probe.bind(("", 0))
-                port = int(probe.getsockname()[1])
-                following.bind(("", port + 1))
-                return port
-            except (OSError, OverflowError):
-                continue  # the next one is taken, or there is none
-            finally:
-                probe.close()
-                following.close()
-        return port
+                self._port, self._held = hold_pair()
+            except OSError:  # sockets are refused here: what is not served needs no port of its own
+                self._port = DEFAULT_PORT
+        return self._port
 
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that a Python has; empty without one, None if that cannot be known.
@@ -348,6 +368,12 @@ class Host:
         names = self.list_folder("/dev")
         return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
 
+    def accelerators(self, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
+        """Return how many a process here can see of each kind of accelerator that is not NVIDIA's."""
+        from launcher.machine.accelerators import count_accelerators
+
+        return count_accelerators(self, environ)
+
     def gpu_facts(self) -> tuple[GpuFacts, ...]:
         """Return everything that is known of the exposed NVIDIA GPUs. Slow: NVML."""
         from launcher.machine.nvml import read_gpu_facts
@@ -355,8 +381,11 @@ class Host:
         return read_gpu_facts(self)
 
     def affinity(self) -> frozenset[int] | None:
-        """Return the CPUs this process may run on."""
-        return frozenset(os.sched_getaffinity(0))
+        """Return the CPUs this process may run on; None where the kernel does not say."""
+        try:
+            return frozenset(os.sched_getaffinity(0))
+        except OSError:
+            return None
 
     def granted_cpus(self) -> int | None:
         """Return how many CPUs the cgroup grants; None if that cannot be read."""
@@ -405,8 +434,10 @@ def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
 
 def _read(path: str) -> bytes:
     """Return a file's bytes; a third of the time that `open` takes, which counts with 100 small files."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(EINVAL, "not a regular file")
         data = part = os.read(fd, _READ_STEP_BYTES)
         while part and len(data) < READ_LIMIT_BYTES:
             part = os.read(fd, _READ_STEP_BYTES)

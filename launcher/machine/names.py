@@ -22,7 +22,8 @@ LINE_BYTES = select.PIPE_BUF
 """What the kernel writes to a pipe in one piece, though others write there too."""
 GRACE_S = 0.5
 """After which a fork ends by itself whose parent was killed."""
-REAP_S = 0.5
+REAP_S = 5.0
+"""What processes may take to be gone that were killed, on a busy machine."""
 _STEP_S = 0.002
 
 

@@ -16,6 +16,7 @@ import re
 from launcher.core.frozen import frozen
 from launcher.machine.mpi import MPICH, OPEN_MPI
 from launcher.machine.pythons import import_folders
+from launcher.machine.whole import open_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _find_mpi(path: str) -> set[bytes]:
     Horovod's have many MiB: a search for a text is 20 times as fast as one for a pattern, and the names of
     what is needed stand together, near the beginning.
     """
-    with open(path, "rb") as file:
+    with open(open_file(path), "rb") as file:
         before = b""
         for _ in range(_BINARY_BYTES // _PIECE_BYTES):
             piece = file.read(_PIECE_BYTES)

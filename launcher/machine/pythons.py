@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 UNNAMED = "unknown"
 """Version of a package that says none (a source checkout)."""
+LINES_LIMIT_BYTES = 1 << 16
 PYTHON_VARIABLE = "PYTHON_EXEC"
 """torchrun's name for the Python that runs scripts."""
 
@@ -177,8 +178,9 @@ def _read_config(path: str) -> dict[str, str]:
 
 
 def _lines(path: str) -> list[str]:
+    from launcher.machine.whole import read_whole
+
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read(1 << 16).splitlines()
+        return read_whole(path, LINES_LIMIT_BYTES).decode("utf-8", "replace").splitlines()
     except OSError:
         return []

@@ -17,6 +17,10 @@ from launcher.mpi.placeholder import ENDING
 from launcher.mpi.session_folder import find_session
 from launcher.process.kernel import open_signal_file, read_signals
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 ANSWER_TIMEOUT_S = 30.0
 
 
@@ -71,8 +75,8 @@ class Channel:
             pass
         raise NotReady(_no_answer())
 
-    def _read(self, data: bytes) -> list[object]:
-        return [unpack(packed, TO_RANK) for packed in self._lines.feed(data)]
+    def _read(self, data: bytes) -> Iterator[object]:
+        return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
 
     def say(self, message: object) -> None:
         """Tell the session something; without one there is nothing to wait for."""

@@ -32,6 +32,7 @@ from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
 from launcher.mpi.session_folder import SERVE_SOCKET, remove_folder
 from launcher.process.loop import Later
+from launcher.process.refused import explain
 from launcher.process.signals import hold
 
 TYPE_CHECKING = False
@@ -318,6 +319,12 @@ def main(argv: list[str]) -> int:
     except LauncherError as error:
         print_problems(error)
         return error.exit_status
+    except OSError as error:
+        known = explain(error)
+        if known is None:
+            raise
+        print_problems(known)
+        return known.exit_status
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from errno import EADDRINUSE
 from launcher.channel.connection import Connection
 from launcher.channel.lines import WELCOME_LIMIT_BYTES, Lines
 from launcher.channel.listener import Listener, read_peer
+from launcher.core.errors import print_problems
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.core.version import __version__
@@ -52,6 +53,7 @@ from launcher.mpi.session_folder import FOLDERS, SERVE_SOCKET, SOCKET, make_fold
 from launcher.process.descendants import descends_from, is_alive
 from launcher.process.kernel import set_name
 from launcher.process.loop import Loop
+from launcher.process.refused import explain
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -309,6 +311,10 @@ def main(argv: list[str]) -> int:
     try:
         return Session(argv[0]).run()
     except OSError as error:
+        known = explain(error)
+        if known is not None:
+            print_problems(known)
+            return 1
         where = error.filename or ", ".join(FOLDERS)
         print(f"no session on {os.uname().nodename}: {where}: {error.strerror or error}", file=sys.stderr)
         return 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.environ import PORT_LIMIT, Malformed, parse_host_port, parse_int
+from launcher.core.model import COUNT_WORDS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,14 +30,19 @@ def parse_port(text: str) -> int:
     return parse_int(text, 1, PORT_LIMIT)
 
 
+def parse_master_port(text: str) -> int:
+    """Return a port, or 0 for one that is free; the latter can only be where there is one node."""
+    return parse_int(text, 0, PORT_LIMIT)
+
+
 def parse_processes(text: str) -> int | str:
     """Return how many processes a node has, or one of the words that count them."""
-    if text in ("auto", "gpu", "cpu"):
+    if text in COUNT_WORDS:
         return text
     try:
         return parse_int(text, 1, PROCESS_LIMIT + 1)
     except Malformed as error:
-        raise Malformed(f"{error}, or auto, gpu or cpu") from None
+        raise Malformed(f"{error}, or {', '.join(COUNT_WORDS[:-1])} or {COUNT_WORDS[-1]}") from None
 
 
 def one_of(*words: str) -> Callable[[str], str]:

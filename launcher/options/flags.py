@@ -17,6 +17,7 @@ from launcher.options.flag_values import (
     parse_key_values,
     parse_local_ranks,
     parse_lost_after,
+    parse_master_port,
     parse_patterns,
     parse_port,
     parse_processes,
@@ -38,6 +39,8 @@ PREFIX = "LAUNCHER_"
 FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
 OTHER_VARIABLES = (
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # of commands
+    *("LAUNCHER_DISABLE", "LAUNCHER_ENTRYPOINT"),  # of entry points
+    "LAUNCHER_CONFIG",  # a file of defaults
     "LAUNCHER_TOKEN",  # between the launchers of a job
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
     "LAUNCHER_DEADLINE",  # the same, where a machine may be taken back
@@ -78,6 +81,11 @@ class Flag:
     secret: bool = False
 
     @property
+    def is_torchruns(self) -> bool:
+        """Whether torchrun has it, too."""
+        return self.fact is not None or self.pet or self.group == "torchrun"
+
+    @property
     def name(self) -> str:
         """The flag as typed, e.g. ``--node-rank``."""
         return "--" + self.dest.replace("_", "-")
@@ -96,10 +104,10 @@ NEEDS = {
 """Flags that do nothing unless another is given, or has this value."""
 NEED_SSH = ("ssh_key", "ssh_port")
 """Flags that do nothing where no command reaches the other nodes by ssh."""
+EMPTY_IS_UNSET = ("rdzv_endpoint", "rdzv_conf", "local_ranks_filter", "local_addr")
+"""Flags that torchrun takes with an empty text, as if they were not there: ``--rdzv-conf "$CONF"``."""
 EXCLUDES = (
     ("module", "no_python"),
-    ("run_path", "module"),
-    ("run_path", "no_python"),
     ("standalone", "hosts"),
     ("standalone", "hostfile"),
     ("restarts", "max_restarts"),
@@ -128,17 +136,23 @@ FLAGS = (
     Flag("node_rank", "R", "index of this node, 0 is the master", parse_int, Fact.NODE_RANK),
     Flag(
         "nproc_per_node",
-        "N|auto|gpu|cpu",
+        "N|auto|gpu|cpu|xpu|...",
         "processes per node; without it one per GPU, or one",
         parse_processes,
         Fact.PROCESSES_PER_NODE,
     ),
     Flag("master_addr", "HOST", "host of node 0", parse_host, Fact.MASTER_ADDR),
-    Flag("master_port", "PORT", "port of the rendezvous on node 0 (6105)", parse_port, Fact.MASTER_PORT),
+    Flag(
+        "master_port",
+        "PORT",
+        "port of the rendezvous on node 0 (6105; of one node any that is free, as 0 says)",
+        parse_master_port,
+        Fact.MASTER_PORT,
+    ),
     Flag(
         "standalone",
         "",
-        "one node, on a port that is free: several such jobs fit on one machine",
+        "one node, whatever the platform says, on a port that is free",
         None,
         pet=True,
     ),
@@ -342,7 +356,7 @@ FLAGS = (
     Flag(
         "tee",
         "N",
-        "write to files as well (as --redirects)",
+        "write to files as well: 1 stdout, 2 stderr, 3 both, 0:3,1:2",
         parse_streams,
         short="-t",
         pet=True,

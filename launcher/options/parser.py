@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from launcher.core.errors import Problem, UsageError
-from launcher.options.flags import FLAGS, Flag
+from launcher.options.flags import FLAGS, GROUPS, Flag
 from launcher.options.quick import ABOUT_RUN
 
 TYPE_CHECKING = False
@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
 HELP_WIDTH = 100
+RUN_USAGE = "[options] [--] COMMAND ..."
+BRIEF = {
+    "how many processes": ("nproc_per_node", "nnodes"),
+    "which node of which job this is": ("node_rank", "master_addr", "standalone"),
+    "stopping and failures": ("restarts", "grace"),
+    "output": ("log_dir", "tee"),
+}
+"""The flags that most people need, as ``launcher run --help`` shows them."""
 UNKNOWN = "unrecognized arguments: "
 """How argparse begins to say so."""
 
@@ -22,17 +30,31 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         """Raise instead of exiting with status 2, which a training script may use itself."""
-        fix = f"{self.prog} --help"
+        has_brief = any(action.dest == "help_all" for action in self._actions)
+        fix = f"{self.prog} {'--help-all' if has_brief else '--help'}"
         if message.startswith(UNKNOWN):
             from launcher.options.unknown import describe_flags
 
             fix = describe_flags(self, message.removeprefix(UNKNOWN).split(), fix)
         raise UsageError(Problem("usage", message, "command line", fix))
 
+    def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
+        """Read words in which flags may be abbreviated; argparse does that by a rule of its own."""
+        from launcher.options.abbreviations import Ambiguous, spell_out
 
-def make_parser(name: str, usage: str, description: str) -> Parser:
+        known = {name: action for action in self._actions for name in action.option_strings}
+        takes_command = any(action.dest == "command" for action in self._actions)
+        try:
+            words = spell_out(args or (), known, takes_command=takes_command)
+        except Ambiguous as error:
+            self.error(str(error))
+        return super().parse_known_args(words, namespace)
+
+
+def make_parser(name: str, usage: str, description: str, *, add_help: bool = True) -> Parser:
     """Return the parser of one command."""
     return Parser(
+        add_help=add_help,
         formatter_class=_formatter,
         prog=f"launcher {name}",
         usage=f"launcher {name} {usage}",
@@ -58,24 +80,31 @@ def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
 
 def add_flags(parser: Parser, only: Collection[str] | None = None) -> None:
     """Add the flags of ``launcher run``, from their table; ``only`` some of them, by ``dest``."""
-    for flag in FLAGS:
-        if only is not None and flag.dest not in only:
-            continue
+    for name, title in GROUPS.items():
+        flags = [flag for flag in FLAGS if flag.group == name and (only is None or flag.dest in only)]
+        if flags:
+            _add_group(parser, title, flags)
+
+
+def _add_group(parser: Parser, title: str, flags: Sequence[Flag]) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group(title)
+    for flag in flags:
         names = [*([flag.short] if flag.short else []), flag.name]
         text = f"{flag.help} [{flag.variable}]"
-        _add(parser, flag, names, text)
+        _add(group, flag, names, text)
         if "_" in flag.dest:  # torchrun takes both spellings; to show both would double the help
-            _add(parser, flag, ["--" + flag.dest], argparse.SUPPRESS)
+            _add(group, flag, ["--" + flag.dest], argparse.SUPPRESS)
         if flag.negatable:
             opposite, text = f"--no-{flag.name[2:]}", f"the opposite of {flag.name}"
-            parser.add_argument(opposite, dest=flag.dest, action="store_false", default=None, help=text)
+            group.add_argument(opposite, dest=flag.dest, action="store_false", default=None, help=text)
+    return group
 
 
-def _add(parser: Parser, flag: Flag, names: list[str], text: str) -> None:
+def _add(group: argparse._ArgumentGroup, flag: Flag, names: list[str], text: str) -> None:
     if flag.parse is None:
-        parser.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
+        group.add_argument(*names, dest=flag.dest, action="store_true", default=None, help=text)
     else:
-        parser.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
+        group.add_argument(*names, dest=flag.dest, metavar=flag.metavar, help=text)
 
 
 def add_command(parser: Parser) -> None:
@@ -88,20 +117,49 @@ def strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
     return tuple(command[1:] if command and command[0] == "--" else command)
 
 
-def read_run(
-    argv: Sequence[str], environ: Mapping[str, str]
-) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
-    """Return typed flags, command, and whether this is a dry run, of ``launcher run``."""
-    parser = make_parser("run", "[options] [--] COMMAND ...", ABOUT_RUN)
+def make_run_parser(environ: Mapping[str, str]) -> Parser:
+    """Return the parser of ``launcher run``, whose help is brief unless all of it is asked for."""
+    parser = make_parser("run", RUN_USAGE, ABOUT_RUN, add_help=False)
+    _add_helps(parser)
+    _add_dry_run(parser, environ)
+    add_replay(parser, environ)
+    add_flags(parser)
+    add_command(parser)
+    return parser
+
+
+def _add_helps(parser: Parser) -> None:
+    text = "show the flags that most jobs need"
+    parser.add_argument("-h", "--help", action=_BriefHelp, nargs=0, default=argparse.SUPPRESS, help=text)
+    parser.add_argument("--help-all", action="help", default=argparse.SUPPRESS, help="show all flags")
+
+
+def _add_dry_run(parser: Parser | argparse._ArgumentGroup, environ: Mapping[str, str]) -> None:
     parser.add_argument(
         "--dry-run",
         action="store_true",
         default=environ.get("LAUNCHER_DRY_RUN", "0") not in ("", "0"),
         help="print the plan and stop [LAUNCHER_DRY_RUN]",
     )
-    add_replay(parser, environ)
-    add_flags(parser)
-    add_command(parser)
+
+
+class _BriefHelp(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        brief = make_parser("run", RUN_USAGE, ABOUT_RUN, add_help=False)
+        _add_helps(brief)
+        known = {flag.dest: flag for flag in FLAGS}
+        groups = [_add_group(brief, name, [known[dest] for dest in dests]) for name, dests in BRIEF.items()]
+        _add_dry_run(groups[-1], {})
+        brief.epilog = f"{len(FLAGS)} flags in all: {brief.prog} --help-all, and docs/flags.md"
+        brief.print_help()
+        parser.exit()
+
+
+def read_run(
+    argv: Sequence[str], environ: Mapping[str, str]
+) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
+    """Return typed flags, command, and whether this is a dry run, of ``launcher run``."""
+    parser = make_run_parser(environ)
     words = parser.parse_args(argv)
     if words.replay and not words.dry_run:
         parser.error("--replay goes with --dry-run: a recorded machine runs nothing")

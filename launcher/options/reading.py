@@ -1,6 +1,7 @@
-"""What the user asked for: flags, LAUNCHER_* variables, and torchrun's PET_*, as one value.
+"""What the user asked for: flags, LAUNCHER_* variables, torchrun's PET_* and files of defaults, as one value.
 
-A flag beats its variable; both beat whatever the platform says. The table is `launcher.options.flags`.
+A flag beats its variable; both beat whatever the platform says. A file is below all variables
+(`launcher.options.config`). The table is `launcher.options.flags`.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 from launcher.core.model import Evidence, Fact, Trust
 from launcher.machine.host import Host
-from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, PREFIX, ROLE_FLAGS, TENSORFLOW, Flag
+from launcher.options.flags import (
+    EMPTY_IS_UNSET,
+    EXCLUDES,
+    FLAGS,
+    NEEDS,
+    PREFIX,
+    ROLE_FLAGS,
+    TENSORFLOW,
+    Flag,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +30,10 @@ if TYPE_CHECKING:
 PET_PREFIX = "PET_"
 DEFAULT_GRACE_S = 30.0
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
-"""In a worker PET_* are what its agent was told, not what we are."""
+"""In a worker PET_* are what its agent was told, not what we are; and its agent has read the files."""
+ETC, CONFIG = "/etc/launcher.conf", "LAUNCHER_CONFIG"
+DEFAULTS = "config"
+"""The source of the facts that such files state."""
 
 
 @frozen
@@ -42,11 +55,27 @@ class Given:
         return self.origin.startswith(PET_PREFIX)
 
 
+@frozen
+class Files:
+    """What files of defaults say.
+
+    Attributes:
+        given: By the name of the flag; where two files say it, the one that goes before the other.
+        notes: Which lines are not used, and why.
+        warnings: Which file is not used.
+    """
+
+    given: Mapping[str, Given] = {}
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
 class Options:
     """What the user asked for; absent where nothing was asked."""
 
-    def __init__(self, given: Mapping[str, Given] | None = None) -> None:
+    def __init__(self, given: Mapping[str, Given] | None = None, files: Files | None = None) -> None:
         self._given = dict(given or {})
+        self.files = files or Files()
 
     def get(self, dest: str) -> Given | None:
         """Return what was given for a flag."""
@@ -111,17 +140,29 @@ class Options:
 
     def with_inner(self, inner: Options) -> Options:
         """Return these options, less what ``inner`` (nearer to the processes) says otherwise."""
-        return Options({**self._given, **inner._given})
+        return Options({**self._given, **inner._given}, self.files)
 
     def without(self, *dests: str) -> Options:
         """Return these options less some flags."""
-        return Options({dest: given for dest, given in self._given.items() if dest not in dests})
+        kept = {dest: given for dest, given in self._given.items() if dest not in dests}
+        return Options(kept, self.files)
 
     def without_platforms(self) -> Options:
         """Return these options without what a platform set for torchrun's agent alone."""
         agents = {flag.dest for flag in FLAGS if flag.group == "torchrun"}
         kept = {d: g for d, g in self._given.items() if not (d in agents and g.is_platforms)}
-        return Options(kept)
+        return Options(kept, self.files)
+
+    def defaults(self) -> Evidence:
+        """Return the facts that files of defaults state, as the outermost source."""
+        reader = Reader(DEFAULTS, {}, Host())
+        for flag in FLAGS:
+            given = self.files.given.get(flag.dest) if flag.fact is not None else None
+            if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
+                # A number of processes goes before the visible GPUs, a port not before one that is free
+                trust = Trust.STATED if flag.fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
+                reader.claim(flag.fact, given.value, given.origin, trust)
+        return reader.evidence()
 
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
@@ -149,7 +190,8 @@ class Options:
         return given is not None and given.is_platforms
 
     def _sign_lone_master(self, reader: Reader) -> None:
-        if self._given.keys() & {"nnodes", "node_rank", "standalone"}:
+        rank = self._given.get("node_rank")
+        if self._given.keys() & {"nnodes", "standalone"} or (rank is not None and rank.value != 0):
             return
         for dest in ("rdzv_endpoint", "master_addr"):
             given = self._given.get(dest)
@@ -181,14 +223,21 @@ def _claim_endpoint(reader: Reader, given: Given | None, default_port: int | Non
             reader.claim(Fact.MASTER_PORT, port, given.origin, Trust.ASKED)
 
 
-def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> Options:
-    """Combine typed flags (dest to text, or True for a switch) with LAUNCHER_* and PET_* variables.
+def read_options(
+    typed: Mapping[str, str | bool], environ: Mapping[str, str], host: Host | None = None
+) -> Options:
+    """Combine typed flags (dest to text, or True for a switch) with variables and files.
+
+    Args:
+        typed: What was typed.
+        environ: The environment.
+        host: Whose files of defaults count; None for none.
 
     Raises:
         UsageError: Values that are not what they should be, all at once.
     """
     given: dict[str, Given] = {}
-    problems: list[Problem] = []
+    files, problems = _read_files(environ, host)
     pets = _honours_pet(typed, environ)
     for flag in FLAGS:
         text, name = _look_up(flag, typed, environ, pets)
@@ -200,7 +249,7 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
         )
         origin = typed_as if name == flag.name else f"{name}={shorten(shown)!r}"
         try:
-            value = flag.parse(text) if flag.parse else _is_on(text)
+            value = flag.parse(text) if flag.parse else is_on(text)
         except Malformed as error:
             where = "command line" if name == flag.name else "environment"
             problems.append(
@@ -208,16 +257,52 @@ def read_options(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
             )
             continue
         given[flag.dest] = Given(value, origin, text)
+    _settle_standalone(given)
     problems += _find_conflicts(given)
     if problems:
         raise UsageError(*problems)
-    return Options(given)
+    return _add_defaults(given, files) if files else Options(given)
+
+
+def _read_files(environ: Mapping[str, str], host: Host | None) -> tuple[Files | None, list[Problem]]:
+    """Return what files of defaults say, None without one, and what is wrong with them."""
+    if host is None or any(environ.get(name) for name in AGENTS):
+        return None, []
+    if not environ.get(CONFIG) and not host.has_file(ETC):
+        return None, []
+    from launcher.options.config import read_files
+
+    return read_files(environ, host)
+
+
+def _add_defaults(given: dict[str, Given], files: Files) -> Options:
+    """Return options with the defaults of files; those that state facts are a source of their own."""
+    facts = {flag.dest for flag in FLAGS if flag.fact is not None}
+    beaten = {one: two for pair in EXCLUDES for one, two in (pair, pair[::-1]) if two in given}
+    notes = list(files.notes)
+    defaults: dict[str, Given] = {}
+    for dest, default in files.given.items():
+        if dest in facts:
+            continue  # a plan shows what came of them anyhow
+        winner = given.get(dest) or given.get(beaten.get(dest, ""))
+        notes.append(f"{default.origin} is not used: {winner.origin}" if winner else default.origin)
+        if winner is None:
+            defaults[dest] = default
+    return Options({**defaults, **given}, Files(files.given, tuple(notes), files.warnings))
+
+
+def _settle_standalone(given: dict[str, Given]) -> None:
+    """Take a range of nodes that may be one as one, where a job is standalone: no other node can join it."""
+    alone, nodes = given.get("standalone"), given.get("nnodes")
+    if alone and alone.value and nodes and str(nodes.value).startswith("1:"):
+        given["nnodes"] = Given(1, nodes.origin, "1")
 
 
 def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
     """Yield the flags that were typed and would do nothing as the others are.
 
-    What a variable says may stand in an image, for jobs of other kinds.
+    What a variable says may stand in an image, for jobs of other kinds; but two of torchrun's variables are
+    for one job, and torchrun refuses them, too.
     """
     for dest, (other, value) in NEEDS.items():
         one, two = given.get(dest), given.get(other)
@@ -232,7 +317,9 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
             )
     for dest, other in EXCLUDES:
         one, two = given.get(dest), given.get(other)
-        if one and two and one.value and two.value and (one.is_typed or two.is_typed):
+        if not (one and two and one.value and two.value):
+            continue
+        if one.is_typed or two.is_typed or (one.is_platforms and two.is_platforms):
             yield _exclude(one, two)
     looks, demand = given.get("meeting"), given.get("require_meeting")
     if looks and demand and demand.value and not looks.value and (looks.is_typed or demand.is_typed):
@@ -273,7 +360,7 @@ def _look_up(
     value = typed.get(flag.dest)
     if isinstance(value, bool):
         return str(int(value)), flag.name
-    if isinstance(value, str):
+    if isinstance(value, str) and (value or flag.dest not in EMPTY_IS_UNSET):
         return value, flag.name
     if environ.get(flag.variable):
         return environ[flag.variable], flag.variable
@@ -281,7 +368,12 @@ def _look_up(
     return (environ.get(pet) or None if flag.pet and pets else None), pet
 
 
-def _is_on(text: str) -> bool:
+def is_on(text: str) -> bool:
+    """Return whether a switch is on.
+
+    Raises:
+        Malformed: A word that says neither.
+    """
     if text.lower() not in ("0", "1", "true", "false"):
         raise Malformed("0, 1, false or true")
     return text.lower() in ("1", "true")

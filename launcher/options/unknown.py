@@ -1,8 +1,6 @@
-"""Variables and flags that look like ours and are none: loaded only where there is one."""
+"""Variables and flags that look like ours and are none."""
 
 from __future__ import annotations
-
-import difflib
 
 from launcher.options.flags import FLAGS, PREFIX
 
@@ -44,7 +42,7 @@ REHEARSED = {"--nproc-per-node": "--processes", "--nnodes": "--nodes"}
 def describe_unknown(names: Sequence[str]) -> tuple[str, ...]:
     """Return a sentence for each variable, with the nearest name that there is; never its value."""
     known = [flag.variable for flag in FLAGS]
-    return tuple(_describe(name, _find_near(name, known, len(PREFIX))) for name in names)
+    return tuple(_describe(name, find_near(name, known, len(PREFIX))) for name in names)
 
 
 def mend_command(name: str, known: Sequence[str]) -> str:
@@ -56,6 +54,8 @@ def mend_command(name: str, known: Sequence[str]) -> str:
     """
     if name[:1] in ("", "-"):
         return "launcher --help"
+    import difflib
+
     near = [OTHER_COMMANDS[name]] if name in OTHER_COMMANDS else []
     near = near or difflib.get_close_matches(name, known, 1, NEAR_COMMAND)
     meant = f"launcher {near[0]} in place of launcher {name}" if near else f"launcher run -- {name} ..."
@@ -85,7 +85,7 @@ def _mend(flag: str, known: Sequence[str], prog: str) -> str:
     """Return what to type in place of one flag; empty if nobody can know."""
     run = {name for one in FLAGS for name in (one.name, one.short) if name}
     ours = OTHERS.get(flag, flag)
-    near = [ours] if ours in known else _find_near(flag, known, 2)
+    near = [ours] if ours in known else find_near(flag, known, 2)
     if prog == "launcher rehearse" and ours in REHEARSED:
         near = [REHEARSED[ours]]
     if near:
@@ -100,12 +100,14 @@ def _mend(flag: str, known: Sequence[str], prog: str) -> str:
     return ""
 
 
-def _find_near(name: str, known: Sequence[str], start: int) -> list[str]:
+def find_near(name: str, known: Sequence[str], start: int) -> list[str]:
     """Return the name that is nearest to one, without their common beginning; none if none is near."""
+    import difflib
+
     tails = {text[start:]: text for text in known}
     return [tails[tail] for tail in difflib.get_close_matches(name[start:], tails, 1, NEAR)]
 
 
 def _describe(name: str, near: Sequence[str]) -> str:
-    meant = f"{near[0]} is the nearest" if near else "none is near it: launcher run --help has all"
+    meant = f"{near[0]} is the nearest" if near else "none is near it: launcher run --help-all has all"
     return f"{name} is no variable of the launcher, and does nothing; {meant}"

@@ -25,7 +25,7 @@ BACKLOG_LIMIT_BYTES = 1 << 20
 
 # Python adds O_CLOEXEC to both.
 _OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
-_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY
+_LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
 """Errors that stay; the others pass: a disk is freed, a quota raised."""
 _FLUSH_BYTES = 1 << 16

@@ -24,6 +24,7 @@ FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 
 SOCKET_PATH_BYTES = 107
 """The kernel's limit for the path of a socket, less the zero at its end (unix(7))."""
+EMPTY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 NCCL_FILE = "NCCL_DEBUG_FILE"
 """Where NCCL writes what it says of its network, if that is to be verified."""
 
@@ -95,7 +96,7 @@ class RunFolder:
         if path is None or "%" in path:
             return None
         try:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600))
+            os.close(os.open(path, EMPTY_FLAGS, 0o600))
         except OSError:
             return None
         return path

@@ -14,7 +14,7 @@ import time
 from launcher.core.model import STDERR, STDOUT, Supervision
 from launcher.output.console import BACKLOG_LIMIT_BYTES, Console, LogFile, Screen, share_screens
 from launcher.output.folder import RunFolder, cannot_write
-from launcher.output.streams import Stream, make_prefix
+from launcher.output.streams import Stream, fill_template, make_prefix
 from launcher.process.spawn import Child, Streams
 
 TYPE_CHECKING = False
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 DRAIN_S = 5.0
 """How long a reader of our output may take, at the end, for what it has not read yet."""
+TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
+"""torchrun's variable for what lines begin with."""
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
@@ -51,6 +53,7 @@ class OutputRouter:
         self._screens = dict(
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
+        self._template = environ.get(TEMPLATE, "")
         self._colour = escapes and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
         self.expect(several=several)
@@ -115,7 +118,7 @@ class OutputRouter:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
         colour = self._colour and screen.console.is_terminal
-        prefix = make_prefix(child.name, child.rank, colour) if self._watch.prefix else b""
+        prefix = make_prefix(self._label(child), child.rank, colour) if self._watch.prefix else b""
         file = None if path is None else _log_file(path)
         if file is not None:
             self._files.append(file)
@@ -126,6 +129,12 @@ class OutputRouter:
             self._errors[index] = stream
         self._loop.add(reading, lambda: self._read(stream))
         return self._keep(writing)
+
+    def _label(self, child: Child) -> str:
+        """Return what stands before a line of a process; the user's template is for what has a rank."""
+        if not self._template or child.called:
+            return f"[{child.name}] "
+        return fill_template(self._template, child.environ.get("ROLE_NAME", ""), child.rank, child.local_rank)
 
     def _keep(self, fd: int) -> int:
         self._open.append(fd)

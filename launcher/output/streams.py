@@ -37,17 +37,33 @@ _UNTOUCHED = object()
 """All streams without lines are one writer: nothing is put between their bytes."""
 
 
-def make_prefix(name: str, number: int, colour: bool) -> bytes:
+def make_prefix(text: str, number: int, colour: bool) -> bytes:
     r"""Return what stands before each line of a process: ``b"[rank 3] "``.
 
     Args:
-        name: What the process is called.
+        text: The same as text, printable.
         number: Which of the colours of `PALETTE` it has: neighbours differ.
         colour: Whether it has one.
     """
     if not colour:
-        return b"[%s] " % name.encode()
-    return b"\x1b[38;5;%dm[%s]\x1b[0m " % (PALETTE[number % len(PALETTE)], name.encode())
+        return text.encode()
+    label = text.rstrip(" ")
+    gap = text[len(label) :]
+    return b"\x1b[38;5;%dm%s\x1b[0m%s" % (PALETTE[number % len(PALETTE)], label.encode(), gap.encode())
+
+
+def fill_template(template: str, role: str, rank: int, local_rank: int) -> str:
+    """Return the prefix that a template of torchrun's makes for one rank, printable.
+
+    Source:
+        torch/distributed/elastic/agent/server/local_elastic_agent.py (2.13), log_line_prefix_template.
+    """
+    from string import Template
+
+    from launcher.core.redact import printable
+
+    filled = Template(template).safe_substitute(role_name=role, rank=rank, local_rank=local_rank)
+    return printable(filled)
 
 
 class Stream:

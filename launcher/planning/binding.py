@@ -16,6 +16,7 @@ from itertools import pairwise
 from launcher.core.frozen import frozen
 from launcher.core.model import Binding, Core, Gpu, Layout, Machine, Topology
 from launcher.core.mpi import STARTED_BY_MPI
+from launcher.guest.marker import is_worker
 from launcher.machine.cpus import render_cpu_list
 from launcher.machine.gpus import name_visible_gpus
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     Shares = list[tuple[Core, ...]]
 
-TORCHRUN_WORKER = "TORCHELASTIC_RUN_ID"
 LEFT_ALONE = "processes are not bound to CPUs"
 DIVIDED = "CPUs are divided evenly"
 
@@ -75,7 +75,7 @@ def plan_request(
     Workers of torchrun all have their agent's mask, whatever stands around the agent.
     """
     given = options.get("bind")
-    is_worker = not forks and TORCHRUN_WORKER in environ
+    is_torchruns = not forks and is_worker(environ)
     is_mpi = any(name in environ for name in STARTED_BY_MPI)
     return Request(
         mode=mode,
@@ -83,8 +83,8 @@ def plan_request(
         count=topology.local_size,
         gpus=name_visible_gpus(environ.get("CUDA_VISIBLE_DEVICES"), machine.gpu_count),
         gpus_each=int(options.number("gpus_per_process", 1)),
-        leaves_mask=is_mpi and not is_worker,
-        keeps_mask=not forks and not is_mpi and not is_worker,
+        leaves_mask=is_mpi and not is_torchruns,
+        keeps_mask=not forks and not is_mpi and not is_torchruns,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from launcher.command.line import may_be_shell
+from launcher.command.line import is_python, may_be_shell, read_flags
 from launcher.core.model import Agent, Fact
 from launcher.engines.choice import MPIRUN, Choice
 from launcher.frameworks import table
@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 VERIFY = "--verify-fabric"
-HOOKED = "LAUNCHER_HOOKED"
+DISABLE, HOOKED = "LAUNCHER_DISABLE", "LAUNCHER_HOOKED"
+ABOUT_THE_JOB = frozenset(
+    (
+        *("nnodes", "node_rank", "nproc_per_node", "master_addr", "master_port", "standalone", "engine"),
+        *("max_restarts", "rdzv_backend", "rdzv_endpoint", "rdzv_id"),
+    )
+)
+"""Flags of ours that a script hardly ever has."""
 
 
 def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
@@ -35,9 +42,29 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
         *check_deepspeed(case, request, host),
         f"engine {choice.engine}: {choice.why}",
         *(_note_lone_node(ledger) if choice.engine == MPIRUN else ()),
+        *_note_port(ledger, case),
+        *case.options.files.notes,
         *name_unknown(case.environ),
+        *_note_disabled(case.environ),
         *_note_hook(case.environ),
     )
+
+
+def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
+    """Return that the port of the rendezvous is another one at each start."""
+    found = ledger.findings.get(Fact.MASTER_PORT)
+    if found is None or found.claim.value != 0:
+        return ()
+    port = case.topology.master_port
+    return (f"MASTER_PORT is a port that is free when the job starts; here {port} stands for it",)
+
+
+def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return that nothing of a plan will happen."""
+    value = environ.get(DISABLE, "")
+    if value.lower() not in ("1", "true"):
+        return ()
+    return (f"{DISABLE}={value!r}: launcher run leaves the command as it is, and does nothing of this",)
 
 
 def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -62,12 +89,38 @@ def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host
     """
     unheard = [note for note in network if note.startswith(VERIFY)]
     return (
+        *case.options.files.warnings,
         *unheard,
+        *_note_behind(case),
         *note_unheard(case.options, agent),
         *table.warn(case, host),
         *_note_cpus(case, agent),
         *_check_shell(case),
     )
+
+
+def _note_behind(case: Case) -> tuple[str, ...]:
+    """Return that flags about the shape of the job stand behind a script, which may have been meant for us.
+
+    Not where they stand in front as well, nor where the script's text speaks of one: it takes that itself.
+    """
+    if not case.forks or case.is_wrapped or not case.argv or not is_python(case.argv[0]):
+        return ()
+    words = case.argv[read_flags(case.argv)[2] :]
+    names = [word.partition("=")[0] for word in words if word.startswith("--")]
+    behind = [
+        name
+        for name in dict.fromkeys(names)
+        if (dest := name[2:].replace("-", "_")) in ABOUT_THE_JOB
+        and case.options.get(dest) is None
+        and not any(spelling in case.script.text for spelling in (dest, name[2:]))
+    ]
+    if not behind:
+        return ()
+    program = case.argv[0].rpartition("/")[2]
+    stand, them = ("stands", "it") if len(behind) == 1 else ("stand", "them")
+    said = f"{', '.join(behind)} {stand} behind the command, which gets {them}"
+    return (f"{said}: for the launcher put {them} in front of {program}",)
 
 
 def _check_shell(case: Case) -> tuple[str, ...]:

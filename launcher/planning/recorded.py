@@ -8,11 +8,13 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from errno import ENOENT
 from typing import TypeVar
 
+from launcher.core.environ import DEFAULT_PORT
 from launcher.core.errors import Problem, Unavailable, UsageError
-from launcher.core.model import Core, Gpu, Layout
-from launcher.identity.rendezvous import DEFAULT_PORT
+from launcher.core.messages import DEPTH_MAX, is_shallow
+from launcher.core.model import ACCELERATORS, Core, Gpu, Layout
 from launcher.machine.azure_sizes import find_kind
 from launcher.machine.azure_vm import Vm
 from launcher.machine.clock import Clock
@@ -24,6 +26,7 @@ from launcher.machine.mpi import Mpi, unknown_mpirun
 from launcher.machine.network import Interface, find_source
 from launcher.machine.numa import parse_pci_address, render_pci_address
 from launcher.machine.packages import Package
+from launcher.machine.whole import PIPE_S, read_whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from launcher.machine.gpu_use import GpuUse
 
 VERSION = 1
+SNAPSHOT_LIMIT_BYTES = 1 << 24
+"""Far more than any node has to tell: a file without an end is no snapshot."""
 HOME = "~"
 """Stands for the user's home folder, whose path is nobody else's business."""
 GPU_LIMIT = 256
@@ -45,7 +50,7 @@ class RecordedHost(Host):
     """A machine that is only a file: answers what `Host` answers, from a snapshot."""
 
     def __init__(self, data: Mapping[str, object]) -> None:
-        super().__init__("/nonexistent")
+        super().__init__("/nonexistent", port=DEFAULT_PORT)
         self._data = data
         self.environ: dict[str, str] = {
             str(name): str(value) for name, value in mapping(data.get("environ")).items()
@@ -60,6 +65,21 @@ class RecordedHost(Host):
         """Return a recorded file of /sys, or one of the few others that are looked at."""
         text = self._sysfs.get(path.removeprefix("/sys/"))
         return text if isinstance(text, str) else None
+
+    def has_file(self, path: str) -> bool:
+        """Whether a file was recorded."""
+        return self.read_text(path) is not None
+
+    def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
+        """Return a recorded file.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        text = self.read_text(path)
+        if text is None:
+            raise FileNotFoundError(ENOENT, "the snapshot does not have it")
+        return text.encode("utf-8", "surrogateescape")
 
     def read_link(self, path: str) -> str | None:
         """Return a recorded link's target."""
@@ -159,10 +179,6 @@ class RecordedHost(Host):
             return address if isinstance(address, str) else None
         return find_source(self.interfaces(), self.routes(), target)
 
-    def free_port(self) -> int:
-        """Return the port that is used if nothing is known: a recorded machine listens nowhere."""
-        return DEFAULT_PORT
-
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
         """Return the version of torch that was recorded for a Python."""
         version = mapping(self._data.get("torch")).get(_name_python(python))
@@ -204,17 +220,24 @@ class RecordedHost(Host):
         return frozenset(map(str, verbs)) if isinstance(verbs, list) else None
 
     def gpu_count(self) -> int | None:
-        """Return the recorded number of GPUs."""
+        """Return the recorded number of GPUs, None for more than a node has."""
         gpus = self._data.get("gpus")
-        if isinstance(gpus, list):
-            return len(gpus)
-        return gpus if isinstance(gpus, int) and gpus >= 0 else None
+        count = len(gpus) if isinstance(gpus, list) else gpus
+        return count if type(count) is int and 0 <= count <= GPU_LIMIT else None
+
+    def accelerators(self, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
+        """Return the recorded numbers of accelerators."""
+        counts = mapping(self._data.get("accelerators"))
+        known = {kind: count for kind in ACCELERATORS if (count := counts.get(kind, 0)) != 0}
+        return tuple(
+            (kind, count if isinstance(count, int) and count > 0 else None) for kind, count in known.items()
+        )
 
     def gpu_facts(self) -> tuple[GpuFacts, ...]:
         """Return the recorded GPUs; of a snapshot with their number alone, as many without any fact."""
         gpus = self._data.get("gpus")
         if not isinstance(gpus, list):
-            return tuple(GpuFacts(index) for index in range(min(self.gpu_count() or 0, GPU_LIMIT)))
+            return tuple(GpuFacts(index) for index in range(self.gpu_count() or 0))
         return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
@@ -227,7 +250,7 @@ class RecordedHost(Host):
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Return the recorded GPUs."""
-        return read_gpus(self._data.get("gpus"))
+        return read_gpus(self._data.get("gpus"))[:GPU_LIMIT]
 
     def layout(self, *, name_gpus: bool = True) -> Layout:
         """Return the recorded cores and GPUs."""
@@ -267,12 +290,16 @@ def read_snapshot(path: str) -> RecordedHost:
         UsageError: It cannot be read, is not JSON, or not a snapshot of a version we know.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            data = json.load(file, parse_int=_parse_int)
+        read = read_whole(path, SNAPSHOT_LIMIT_BYTES, PIPE_S)
+        if len(read) > SNAPSHOT_LIMIT_BYTES:
+            raise UsageError(_refuse(path, f"expected at most {SNAPSHOT_LIMIT_BYTES >> 20} MiB"))
+        data = json.loads(read.decode("utf-8"), parse_int=_parse_int)
         text = json.dumps(data, ensure_ascii=False)
     except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
         raise UsageError(_refuse(path, reason)) from error
+    if not is_shallow(data):
+        raise UsageError(_refuse(path, f"more than {DEPTH_MAX} lists and objects in each other"))
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from launcher.core.errors import EnvironmentUntrusted, Problem, UsageError
 from launcher.core.model import Binding, Companion, Machine, Place, Plan, Policy, Process, Setting, Topology
 from launcher.core.version import __version__
+from launcher.engines.choice import TORCHRUN
 from launcher.frameworks import starters, table, torch
 from launcher.machine.gpus import share_gpus
 from launcher.options.flags import FLAGS
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
 
 CONSUMED = (
     *(flag.variable for flag in FLAGS),
-    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_CONFIG", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
 )
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")
 """Flags that make the arguments of each process its own."""
+LOCAL_RANK = "local_rank"
+"""In an argument: perhaps torchrun's macro."""
 EMPTY_IS_FATAL = ("TF_CONFIG",)
 """TensorFlow dies on an empty TF_CONFIG, and is content without one."""
 
@@ -33,6 +36,7 @@ def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...
     """Return the variables that all processes of this node share."""
     return (
         *torch.plan_common(case.topology, case.origins, role),
+        *([] if case.agent == TORCHRUN else torch.plan_elastic(case.options, case.environ, case.forks)),
         *([] if binding.shares else _plan_threads(case)),
         *table.plan_common(case),
         Setting(MARKER, __version__, "marks processes of this launcher"),
@@ -66,6 +70,10 @@ def plan_one(
         seen = apply_settings(case.environ, (), settings)
         variables = {setting.name: seen[setting.name] for setting in settings}
         argv = plan_words(argv, place.local_rank, variables, case.options)
+    if any(LOCAL_RANK in word for word in argv):
+        from launcher.command.arguments import expand_local_rank
+
+        argv = (*argv[:1], *(expand_local_rank(word, place.local_rank) for word in argv[1:]))
     return Process(place.rank, place.local_rank, argv, own, binding.cpus(place.local_rank))
 
 

@@ -82,7 +82,9 @@ def decide_shape(
     script = read_job_script(request.script_argv(environ), environ, host)
     unnamed, request = request, _name_tensorflow(request, script, environ)
     gathered = _gather(environ, host, options, leads=request.leads)
-    machine = read_machine(host, environ)
+    claims = [claim for item in (options.evidence(), *gathered.evidence) for claim in item.claims]
+    counts = any(claim.fact is Fact.PROCESSES_PER_NODE and isinstance(claim.value, str) for claim in claims)
+    machine = read_machine(host, environ, counts=counts)
     starter = request.starter or table.name_roles(options)
     if not request.leads and any(options.get(dest) for dest in NAMED_NODES):
         from launcher.engines.counts import check_counts
@@ -176,11 +178,11 @@ def _refuse_arguments(options: Options, request: Request) -> None:
     Raises:
         UsageError: There are such flags, and another launcher, or torchrun, runs the script itself.
     """
-    inside = options.switch("run_path")
+    inside = options.origins("run_path", "virtual_local_rank")
     if options.origins(*PER_PROCESS) and (request.own or inside):
         from launcher.command.arguments import refuse_words
 
-        raise refuse_words(options, request.own.launcher.name if request.own else "--run-path: torchrun")
+        raise refuse_words(options, request.own.launcher.name if request.own else f"{inside[0]}: torchrun")
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:

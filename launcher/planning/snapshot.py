@@ -7,6 +7,7 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "interfaces": [{"name": "eth0", "addresses": ["10.0.0.4/24"], "is_up": true, "kind": "ethernet"}],
      "environ": {"RANK": "0"},
      "gpus": 8 or [{"index": 0, "name": ..., "uuid": ..., "pci_bus_id": ..., "numa_node": 0, ...}],
+     "accelerators": {"xpu": 4},
      "cpus": {"granted": 96, "bound": 1, "affinity": "0", "cpuset": "0-95",
               "cores": {"0": "0,48 1,49 2,50 ...", "1": "24,72 25,73 ..."}},
      "ancestors": [["hydra_pmi_proxy", "--proxy-id", "1"]],
@@ -51,7 +52,8 @@ from launcher.machine.host import Host
 from launcher.machine.infiniband import read_ports
 from launcher.machine.nvml import read_amd_gpus
 from launcher.machine.sysfs import natural_order
-from launcher.options.reading import read_options
+from launcher.options.config import LIMIT_BYTES
+from launcher.options.reading import CONFIG, ETC, read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import HOME, VERSION
 from launcher.sources.hydra import PROXY_NAMES
@@ -117,6 +119,7 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
         "interfaces": [_describe_interface(interface) for interface in host.interfaces()],
         "environ": {name: redact(environ[name]) for name in sorted(environ) if is_public_name(name)},
         "gpus": _describe_gpus(gpus) or host.gpu_count(),
+        "accelerators": dict(host.accelerators(environ)),
         "cpus": {
             "granted": host.granted_cpus(),
             "bound": affinity and len(affinity),
@@ -145,7 +148,7 @@ def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]
         return {}
     asked = _Asked(host)
     with contextlib.suppress(LauncherError):  # there is no plan, and what it asked until then counts
-        plan_job(environ, asked, read_options({}, environ), ())
+        plan_job(environ, asked, read_options({}, environ, asked), ())
     return {
         "towards": {redact(name): address for name, address in sorted(asked.towards.items())},
         "resolved": {redact(name): sorted(found) for name, found in sorted(asked.resolved.items())},
@@ -197,6 +200,10 @@ def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
     if environ.get(INDEX):
         lines = (host.read_text(HOSTS_FILE) or "").splitlines()
         found[HOSTS_FILE] = "\n".join(line for line in lines if host.hostname() in line.split())
+    for path in filter(None, (ETC, environ.get(CONFIG))):
+        with contextlib.suppress(OSError):
+            data = host.read_guarded(path, LIMIT_BYTES, of_system=path == ETC)
+            found[path] = data.decode("utf-8", "surrogateescape")
     text = host.read_text(FILE) if environ.get(JOB) else None
     return {**found, FILE: text} if text is not None else found
 

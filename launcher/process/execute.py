@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from errno import EACCES, ENOENT, ENOEXEC, ENOTDIR
+from errno import EACCES, ENOENT, ENOEXEC, ENOSYS, ENOTDIR, EPERM
 
 from launcher.core.errors import CommandNotExecutable, CommandNotFound, LauncherError, Problem
 from launcher.core.signal import signal
@@ -108,6 +108,12 @@ def refusal(name: str, error: Exception) -> LauncherError:
     fix = "chmod +x it and give it a #! line, or put its interpreter in front"
     if number not in (EACCES, ENOEXEC):
         fix = "check the file and its arguments"
+    if isinstance(error, OSError) and number in (EPERM, ENOSYS):
+        from launcher.process.refused import explain
+
+        known = explain(error)
+        if known is not None:
+            return known
     reason = getattr(error, "strerror", None) or str(error)
     return CommandNotExecutable(
         Problem("command-not-executable", f"cannot execute {name!r} ({reason})", "command line", fix)

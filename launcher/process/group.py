@@ -9,7 +9,7 @@ from launcher.core.errors import EXIT_BUG, LauncherError
 from launcher.process.descendants import describe, find_children, find_descendants
 from launcher.process.execute import refusal
 from launcher.process.helper import Helpers
-from launcher.process.kernel import become_subreaper
+from launcher.process.kernel import FULL, become_subreaper, has_children
 from launcher.process.spawn import (
     ExecErrors,
     Inherited,
@@ -92,6 +92,9 @@ class ProcessGroup:
         # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
         self.inherited = set(find_children(os.getpid()))
         become_subreaper()
+        # What supervises needs these two calls: where they are refused, before there is a process
+        has_children()
+        os.kill(os.getpid(), 0)
         self.children: Sequence[Child] = ()
         self.processes: list[Process] = []
         self.running: dict[int, Process] = {}
@@ -137,8 +140,15 @@ class ProcessGroup:
         except LauncherError as error:
             self.refuse(error)
         except OSError as error:
-            self.refuse(cannot_start(error))
+            self.refuse(self._explain(error))
         errors.close_writing()
+
+    def _explain(self, error: OSError) -> LauncherError:
+        if error.errno in FULL:  # nothing can be loaded that is not there yet
+            return cannot_start(error)
+        from launcher.process.refused import explain
+
+        return explain(error) or cannot_start(error)
 
     def _start_some(self, indices: Sequence[int], errors: ExecErrors) -> None:
         """Start a few processes, and watch for their end.

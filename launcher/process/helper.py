@@ -174,7 +174,10 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
     if os.getppid() != launcher:  # it was killed before the line above
         return False
     if nice:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)  # however the launcher itself was started
+        try:  # noqa: SIM105
+            os.setpriority(os.PRIO_PROCESS, 0, nice)  # however the launcher itself was started
+        except OSError:
+            pass  # refused: it takes its share of the CPUs
     os.setpgid(0, 0)
     set_name(name)
     null = os.open(os.devnull, os.O_RDWR)

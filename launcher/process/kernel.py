@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import _ctypes
 import os
+from errno import EAGAIN, EMFILE, ENFILE, ENOMEM, EPERM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ SIG_SETMASK = 2
 SIGSET_BYTES = 128
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 IN_MODIFY = 2
+FULL = (EMFILE, ENFILE, ENOMEM, EAGAIN)
+"""Errors of what there is, and of which no more is left."""
 RECORD_BYTES = 128
 """Size of a signalfd_siginfo; it starts with signo, errno, code, pid: four numbers of 32 bits."""
 
@@ -29,7 +32,7 @@ class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no generic at run
 
 
 class _Function(_ctypes.CFuncPtr):
-    _flags_ = 1  # FUNCFLAG_CDECL
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
     _restype_ = _Int
 
 
@@ -37,6 +40,19 @@ _library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: what is lo
 _prctl = _Function(_ctypes.dlsym(_library, "prctl"))
 _signalfd = _Function(_ctypes.dlsym(_library, "signalfd"))
 _pthread_sigmask = _Function(_ctypes.dlsym(_library, "pthread_sigmask"))
+
+
+def has_children() -> bool:
+    """Return whether there is any child of ours; none is waited for, or collected.
+
+    Raises:
+        OSError: The kernel refuses to say.
+    """
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def become_subreaper() -> bool:
@@ -72,7 +88,8 @@ def open_signal_file(signals: Iterable[int]) -> int:
     """Return a descriptor that is readable when one of these (blocked) signals is pending."""
     fd = int(_signalfd(-1, pack_signals(signals), SFD_NONBLOCK_CLOEXEC))
     if fd < 0:
-        raise OSError("signalfd: the kernel refuses")
+        number = _ctypes.get_errno() or EPERM
+        raise OSError(number, os.strerror(number))
     return fd
 
 

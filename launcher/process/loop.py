@@ -60,6 +60,7 @@ class Loop:
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._epoll = select.epoll()
+        self._epoll.poll(0)  # where the kernel refuses it, it does so before there is anything to wait for
         self._handlers: dict[int, Callable[[], None]] = {}
         self._events: dict[int, int] = {}
         self._say = say

@@ -95,7 +95,10 @@ def mark_of(run_id: str, environ: Mapping[str, str]) -> str:
 
 def _guard(fd: int, run_id: bytes | None) -> None:
     # All signals are blocked already; out of the group, so that no group's signal means us.
-    os.setsid()
+    try:  # noqa: SIM105
+        os.setsid()
+    except OSError:
+        pass  # refused: SIGKILL to the launcher's whole group then ends us, too
     set_name(NAME)
     close_others((2, fd))
     told = b""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from types import FrameType
 
+MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
+"""The launcher as a file: a launcher.py where the user stands is the user's."""
 GRACE_S = 10.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -86,7 +88,7 @@ def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
 
 def with_launcher(command: Sequence[str]) -> list[str]:
     """Return the command as the entry point of an image with the launcher would run it."""
-    launcher = [sys.executable, "-m", "launcher"]
+    launcher = [sys.executable, MAIN]
     words = list(command)
     if words and os.path.basename(words[0]) == "launcher":
         return launcher + words[1:]

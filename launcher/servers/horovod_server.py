@@ -1,8 +1,9 @@
 """Serve the rendezvous of one Horovod job: Horovod's own server, on a port that is agreed on.
 
-Run as a file by the Python that has Horovod (``python horovod_server.py PORT node0:2,node1:2``), until
-SIGTERM. Horovod's ``RendezvousServer`` takes a port at random, which nobody could know without asking;
-the HTTP server inside of it takes the one it is told.
+Run as a file by the Python that has Horovod (``python horovod_server.py PORT node0:2,node1:2 ADDRESS,...``),
+until SIGTERM. Horovod's ``RendezvousServer`` takes a port at random, which no rank could know without asking,
+at all addresses; the HTTP server inside of it takes the port and the address that it is told, and a second
+address where ranks of this node and of others ask at different ones. Its protocol has no key.
 
 Python 3.8 and newer; nothing of the launcher is imported.
 """
@@ -11,11 +12,15 @@ from __future__ import annotations
 
 import errno
 import logging
+import select
 import signal
+import socket
+import socketserver
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
 SCOPE, KEY = "launcher", "job"
@@ -32,7 +37,7 @@ ENTRY_BYTES = 256
 EXIT_MISSING, EXIT_NOT_READY = 69, 75
 
 
-def main(port: int, slots: str) -> int:
+def main(port: int, slots: str, addresses: Sequence[str]) -> int:
     """Serve until told to end; return an exit status."""
     # By default a signal would find Python in the middle of an answer, and end it with a traceback
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -46,10 +51,10 @@ def main(port: int, slots: str) -> int:
         return _fail(EXIT_MISSING, "horovod-missing", what, fix)
     logging.disable()  # Horovod writes down what is asked, as it was sent
     try:
-        server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots)
+        server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots, addresses)
     except OSError as error:
         state = "taken" if error.errno == errno.EADDRINUSE else "not to be had"
-        what = f"port {port} of this node is {state} ({error.strerror})"
+        what = f"port {port} of this node is {state} at {', '.join(addresses)} ({error.strerror})"
         fix = "--master-port N on every node (the rendezvous is at N + 1), or HOROVOD_GLOO_RENDEZVOUS_PORT"
         return _fail(EXIT_NOT_READY, "horovod-port", what, fix)
     hosts = parse_hosts(slots)
@@ -59,14 +64,15 @@ def main(port: int, slots: str) -> int:
     return 0
 
 
-def make_server(server: Any, handler: Any, port: int, slots: str) -> Any:
+def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Sequence[str]) -> Any:
     """Return Horovod's server, which connections from outside can neither fill nor make talk.
 
     Args:
         server: Horovod's server, a class.
         handler: Horovod's handler of requests, a class.
-        port: Where to listen, at all addresses: the master's name may be one of a network beyond.
-        slots: The nodes of the job, which is what whoever asks for `KEY` is told.
+        port: Where to listen.
+        slots: The nodes of the job, which is the answer to a request for `KEY`.
+        addresses: Where to listen, IPv4 addresses of this node: one or more.
 
     Raises:
         OSError: The port is not to be had.
@@ -75,7 +81,10 @@ def make_server(server: Any, handler: Any, port: int, slots: str) -> Any:
     value_bytes = max(VALUE_LEAST_BYTES, ranks * PEER_BYTES)
     total_bytes = max(TOTAL_LEAST_BYTES, EXCHANGES * ranks * value_bytes)
     bounded = _bound_server(server, total_bytes)
-    return bounded(("", port), _bound_handler(handler, slots, value_bytes), 0)
+    made = bounded((addresses[0], port), _bound_handler(handler, slots, value_bytes), 0)
+    for address in addresses[1:]:
+        made.add(address)
+    return made
 
 
 def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
@@ -115,6 +124,30 @@ def _bound_server(server: Any, total_bytes: int) -> Any:
 
         kept_bytes = 0
 
+        def server_bind(self) -> None:
+            """Take an address, without http.server's question to name servers what it is called."""
+            socketserver.TCPServer.server_bind(self)
+            self.server_name, self.server_port = self.server_address
+            self.listening = {self.socket.fileno(): self.socket}
+            self.ready = select.epoll()
+            self.ready.register(self.socket.fileno(), select.EPOLLIN)
+
+        def add(self, address: str) -> None:
+            """Listen at one more address."""
+            more = socket.create_server((address, self.server_port), backlog=self.request_queue_size)
+            self.listening[more.fileno()] = more
+            self.ready.register(more.fileno(), select.EPOLLIN)
+
+        def fileno(self) -> int:
+            """Return what is readable when a connection waits at any of the addresses."""
+            return self.ready.fileno()
+
+        def get_request(self) -> Any:
+            """Return a connection; socketserver goes on where an OSError says that there is none."""
+            for number, _ in self.ready.poll(0, 1):
+                return self.listening[number].accept()
+            raise BlockingIOError
+
         def admit(self, size_bytes: int) -> bool:
             """Whether an entry of a size may come in; when full, what was dropped is counted out."""
             cost = size_bytes + ENTRY_BYTES
@@ -150,4 +183,4 @@ def _fail(status: int, code: str, what: str, fix: str) -> int:
 
 if __name__ == "__main__":
     del sys.path[0]  # this folder, and not one of the user's
-    sys.exit(main(int(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")))

@@ -96,7 +96,10 @@ TABLE = (
     ),
     Row(
         "torch_agent",
-        ("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
+        (
+            *("PET_NNODES", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", "PET_STANDALONE"),
+            "PET_NPROC_PER_NODE",
+        ),
     ),
     Row("torch_env", ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")),
     Row(

@@ -10,7 +10,7 @@ Source: learn.microsoft.com "Azure Batch runtime environment variables".
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 
@@ -62,7 +62,7 @@ def _parse(reader: Reader, name: str) -> tuple[str, ...]:
         return ()
     count, *rest = text.split() or [""]
     try:
-        hosts = parse_hosts(",".join(rest[::2]))
+        hosts = each_once(rest[::2])
         if count != str(len(hosts)) or len(rest) != 2 * len(hosts):
             raise Malformed("a count, then as many pairs of address and cores")
     except Malformed as error:

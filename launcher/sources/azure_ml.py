@@ -10,7 +10,7 @@ Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 
 NODE_RANK = "AZUREML_CR_NODE_RANK"
@@ -41,7 +41,7 @@ def _read_distributed_config(reader: Reader) -> None:
     hosts = config.get("host_list")
     if isinstance(hosts, list) and all(isinstance(host, str) for host in hosts):
         try:
-            _claim_hosts(reader, parse_hosts(",".join(hosts)), DISTRIBUTED_CONFIG)
+            _claim_hosts(reader, each_once(hosts), DISTRIBUTED_CONFIG)
         except Malformed as error:
             reader.malformed(DISTRIBUTED_CONFIG, f"host_list to hold {error}")
     name = config.get("rank")

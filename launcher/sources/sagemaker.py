@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED_BY_MPI
 
@@ -90,7 +90,7 @@ def _sort_hosts(items: object) -> tuple[str, ...]:
     """
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise Malformed(LIST)
-    return tuple(sorted(parse_hosts(",".join(items)), key=_by_number))
+    return tuple(sorted(each_once(items), key=_by_number))
 
 
 def _by_number(host: str) -> tuple[str, tuple[int, ...], str]:

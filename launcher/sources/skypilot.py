@@ -5,7 +5,7 @@ Source: docs.skypilot.co "Environment variables" (SKYPILOT_NODE_IPS has one addr
 
 from __future__ import annotations
 
-from launcher.core.environ import Malformed, Reader, parse_hosts
+from launcher.core.environ import Malformed, Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 
 NODE_IPS = "SKYPILOT_NODE_IPS"
@@ -20,7 +20,7 @@ def read(reader: Reader) -> None:
     text = reader.text(NODE_IPS)
     if text is not None:
         try:
-            hosts = parse_hosts(",".join(text.split()))
+            hosts = each_once(text.split())
         except Malformed as error:
             reader.malformed(NODE_IPS, str(error))
         else:

@@ -8,7 +8,7 @@ Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 
 from __future__ import annotations
 
-from launcher.core.environ import Reader, parse_hosts
+from launcher.core.environ import Reader, each_once
 from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
@@ -191,7 +191,7 @@ def _read_hosts(reader: Reader, name: str) -> tuple[str, ...]:
     if text is None:
         return ()
     try:
-        return parse_hosts(",".join(parse_nodelist(text)))
+        return each_once(parse_nodelist(text))
     except ValueError as error:
         reader.malformed(name, str(error))
         return ()

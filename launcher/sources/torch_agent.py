@@ -10,14 +10,13 @@ Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framewo
 from __future__ import annotations
 
 from launcher.core.environ import MEETS_AT_MASTER, Malformed, Reader, parse_host_port, parse_nodes
-from launcher.core.model import Fact, Scope, Trust
+from launcher.core.model import COUNT_WORDS, Fact, Scope, Trust
 
 NNODES = "PET_NNODES"
 NPROC_PER_NODE = "PET_NPROC_PER_NODE"
 RDZV_ENDPOINT = "PET_RDZV_ENDPOINT"
 RDZV_BACKEND = "PET_RDZV_BACKEND"
 STANDALONE = "PET_STANDALONE"
-WORDS = ("auto", "cpu", "gpu")
 
 
 def read(reader: Reader) -> None:
@@ -50,7 +49,7 @@ def _read_nnodes(reader: Reader) -> None:
 
 def _read_processes(reader: Reader) -> None:
     text = reader.text(NPROC_PER_NODE)
-    if text in WORDS:
+    if text in COUNT_WORDS:
         reader.claim(Fact.PROCESSES_PER_NODE, text, NPROC_PER_NODE)
     else:
         reader.claim_int(Fact.PROCESSES_PER_NODE, NPROC_PER_NODE, 1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from launcher.core.model import Fact, Scope
 from launcher.core.mpi import OPEN_MPI
+from launcher.guest.marker import AGENT_STORE, LAUNCHED, NO_STORE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ FACTS = (
 
 def read(reader: Reader) -> None:
     """TORCHELASTIC_RUN_ID with all that torchrun sets: a worker. Else left over, worth nothing."""
+    if reader.text(AGENT_STORE) == NO_STORE and reader.has(LAUNCHED):
+        return  # a process of this launcher, or what one has started: `launcher.sources.launched` tells
     missing = [name for _, name, _ in FACTS if not reader.has(name)]
     if missing:
         names = ", ".join(missing)

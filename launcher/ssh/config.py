@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxStartups 64")
 """Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early;
-of 9.2; of 8.5: one address has a third of `MaxStartups`. An sshd that does not know one is not told."""
+of 9.2; of 8.5: one address has a tenth of `MaxStartups`. An sshd that does not know one is not told."""
 _CONFIG = """\
 # The sshd of one job, written by the launcher. Who may come in: one user, one key, from anywhere that
 # reaches this address. What they may do: run commands.
@@ -64,8 +64,9 @@ ForceCommand exec {command}
 ClientAliveInterval 3
 ClientAliveCountMax 3
 LoginGraceTime 10
-# A job starts its sessions all at once; the default drops connections from the tenth on.
-MaxStartups 200
+# A job starts its sessions all at once; the default drops connections from the tenth on. Where more are
+# mute than a job has, a part of the new ones is dropped, and not all: who tries again gets in.
+MaxStartups 200:30:600
 MaxSessions 64
 {newer}
 UseDNS no

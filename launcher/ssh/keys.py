@@ -15,6 +15,7 @@ import subprocess
 
 from launcher.core.errors import LauncherError, NotReady, Problem, UsageError
 from launcher.core.frozen import frozen
+from launcher.machine.whole import PIPE_S
 from launcher.ssh.account import find_problems, read_account
 
 TYPE_CHECKING = False
@@ -188,8 +189,7 @@ def _read_folder(path: str, host: Host) -> Keys:
 
 def _read(path: str, host: Host) -> str:
     try:
-        with open(host.path(path), "rb") as file:
-            data = file.read(_SIZE_LIMIT + 1)
+        data = host.read_whole(path, _SIZE_LIMIT, PIPE_S)
     except OSError as error:
         raise _bad(f"{path}: {error.strerror}") from None
     if len(data) > _SIZE_LIMIT:

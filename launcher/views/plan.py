@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import shlex
 
-from launcher.core.model import Fleet, Mode, Plan, Process, Setting
+from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.table import Table
+
+    from launcher.core.model import Claim
 
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
@@ -70,9 +72,9 @@ def _facts_table(plan: Plan) -> Table:
     rows = []
     for finding in plan.findings:
         claim = finding.claim
-        rows.append((claim.fact.value, _show(claim.value), f"{claim.origin}  ({claim.source})"))
+        rows.append((claim.fact.value, _show_fact(claim), f"{claim.origin}  ({claim.source})"))
         for lost in finding.lost:
-            rows.append(("", f"not {_show(lost.claim.value)}" if lost.why != "agrees" else "",
+            rows.append(("", f"not {_show_fact(lost.claim)}" if lost.why != "agrees" else "",
                          f"{lost.claim.origin}  ({lost.claim.source}): {lost.why}"))  # fmt: skip
     return _table(("fact", "value", "from"), rows)
 
@@ -115,6 +117,11 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
     for row in rows:
         table.add_row(*(Text(printable(redact(cell))) for cell in row))
     return table
+
+
+def _show_fact(claim: Claim) -> str:
+    """Return what a claim says; port 0 is any that is free."""
+    return "free" if claim.fact is Fact.MASTER_PORT and claim.value == 0 else _show(claim.value)
 
 
 def _show(value: object) -> str:

@@ -89,7 +89,7 @@ def _run(words: Sequence[str], deadline_s: float) -> subprocess.CompletedProcess
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     return subprocess.run(
         [sys.executable, "-m", "launcher", *words],
-        env=clean_environ(OMP_NUM_THREADS="1", PATH=path),
+        env=clean_environ(OMP_NUM_THREADS="1", NO_COLOR="1", PATH=path),  # mpirun has a terminal for ranks
         capture_output=True,
         text=True,
         timeout=deadline_s,

@@ -30,19 +30,13 @@ def job(tmp_path: Path) -> Iterator[Job]:
         one.close()
 
 
-def listens(job: Job, port: int) -> str:
-    """Return where something listens on node 0, as ss shows it; empty for nowhere."""
-    lines = job.on(job.cluster.nodes[0], ("ss", "-Hltn", f"sport = :{port}")).splitlines()
-    return ",".join(line.split()[3] for line in lines)
-
-
 @pytest.mark.parametrize("environ", [{}, TOKEN], ids=["", "token"])
 def test_all_are_told_all_addresses(job: Job, environ: dict[str, str]) -> None:
     """At the cluster's address alone, which is free again then."""
     addresses = [node.address for node in job.cluster.nodes]
     job.start(0, *SHOW, environ=environ)
-    wait_for(lambda: listens(job, MASTER_PORT), "the first launcher listens")
-    assert listens(job, MASTER_PORT) == f"{addresses[0]}:{MASTER_PORT}"
+    wait_for(lambda: job.listens(0, MASTER_PORT), "the first launcher listens")
+    assert job.listens(0, MASTER_PORT) == f"{addresses[0]}:{MASTER_PORT}"
     for index in (1, 2):
         job.start(index, *SHOW, environ=environ)
     for one in job.wait().values():
@@ -54,7 +48,7 @@ def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
     """Two nodes with one --node-rank: the job goes on with the first, once the third is there."""
     job.start(0, *SHOW)
     job.start(1, *SHOW)
-    wait_for(lambda: listens(job, MASTER_PORT), "the first launcher listens")
+    wait_for(lambda: job.listens(0, MASTER_PORT), "the first launcher listens")
     established = ("ss", "-Htn", "state", "established", f"sport = :{MASTER_PORT}")
     wait_for(lambda: job.on(job.cluster.nodes[0], established), "node 1 is there")
     job.start(2, "--roll-call-timeout", "2", *SHOW, rank=1, key=9)
@@ -73,7 +67,7 @@ def test_a_flood_keeps_no_node_out(job: Job, port: int, words: tuple[str, ...]) 
     """1,500 connections a second from node 2 that say nothing; node 1 comes late, and has the token."""
     nodes = job.cluster.nodes
     job.start(0, *words, environ=TOKEN, count=2)
-    wait_for(lambda: listens(job, port), "node 0 listens")
+    wait_for(lambda: job.listens(0, port), "node 0 listens")
     with flood((nodes[0].address, port), 1500, before=job.cluster.argv(nodes[2], ())):
         wait_for(lambda: job.says(0, "sent no message, and others were waiting"), "others have to go", 30)
         job.start(1, *words, environ=TOKEN, count=2)

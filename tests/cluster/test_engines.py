@@ -97,13 +97,12 @@ def assert_world(found: list[dict[str, Any]]) -> None:
     assert len({(seen["node"], seen["NODE_RANK"]) for seen in found}) == 2
 
 
-def test_a_fixed_job_on_two_nodes_is_torchruns_where_there_is_torch(cluster: Cluster, job: str) -> None:
-    """Without a word about engines: agents that are told their place, workers that know all of it."""
-    words = [
-        ("--nnodes", "2", "--node-rank", str(node.index), "--master-addr", cluster.nodes[0].address)
-        for node in cluster.nodes
-    ]
-    found, _ = run_job(cluster, words, job, **MPI)
+@pytest.mark.parametrize("engine", ["auto", "torchrun"])
+def test_a_fixed_job_on_two_nodes(cluster: Cluster, job: str, engine: str) -> None:
+    """Without a word about engines the launcher's own; torchrun's agents, asked for, give the same world."""
+    ours = ("--nnodes", "2", "--engine", engine, "--master-addr", cluster.nodes[0].address)
+    words = [(*ours, "--node-rank", str(node.index)) for node in cluster.nodes]
+    found, _ = run_job(cluster, words, job, LAUNCHER_PREFIX="0", **MPI)
     assert_world(found)
     assert {seen["MASTER_ADDR"] for seen in found} == {cluster.nodes[0].address}
     assert {seen["node"] for seen in found if seen["NODE_RANK"] == "0"} == {"node0"}
@@ -142,13 +141,3 @@ def test_a_platforms_elastic_job_is_torchruns(cluster: Cluster, job: str) -> Non
     }
     found, _ = run_job(cluster, [("--scope", "node")] * 2, job, **MPI, **pet)
     assert_world(found)
-
-
-def test_the_launchers_own_engine_does_the_same(cluster: Cluster, job: str) -> None:
-    """--engine process on the same two nodes: the same ranks, and no torchrun anywhere."""
-    ours = ("--engine", "process", "--no-prefix", "--nnodes", "2", "--master-addr", cluster.nodes[0].address)
-    found, _ = run_job(
-        cluster, [(*ours, "--node-rank", str(node.index)) for node in cluster.nodes], job, **MPI
-    )
-    assert_world(found)
-    assert {seen["TORCHELASTIC_RESTART_COUNT"] for seen in found} == {None}

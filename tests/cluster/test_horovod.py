@@ -20,7 +20,9 @@ import pytest
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.fleets import Fleet, make_key
 from tests.cluster.frameworks import EXAMPLES, always, printed, rehearse, run_example
+from tests.cluster.together import Job
 from tests.mpis import find_mpi
+from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, open_launcher
 
 pytestmark = [pytest.mark.root, pytest.mark.torch]
@@ -174,6 +176,29 @@ def test_horovodrun_brings_its_own_rendezvous() -> None:
         check=False,
     )
     assert_trained(printed(done).replace("[1,0]<stdout>:", ""), "gloo", each=2)
+
+
+@pytest.mark.parametrize("has_name", [False, True])
+def test_the_rendezvous_listens_at_the_clusters_address(
+    cluster: Cluster, tmp_path: Path, has_name: bool
+) -> None:
+    """Not at all of the node's; both nodes reach it there, by its address or by a name."""
+    job, port, end = Job(cluster, tmp_path), 7777, tmp_path / "end"
+    address = cluster.nodes[0].address
+    environ = {"HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOME": os.environ["HOME"]}
+    words = ("--framework", "horovod", "--", "sh", "-c", f"echo met; until [ -e {end} ]; do sleep 0.05; done")
+    try:
+        for index in (0, 1):
+            master = cluster.nodes[0].hostname if has_name else address
+            job.start(index, *words, environ=environ, master=master)
+        wait_for(lambda: job.listens(0, port), "the rendezvous listens", DEADLINE_S)
+        assert job.listens(0, port) == f"{address}:{port}"
+        for _ in (0, 1):
+            (tmp_path / "end").write_text("\n" * 2)
+        done = job.wait()
+    finally:
+        job.close()
+    assert [(one.status, one.out.count("met")) for one in done.values()] == [(0, 1), (0, 1)], done
 
 
 def run_faulty(folder: Path, dies: str, **variables: str) -> subprocess.CompletedProcess[str]:

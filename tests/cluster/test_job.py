@@ -14,6 +14,7 @@ import pytest
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import Start
+from tests.process.starting import ROOT
 
 from .conftest import need_namespaces, read_dumps
 
@@ -102,15 +103,16 @@ def test_signal_ends_the_job(loopback: bool, signum: signal.Signals, tmp_path: P
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        ("python train.py", "PYTHON -m launcher run -- python train.py"),
-        ("launcher env --format json", "PYTHON -m launcher env --format json"),
-        ("/opt/venv/bin/launcher plan", "PYTHON -m launcher plan"),
+        ("python train.py", "PYTHON LAUNCHER run -- python train.py"),
+        ("launcher env --format json", "PYTHON LAUNCHER env --format json"),
+        ("/opt/venv/bin/launcher plan", "PYTHON LAUNCHER plan"),
         ("python -m launcher plan", "python -m launcher plan"),
     ],
 )
 def test_command_runs_as_in_an_image(command: str, expected: str) -> None:
-    """The launcher is the entry point, unless the command is the launcher."""
-    assert with_launcher(command.split()) == expected.replace("PYTHON", sys.executable).split()
+    """The launcher is the entry point, by its path, unless the command is the launcher."""
+    paths = {"PYTHON": sys.executable, "LAUNCHER": os.path.join(ROOT, "launcher", "__main__.py")}
+    assert with_launcher(command.split()) == [paths.get(word, word) for word in expected.split()]
 
 
 @KINDS

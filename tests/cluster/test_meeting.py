@@ -60,7 +60,11 @@ def test_lone_workers_of_two_agents_that_have_to_meet_are_a_failure() -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_workers_that_train_together_have_met(processes: int) -> None:
     """Gloo under torchrun's agents, one or two per node."""
-    environ = {"LAUNCHER_REQUIRE_MEETING": "1", "LAUNCHER_MEETING_TIMEOUT": "60"}
+    environ = {
+        "LAUNCHER_REQUIRE_MEETING": "1",
+        "LAUNCHER_MEETING_TIMEOUT": "60",
+        "LAUNCHER_ENGINE": "torchrun",
+    }
     done = rehearse("plain", "python", *TRAIN, processes=processes, environ=environ)
     assert done.returncode == 0, done.stderr
     assert "torchrun's agent starts the processes" in done.stderr

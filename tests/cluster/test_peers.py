@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.channel.frames import PREAMBLE
 from tests.cluster.together import Job, assert_one_truth, own_environ
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT
@@ -426,7 +427,7 @@ import os, socket, sys, time
 def call():
     return socket.create_connection(("10.77.0.10", 6106), 5)
 half_open = [call() for _ in range(300)]
-garbage = (b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(5000), b"launcher/peers/1" + bytes(32), bytes(1 << 20))
+garbage = (b"GET / HTTP/1.1\\r\\n\\r\\n", os.urandom(5000), PREAMBLE + bytes(32), bytes(1 << 20))
 for piece in garbage:
     for _ in range(20):
         try:
@@ -439,7 +440,7 @@ for piece in garbage:
         except OSError:
             pass
 slow = [call() for _ in range(50)]
-for byte in b"launcher/peers/1":
+for byte in PREAMBLE:
     for caller in slow:
         try:
             caller.send(bytes([byte]))
@@ -456,7 +457,7 @@ def test_noise_at_the_door_disturbs_no_job(job: Job) -> None:
     status = f"/proc/{job.on(job.cluster.nodes[0], ('pgrep', '-o', '-f', 'launcher run')).split()[0]}/status"
     before = resident_kib(job, status)
     caller = subprocess.run(
-        job.cluster.argv(job.cluster.nodes[3], (sys.executable, "-c", NOISE)),
+        job.cluster.argv(job.cluster.nodes[3], (sys.executable, "-c", f"PREAMBLE = {PREAMBLE!r}\n{NOISE}")),
         capture_output=True,
         text=True,
         timeout=100,

@@ -33,7 +33,7 @@ EXTRA = {"impi": ("--env", "MASTER_ADDR=10.77.0.10")}
 
 def rehearse(*words: str, path: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run ``launcher rehearse WORDS`` to its end."""
-    environ = clean_environ(OMP_NUM_THREADS="1", **({"PATH": path} if path else {}))
+    environ = clean_environ(OMP_NUM_THREADS="1", LAUNCHER_PREFIX="0", **({"PATH": path} if path else {}))
     return subprocess.run(
         [sys.executable, "-m", "launcher", "rehearse", *words],
         env=environ,

@@ -69,34 +69,22 @@ def test_two_nodes_learn_what_one_process_learns(like: str, name: str) -> None:
 @pytest.mark.mpi
 @pytest.mark.xdist_group("lightning_fit.py")
 @pytest.mark.parametrize(
-    ("like", "scope", "processes", "kind"),
+    ("like", "scope", "processes"),
     always(
-        ("slurm", "process", 1, "SLURMEnvironment"),
-        ("azureml-mpi", "process", 1, "MPIEnvironment"),
-        ("azureml-mpi", "node", 2, "TorchElasticEnvironment"),
-        rest=[("slurm", "node", 2, "TorchElasticEnvironment")],
+        ("slurm", "process", 1),
+        ("azureml-mpi", "process", 1),
+        ("azureml-mpi", "node", 2),
+        rest=[("slurm", "node", 2)],
     ),
 )
-def test_lightning_is_not_misled(like: str, scope: str, processes: int, kind: str) -> None:
-    """By what Slurm and mpirun have set, with mpi4py installed: another environment, the same job."""
+def test_lightning_is_not_misled(like: str, scope: str, processes: int) -> None:
+    """By what Slurm and mpirun have set, with mpi4py installed: torchrun's marks come first."""
     need_namespaces()
     example = run_example(
         like, "lightning_fit.py", processes=processes, scope=scope, environ=OPTIONS["lightning_fit.py"]
     )
     loss, count, rest = read_result(example)
-    assert (count, rest) == (2 * processes, f" ({kind})")
-    assert loss == pytest.approx(loss_alone("lightning_fit.py"), abs=AGREE)
-
-
-@pytest.mark.mpi
-@pytest.mark.xdist_group("lightning_fit.py")
-def test_lightning_under_slurm_without_torchrun() -> None:
-    """One launcher per node, which starts the processes itself: Slurm's variables are made true in each."""
-    need_namespaces()
-    environ = {**OPTIONS["lightning_fit.py"], "LAUNCHER_ENGINE": "process"}
-    example = run_example("slurm", "lightning_fit.py", processes=2, scope="node", environ=environ)
-    loss, count, rest = read_result(example)
-    assert (count, rest) == (4, " (SLURMEnvironment)")
+    assert (count, rest) == (2 * processes, " (TorchElasticEnvironment)")
     assert loss == pytest.approx(loss_alone("lightning_fit.py"), abs=AGREE)
 
 

@@ -119,6 +119,11 @@ class Job:
         )
         return done.stdout
 
+    def listens(self, index: int, port: int) -> str:
+        """Return where something listens on a node, as ss shows it; empty for nowhere."""
+        lines = self.on(self.cluster.nodes[index], ("ss", "-Hltn", f"sport = :{port}")).splitlines()
+        return ",".join(sorted(line.split()[3] for line in lines))
+
     def told_at(self, rank: int) -> float:
         """Return when a waiting process heard SIGTERM, seconds since 1970."""
         return float((self.folder / f"told-{rank}").read_text().split()[0])

@@ -1,7 +1,7 @@
 """docker/azureml: a context as Azure ML gets it, built as Azure ML builds it (no BuildKit), and a job in it.
 
-Azure's base is not here: one of PyTorch and Open MPI stands in. So torch and numpy are there already, of
-the versions that requirements.txt names, and the rest of it is installed.
+Azure's base is not here: one of PyTorch and Open MPI stands in. So torch and numpy are there already. The
+context's requirements.txt names files of PyTorch with CUDA; a list as a user writes it takes its place.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def image(podman: Podman, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     make = ["sh", str(HERE / "make_contexts.sh"), str(contexts)]
     environ = {**os.environ, "PYTHON": sys.executable}
     subprocess.run(make, env=environ, stdin=subprocess.DEVNULL, check=True, timeout=BUILD_S)
+    (contexts / "pytorch" / "requirements.txt").write_text("torch==2.13.0\nnumpy\nscikit-learn\neinops\n")
     words = ("bud", *pip_words(more=True), "--build-arg", f"BASE_IMAGE={NAME}/mpi", "--tag", IMAGE)
     podman.must(*words, str(contexts / "pytorch"), program="buildah", timeout_s=BUILD_S)
     yield IMAGE
@@ -53,6 +54,7 @@ def test_the_launcher_is_there(podman: Podman, image: str) -> None:
     files = [podman.must(*run, name, "-c", OURS).splitlines() for name in (image, podman.image)]
     assert files[0] == files[1]
     assert len(files[0]) > 200
+    assert podman.must(*run, image, "-c", "python -c 'import einops' && echo there") == "there"
 
 
 def test_nothing_of_the_build_is_left(podman: Podman, image: str) -> None:

@@ -100,7 +100,9 @@ def test_two_processes_train(container: Container, built: str, training: Trainin
 
 def test_every_environment_is_tried() -> None:
     """A new file in docker/environments is built, and has a job."""
-    files = sorted(path.name.partition(".")[0] for path in Path(ROOT, "docker/environments").iterdir())
+    files = sorted(
+        path.name.partition(".")[0] for path in Path(ROOT, "docker/environments").glob("*.Dockerfile")
+    )
     assert files == sorted(ENVIRONMENTS) == sorted(training.environment for training in TRAININGS)
 
 
@@ -136,7 +138,11 @@ def test_build_sh(podman: Podman) -> None:
     names = podman.must("images", "--format", "{{.Repository}}").split()
     assert {"localhost/built", "localhost/built-mpi"} <= set(names)
     (known,) = json.loads(podman.must("image", "inspect", "localhost/built"))
-    assert known["Labels"]["org.opencontainers.image.base.name"] == "localhost/built-mpi"
+    labels = {name.partition("image.")[2]: text for name, text in known["Labels"].items()}
+    assert labels["base.name"] == f"{NAME}/pytorch", "the base below the environments"
+    (base,) = json.loads(podman.must("image", "inspect", f"{NAME}/pytorch"))
+    assert labels["base.digest"] == base["Digest"]
+    assert f"base: {NAME}/pytorch@{base['Digest']}\n" in done.stderr
     assert re.fullmatch("[0-9a-f]{40}|unknown", known["Labels"]["org.opencontainers.image.revision"])
     assert podman("run", "--rm", "localhost/built", "sh", "-c", "exit 7").returncode == 7
     wrong = podman("localhost/built", "no-such", program=f"{ROOT}/docker/build.sh", ENGINE="podman")

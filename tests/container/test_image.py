@@ -14,6 +14,7 @@ import pytest
 from tests.container.images import ENVIRONMENT
 from tests.container.podman import Podman
 from tests.process.starting import ROOT
+from tests.process.test_supply import read_sbom
 
 pytestmark = [pytest.mark.container, pytest.mark.root, pytest.mark.xdist_group("containers")]
 
@@ -36,6 +37,8 @@ UNWANTED = re.compile(
     r"/(id_(rsa|ed25519|ecdsa)|ssh_host_[a-z0-9_]*key|authorized_keys|known_hosts|[^/]*\.(pem|key|orig|log|part|whl))$"
     r"|/(\.cache|pip|setuptools|wheel|tests?|__pycache__/[^/]*\.pyc\.\d+)(/|$)|\.dist-info/direct_url\.json$"
 )
+FOLDERS = {"launcher": "/opt/launcher/lib", "env": "/opt/env/lib/python3*/site-packages"}
+"""Folders of packages, by the names of their SBOMs."""
 COMPILERS = ("cc", "gcc", "g++", "c++", "clang", "nvcc", "make", "cmake", "ld")
 
 
@@ -104,6 +107,22 @@ def test_nothing_is_inside_that_should_not_be(added: list[str], podman: Podman) 
     assert podman("run", "--rm", "--entrypoint", "sh", podman.image, "-c", look).stdout == ""
 
 
+@pytest.mark.parametrize(("name", "folder"), FOLDERS.items())
+def test_the_sbom_lists_every_package(podman: Podman, tmp_path: Path, name: str, folder: str) -> None:
+    """Of the launcher's, and of those in /opt/env below, each with its version; the licences name each."""
+    inside = ("run", "--rm", "--entrypoint", "sh", podman.image, "-c")
+    look = "sed '/^$/q' $file | grep -E '^(Name|Version): ' | sort"
+    found = podman.must(*inside, f"for file in {folder}/*.dist-info/METADATA; do {look}; done").splitlines()
+    values = [line.partition(": ")[2] for line in found]
+    packages = dict(zip(values[::2], values[1::2], strict=True))
+    sbom = tmp_path / "sbom.json"
+    sbom.write_text(podman.must(*inside, f"cat /opt/launcher/share/{name}.cdx.json"))
+    assert {one: listed["version"] for one, listed in read_sbom(sbom).items()} == packages
+    licences = podman.must(*inside, f"cat /opt/launcher/share/{name}.licenses.txt")
+    assert set(packages) <= set(re.findall(r"^Name: (.*)$", licences, flags=re.MULTILINE))
+    assert len(packages) >= {"launcher": 6, "env": 3}[name]
+
+
 def test_it_adds_less_than_30_mib(podman: Podman, record_property: Callable[[str, object], None]) -> None:
     """Measured as podman measures both images."""
     size = inspect(podman, podman.image)["Size"] - inspect(podman, ENVIRONMENT)["Size"]
@@ -120,6 +139,7 @@ def test_the_image_says_what_it_is(podman: Podman) -> None:
     assert labels["version"] == _version()
     assert labels["revision"] == "0123abc"
     assert labels["base.name"] == ENVIRONMENT
+    assert labels["base.digest"] == "unknown", "build.sh looks it up, and a build without it does not guess"
     assert ours["Config"]["Entrypoint"] == ["launcher", "run", "--"]
     assert not ours["Config"].get("Cmd")
     assert ours["Config"]["Env"] == base["Config"]["Env"]

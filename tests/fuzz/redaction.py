@@ -1,20 +1,15 @@
-"""Plants a secret in random text, in any shape, and looks whether a part of it is left after redaction.
-
-    python -m tests.fuzz.redaction [SECONDS] [SEED]
-
-`run` is for tests, CI and longer runs alike. What it finds goes to `FOUND`, which the tests try each time.
-"""
+"""Plants a secret in random text, in any shape, and looks whether a part of it is left after redaction."""
 
 from __future__ import annotations
 
 import base64
+import json
 import random
 import string
-import sys
-import time
 
 from launcher.core.redact import quote, redact, shorten
 from launcher.failure.text import LINES_MAX, presentable
+from tests.fuzz.engine import Found
 from tests.fuzz.ordinary import LINES
 from tests.fuzz.secrets import KNOWN, LONG_SHAPES, SHAPES
 
@@ -86,15 +81,6 @@ NOISE = (
     ),
 )
 
-FOUND: tuple[tuple[str, str], ...] = (
-    ("a -- *:*:*:user:Isf1zViSwmYnCPiZ \n   b", "Isf1zViS"),
-    ('[rank3]: db.example.com:5432:db:user:dGpp0QdndemLyKII\n\npwd="x', "dGpp0Qdn"),
-    ("\thttp://EnHPIeS1uJ0ob30M2rlVQ#uSj_J3M@host \n", "EnHPIeS1"),
-    ("url=https%3A%2F%2Fu%3As3cr3t!xyz%40h", "s3cr3t!x"),
-    ('password="a --password "Xq7hunter2 y"', "Xq7hunte"),
-)
-"""(text, what must not be left of it): found by earlier runs."""
-
 
 def make_key(dice: random.Random, lines: int) -> list[str]:
     """Return the lines of a private key without its frame."""
@@ -161,46 +147,35 @@ def ways(dice: random.Random) -> list[Callable[[str], str]]:
     ]
 
 
-def run(seconds: float, seed: int | None = None, cases: int | None = None) -> list[tuple[int, str, str]]:
-    """Return what is left of secrets: (seed of the case, text, part).
-
-    Args:
-        seconds: How long to look.
-        seed: Of the first case; a case's own seed makes it again.
-        cases: How many at most.
-    """
-    first = random.randrange(1 << 32) if seed is None else seed
-    found: list[tuple[int, str, str]] = []
-    until = time.monotonic() + seconds
-    number = first
-    while time.monotonic() < until and (cases is None or number < first + cases) and len(found) < 20:
-        text, part = try_one(number)
-        if part is not None:
-            found.append((number, text, part))
-        number += 1
-    return found
-
-
-def try_one(seed: int) -> tuple[str, str | None]:
+def plant(seed: int) -> tuple[str, str | None]:
     """Return the text of a case, and what is left of its secret."""
     dice = random.Random(seed)
     planted, secrets = make_secret(dice)
     text = make_text(dice) + dice.choice(EDGES) + planted + dice.choice(EDGES) + make_text(dice)
-    for way in ways(dice):
-        part = find_left(way(text), secrets)
+    return text, next(
+        filter(None, (find_left(way(text), secrets) for way in ways(random.Random(seed)))), None
+    )
+
+
+def seeds() -> list[bytes]:
+    """Return a case: a number, of which a text with a secret is made."""
+    return [b"1"]
+
+
+def mutate(case: bytes, other: bytes, dice: random.Random) -> bytes:
+    """Return another number."""
+    return b"%d" % dice.getrandbits(40)
+
+
+def try_one(case: bytes) -> str:
+    """Plant a secret; or look again at what was found: a text, and what must not be left of it."""
+    if case.isdigit():
+        text, part = plant(int(case))
         if part is not None:
-            return text, part
-    return text, None
-
-
-def main() -> int:
-    """Look as long as the command line says; return 1 if something was found."""
-    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60
-    found = run(seconds, int(sys.argv[2]) if len(sys.argv) > 2 else None)
-    for seed, text, part in found:
-        print(f"seed {seed}: {part!r} is left of {text!r}")
-    return 1 if found else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            found = {"text": text, "part": part, "seed": int(case)}
+            raise Found(f"{part!r} is left of {text!r}", json.dumps(found).encode())
+    else:
+        found = json.loads(case)
+        for way in ways(random.Random(found["seed"])):
+            assert found["part"] not in way(found["text"])
+    return "nothing is left"

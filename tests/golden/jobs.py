@@ -31,7 +31,7 @@ from typing import Any
 from launcher import __version__
 from launcher.core.errors import LauncherError
 from launcher.core.model import Plan
-from launcher.engines.torchrun import WORKER
+from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
@@ -154,7 +154,7 @@ def plan_snapshot(case: Json, place: int, snapshot: Json) -> tuple[Plan, Mapping
     """
     host = RecordedHost(snapshot)
     own = case["processes"][place].get("options", {}) if "processes" in case else {}
-    options = read_options({**case.get("options", {}), **own}, host.environ)
+    options = read_options({**case.get("options", {}), **own}, host.environ, host)
     return plan_job(host.environ, host, options, case.get("command", COMMAND)), host.environ
 
 
@@ -196,7 +196,7 @@ def _describe(case: Json, place: int, snapshot: Json) -> Json:
 
 def _anywhere(word: str) -> str:
     """Return a word of a command line as it would be on every machine."""
-    return {sys.executable: OWN_PYTHON, WORKER: "<worker.py>"}.get(word, word)
+    return {sys.executable: OWN_PYTHON, WORKER: "<worker.py>", AGENT: "<torchrun_agent.py>"}.get(word, word)
 
 
 def read_expected(name: str) -> Json:

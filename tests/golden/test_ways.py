@@ -46,7 +46,7 @@ def starts(name: str) -> Iterator[tuple[dict[str, str], Host, tuple[str, ...]]]:
 def plan(environ: Mapping[str, str], host: Host, words: tuple[str, ...]) -> Plan | LauncherError:
     """Return what ``launcher run`` plans, or why it refuses."""
     try:
-        return plan_job(environ, host, read_options({}, environ), words)
+        return plan_job(environ, host, read_options({}, environ, host), words)
     except LauncherError as error:
         return error
 
@@ -143,6 +143,7 @@ ALONE = {
         ),
         *("plain_8_gpus_two_visible", "plain_empty_variables", "plain_no_gpu", "program_command"),
         *("refused_too_few_gpus", "torchrun_left_over"),
+        *("defaults_of_a_fleet", "refused_defaults_of_a_fleet"),
     ),
     "one node of a platform that says nothing of ranks": ("azure_batch_single_node",),
     "the script or shell from which a job is started, and no part of it": (

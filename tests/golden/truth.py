@@ -237,6 +237,10 @@ TRUTH: dict[str, Job | Refused] = {
     "refused_pbs_script": NO_IDENTITY,
     "skypilot_2_nodes": Job("node", 8, "10.1.0.4:6105", N2X4),
     # One machine, or flags
+    "defaults_of_a_fleet": Job("node", 4, LOCAL, "0.0=0 0.1=1 0.2=2 0.3=3"),
+    "defaults_below_a_platform": Job("node", 2, "127.0.0.1:23456", TWO),
+    "defaults_of_a_fleet_two_nodes": Job("node", 4, "10.0.0.4:29500", N2X2.partition(" | ")[0]),
+    "refused_defaults_of_a_fleet": Refused(64, "malformed-config malformed-flag"),
     "flags_2_nodes": Job("node", 4, "10.77.0.4:29400", N2X2),
     "flags_as_variables_2_nodes": Job("node", 4, A, N2X2),
     "flags_beat_azure_batch": Job("node", 4, "node0.example:7000", N2X2),

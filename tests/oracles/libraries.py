@@ -53,39 +53,6 @@ NESTED_TORCHRUN = (
         "a torchrun that a worker starts takes itself for one more agent.",
     ),
 )
-LIGHTNING = (
-    Reason(
-        ("*uneven_*", "launcher_inside_launcher"),
-        "",
-        "it takes the world for nodes x devices, and stops where Slurm leaves SLURM_NTASKS_PER_NODE out: "
-        "it cannot work on nodes with different numbers of processes.",
-    ),
-    Reason(
-        ("*cyclic*", "*map_by_node*", "*wrap*"),
-        "rank",
-        "it calculates NODE_RANK x devices + LOCAL_RANK and does not read RANK: where ranks are dealt to "
-        "the nodes in turn it has an order of its own, which all its processes share.",
-    ),
-    Reason(
-        (
-            "*_2x2_master_addr",
-            "*_node_unknown",
-            "openmpi_5*_reversed_master*",
-            "openmpi_5*_elsewhere_master*",
-        ),
-        "rank",
-        "it takes the node for 0 where nothing tells which one this is.",
-    ),
-    Reason(
-        (
-            *("azureml_pytorch_2x4_six_alone*", "flux_2x2", "flux_gpus_per_task", "horovodrun_2x2"),
-            *("lsf_jsrun_2x2", "mvapich_2x2"),
-        ),
-        "",
-        "it takes one process for all of a node where nothing tells how many there are, or which one it is: "
-        "`--framework lightning` refuses that, and `--nnodes N` tells it.",
-    ),
-)
 JAX_PORT = (
     Reason(
         ("torchrun_*", "kubeflow_trainer_v2_jax"),
@@ -145,7 +112,7 @@ LIBRARIES = (
         reasons=NESTED_TORCHRUN,
     ),
     Library("DeepSpeed", "deepspeed", "0.19.8", "deepspeed", "init_distributed()"),
-    Library("Lightning", "lightning", "2.6.6", "lightning", "Trainer()", reasons=LIGHTNING),
+    Library("Lightning", "lightning", "2.6.6", "lightning", "Trainer()"),
     Library("Accelerate", "accelerate", "1.15.0", "accelerate", "PartialState()"),
     Library("Transformers", "transformers", "5.23.0", "transformers", "TrainingArguments()"),
     Library("Horovod", "horovod", "0.28.1", "horovod", "create_slot_env_vars()"),

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines.torchrun import WORKER
+from launcher.frameworks.torch import ELASTIC
 from tests.mpis import FAMILIES, find_mpi
 from tests.process.starting import DEADLINE_S, ROOT, clean_environ, launch, open_launcher
 
@@ -78,7 +79,7 @@ def test_workers_of_torchrun_get_what_processes_of_the_launcher_get(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     processes = dumps(done.stdout)
     for rank, seen in enumerate(processes):
-        assert json.loads(seen["ARGS"]) == args
+        assert json.loads(seen["ARGS"]) == [word.replace("${local_rank}", str(rank)) for word in args]
         wanted = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "NODE_RANK": 0, "MASTER_PORT": 6131}
         wanted |= {
             "OMPI_COMM_WORLD_RANK": rank,
@@ -166,12 +167,10 @@ LINES = (
     "--rdzv-backend=c10d --rdzv-endpoint=localhost:0 --nnodes=1 --nproc-per-node=2 SCRIPT --lr 0.1",
     "--nproc-per-node=2 --nnodes=1:1 --rdzv-id=job --max-restarts=0 --role=worker -m script --lr 0.1",
     "--nproc-per-node=2 --no-python --monitor-interval=1 --start-method=fork PYTHON SCRIPT --lr 0.1",
+    "--standal --nproc-p 2 --node-r 0 --redirect=0 --rdzv-conf= SCRIPT --lr 0.1",
 )
 # What the environments of the two may differ in, and nothing else.
-ONLY_TORCHRUNS = {
-    *("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID"),
-    *("TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
-}
+ONLY_TORCHRUNS = {"TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 ONLY_OURS = {
     *("NODE_RANK", "MASTER_ADDRESS", "PYTHONUNBUFFERED"),
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),
@@ -181,7 +180,10 @@ ONLY_OURS = {
     *("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"),
     *("HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"),
 }
-EACH_ITS_OWN = {"TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS", "PID"}
+EACH_ITS_OWN = {
+    *("TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS", "PID"),
+    *("TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"),  # a random name, and a store of the agent's
+}
 
 
 @torch
@@ -208,6 +210,57 @@ def test_torchruns_command_line_gives_the_same_processes(line: str, tmp_path: Pa
         same = (their.keys() & our.keys()) - ignored
         assert {name: their[name] for name in same} == {name: our[name] for name in same}
         assert {name for name in CONTRACT if name not in masters} <= same
+        assert set(ELASTIC) <= our.keys() & their.keys()
+
+
+@torch
+@pytest.mark.parametrize("flags", [(), ("--engine", "torchrun"), ("--run-path",), ("--virtual-local-rank",)])
+def test_an_argument_can_name_the_local_rank(flags: tuple[str, ...], tmp_path: Path) -> None:
+    """Whoever starts the processes; what names it not reaches them as it was typed."""
+    path = script(tmp_path, "import json, sys; sys.stdout.write(json.dumps(sys.argv[1:]) + chr(10))")
+    environ = {"CUDA_VISIBLE_DEVICES": "0,1"}
+    words = (
+        "run",
+        "--nproc-per-node",
+        "2",
+        *flags,
+        path,
+        "${local_rank}/$local_rank",
+        "$${local_rank}",
+        "$$",
+    )
+    done = launch(*words, environ=environ)
+    assert done.returncode == 0, done.stderr
+    seen = sorted(json.loads(line[line.index('["') :]) for line in done.stdout.splitlines())
+    assert seen == [[f"{rank}/{rank}", "${local_rank}", "$$"] for rank in (0, 1)]
+
+
+@torch
+def test_virtual_local_ranks_are_torchruns(tmp_path: Path) -> None:
+    """LOCAL_RANK is 0 in each process, which sees a GPU of its own; the ranks differ."""
+    words = ("run", "--nproc-per-node", "2", "--virtual-local-rank", script(tmp_path, DUMP))
+    done = launch(*words, environ={"CUDA_VISIBLE_DEVICES": "4,7"})
+    assert done.returncode == 0, done.stderr
+    names = ("RANK", "LOCAL_RANK", "CUDA_VISIBLE_DEVICES", "NODE_RANK")
+    assert [tuple(seen[name] for name in names) for seen in dumps(done.stdout)] == [
+        ("0", "0", "4", "0"),
+        ("1", "0", "7", "0"),
+    ]
+
+
+@torch
+def test_agents_of_an_elastic_job_meet_on_one_machine() -> None:
+    """--nnodes 1:2 at localhost, twice: one world of both, which adds up."""
+    place = ("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}")
+    words = ("run", *place, "--nproc-per-node", "2", ALLREDUCE)
+    jobs = [open_launcher(*words, environ=ONE_THREAD) for _ in range(2)]
+    outputs = []
+    for job in jobs:
+        with job:
+            out, err = job.communicate(timeout=DEADLINE_S)
+        assert job.returncode == 0, err
+        outputs.append(out)
+    assert '"sum": 10, "expected": 10' in "".join(outputs)
 
 
 @torch

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.process.hooking import RANK, install, make_prefix, make_venv, run, write_dump
-from tests.process.starting import ROOT
+from tests.process.starting import ROOT, launch
 from tests.pythons import need_python
 
 HOST = """
@@ -157,3 +157,65 @@ def test_a_python_that_the_loader_runs(hooked: str, tmp_path: Path) -> None:
     (loader,) = glob.glob("/lib64/ld-linux*")
     words = ["--argv0", hooked, os.path.realpath(hooked), write_dump(tmp_path)]
     assert json.loads(run(loader, *words, **RANK).stdout)["environ"].get("RANK") == "1"
+
+
+JOB = {**RANK, "LAUNCHER_HOSTFILE": "FOLDER/secret"}
+ARMED = {"LAUNCHER_STACKS_FILE": "FOLDER/stacks.txt", "TORCHELASTIC_ERROR_FILE": "FOLDER/error.json"}
+FAILING = "import os; print(os.environ.get('LAUNCHER_HOOKED'), flush=True); 1 / 0"
+
+
+def run_with(hooked: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script that fails with files of a folder in its variables."""
+    (folder / "secret").write_text("root:$y$j9T$hunter2$hunter2:19000:0:99999:7:::\n")
+    script = folder / "train.py"
+    script.write_text(FAILING)
+    named = {name: value.replace("FOLDER", str(folder)) for name, value in {**JOB, **ARMED}.items()}
+    return run(hooked, str(script), **named, **variables)
+
+
+@pytest.mark.parametrize("variables", [{"SUDO_UID": "4711"}, {"PKEXEC_UID": "4711"}, {"SUDO_UID": "x"}])
+def test_nothing_is_done_for_a_user_with_other_rights(
+    each_hooked: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    """``sudo -E python``: what the user's variables name is neither read nor made, and nothing is said."""
+    done = run_with(each_hooked, tmp_path, **variables)
+    assert done.stdout == "None\n" and "launcher" not in done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["secret", "train.py"]
+
+
+@pytest.mark.parametrize("variables", [{}, {"SUDO_UID": "0"}, {"SUDO_UID": str(os.getuid())}])
+def test_what_stands_in_a_file_of_the_environment_is_not_shown(
+    each_hooked: str, variables: dict[str, str], tmp_path: Path
+) -> None:
+    """It may be any; root gives its own rights away with ``sudo -E -u user``, and the hook acts there."""
+    done = run_with(each_hooked, tmp_path, **variables)
+    assert "[malformed-hostfile]" in done.stderr and "line 1: expected one host per line" in done.stderr
+    assert "hunter2" not in done.stderr and "root:" not in done.stderr and "$y" not in done.stderr
+    assert {"stacks.txt", "error.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kind", ["user", "group"])
+def test_a_set_user_id_program_is_given_nothing(hooked: str, kind: str, tmp_path: Path) -> None:
+    """Its effective user is not the real one, who has set the variables."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    tmp_path.chmod(0o777)
+    change = "os.setresuid(4711, 0, 0)" if kind == "user" else "os.setresgid(4711, 0, 0)"
+    become = f"import os; {change}; os.execv({hooked!r}, [{hooked!r}, *{[str(tmp_path / 'train.py')]!r}])"
+    (tmp_path / "train.py").write_text(FAILING)
+    named = {name: value.replace("FOLDER", str(tmp_path)) for name, value in {**RANK, **ARMED}.items()}
+    done = run(sys.executable, "-I", "-S", "-c", become, **named)
+    assert done.stdout == "None\n" and "launcher" not in done.stderr, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_shell_with_other_rights_is_given_nothing(tmp_path: Path) -> None:
+    """As a Python with them."""
+    path = tmp_path / "hook.sh"
+    done = launch("hook", "install", "--prefix", str(make_venv(tmp_path / "venv")), "--shell", str(path))
+    assert done.returncode == 0, done.stderr
+    for variables, expected in (({"SUDO_UID": "4711"}, ""), ({}, "1")):
+        line = f'. {path}; echo "$RANK"'
+        shown = run("/bin/sh", "-c", line, **RANK, **variables)
+        assert (shown.stdout, shown.stderr) == (f"{expected}\n", "")

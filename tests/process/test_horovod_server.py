@@ -20,6 +20,7 @@ from tests.process.starting import launch
 
 pytestmark = pytest.mark.torch
 SLOTS = "node0:2"
+ADDRESSES = "127.0.0.1,127.0.1.1"
 STRANGE = (
     b"",
     b"\x00\xff\x1b[31m\r\n\r\n",
@@ -48,7 +49,7 @@ def served(tmp_path: Path) -> Iterator[tuple[int, Path]]:
     """Start a server; return its port, and the file of what it says."""
     port, said = Host().free_port(), tmp_path / "said"
     with said.open("w") as file:
-        line = [sys.executable, horovod_server.__file__, str(port), SLOTS]
+        line = [sys.executable, horovod_server.__file__, str(port), SLOTS, ADDRESSES]
         process = subprocess.Popen(line, stdout=file, stderr=file)
     try:
         wait_for(lambda: answers(port), "the server answers", deadline_s=60.0)
@@ -68,6 +69,18 @@ def test_strangers_are_turned_away_in_silence(served: tuple[int, Path]) -> None:
             guest.recv(100)
         assert ask(f"127.0.0.1:{port}") == SLOTS, text
     assert said.read_text() == ""
+
+
+def test_it_listens_at_its_addresses_alone(served: tuple[int, Path]) -> None:
+    """At both it is the same server: what is put at one is there at the other."""
+    port, _ = served
+    assert put(port, "key", 3) == 200
+    assert [ask(f"{address}:{port}") for address in ADDRESSES.split(",")] == [SLOTS, SLOTS]
+    with create_connection(("127.0.1.1", port), 10) as guest:
+        guest.sendall(b"GET /s/key HTTP/1.0\r\n\r\n")
+        assert guest.makefile("rb").read().endswith(b"\r\n\r\nxxx")
+    with pytest.raises(ConnectionRefusedError):
+        ask(f"127.0.2.1:{port}")
 
 
 def test_what_ranks_say_is_kept(served: tuple[int, Path]) -> None:

@@ -93,6 +93,17 @@ def test_files_and_filters_mean_what_torchrun_means(
     assert logs(tmp_path / "logs") == {f"attempt_0/{name}.log": FILES[name] for name in files}
 
 
+def test_lines_begin_as_torchruns_template_says(tmp_path: Path) -> None:
+    """${role_name}, ${rank} and ${local_rank} in it; in the files lines are as they were written."""
+    environ = {"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${role_name}/$local_rank\x1b>: "}
+    words = (*TWO, "--role", "trainer", "-r", "3", "-t", "3", "--log-dir", str(tmp_path / "logs"))
+    done = launch(*words, "--", sys.executable, "-c", SPEAK, environ=environ)
+    assert lines(done.stdout + done.stderr) == [
+        f"<trainer/{rank}\\x1b>: {text} {rank}" for rank in (0, 1) for text in ("err", "out")
+    ]
+    assert logs(tmp_path / "logs") == {f"attempt_0/{name}.log": text for name, text in FILES.items()}
+
+
 def test_logs_without_a_folder_are_kept_and_named(tmp_path: Path) -> None:
     """-r 3 alone: the logs lie in a temporary folder, and the launcher says where."""
     done = launch(*TWO, "-r", "3", "--", sys.executable, "-c", SPEAK, environ={"TMPDIR": str(tmp_path)})

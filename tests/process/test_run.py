@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.frameworks.torch import ELASTIC
 from tests.process.looking import wait_for
 from tests.process.starting import ROOT, clean_environ, launch, open_launcher
 
@@ -195,7 +196,9 @@ def test_one_launcher_per_node_starts_every_process() -> None:
         assert (seen["OMPI_COMM_WORLD_RANK"], seen["OMPI_COMM_WORLD_SIZE"]) == (seen["RANK"], "6")
         private = ("PMIX_", "PMI_", "PRTE_", "OMPI_MCA_", "HYDI_", "TORCHELASTIC_", "PET_")
         left = {name for name in seen if name.startswith(private)}
-        assert left == {"TORCHELASTIC_ERROR_FILE"}  # ours: where a process says why it fails
+        # ours: where a process says why it fails, and the marks of a worker
+        assert left == {"TORCHELASTIC_ERROR_FILE", *ELASTIC}
+        assert seen["TORCHELASTIC_USE_AGENT_STORE"] == "False"
         assert int(seen["OMP_NUM_THREADS"]) == max(1, len(os.sched_getaffinity(0)) // 3)
 
 

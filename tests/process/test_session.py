@@ -95,7 +95,7 @@ def test_a_head_that_does_not_read_does_not_stop_the_session() -> None:
         lines = wire.Lines()
         found: list[dict[str, object]] = []
         while not found:
-            found = lines.feed(os.read(started.stdout.fileno(), wire.READ_BYTES))
+            found = list(lines.feed(os.read(started.stdout.fileno(), wire.READ_BYTES)))
         assert unpack(found[0], (RankEnded,)) == replace(report, pid=os.getpid())
 
 

@@ -190,15 +190,18 @@ def test_real_processes_get_them(given: str) -> None:
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
-        (("run", "--nproc-per-nod", "2", "--", "true"), "--nproc-per-node in place of --nproc-per-nod; "),
-        (("run", "--nproc_per_nod=2", "--", "true"), "--nproc-per-node in place of --nproc-per-nod; "),
+        (("run", "--nproc-per-noed", "2", "--", "true"), "--nproc-per-node in place of --nproc-per-noed; "),
+        (("run", "--nproc_per_noed=2", "--", "true"), "--nproc-per-node in place of --nproc-per-noed; "),
         (("run", "--num-nodes", "2", "--", "true"), "--nnodes in place of --num-nodes; "),
         (("run", "-np", "2", "--", "true"), "--nproc-per-node in place of -np; "),
         (("run", "--nprocpernode", "2", "--", "true"), "--nproc-per-node in place of --nprocpernode; "),
-        (("run", "--nproc", "2", "--", "true"), "--nproc-per-node in place of --nproc; "),
+        (("run", "--nprocs", "2", "--", "true"), "--nproc-per-node in place of --nprocs; "),
         (("run", "--gpus", "2", "--", "true"), "--nproc-per-node in place of --gpus; "),
         (("run", "--nodes", "2", "--", "true"), "--nnodes in place of --nodes; "),
-        (("run", "--learning-rate", "2", "--", "true"), "launcher run --help; what belongs to your command"),
+        (
+            ("run", "--learning-rate", "2", "--", "true"),
+            "launcher run --help-all; what belongs to your command",
+        ),
         (("bandwidth", "--nproc-per-node", "2"), "LAUNCHER_NPROC_PER_NODE=... launcher bandwidth"),
         (("bandwidth", "--itters", "2"), "--iters in place of --itters"),
         (("snapshot", "--format", "json"), "launcher snapshot --help"),

@@ -13,6 +13,8 @@ from launcher import __version__
 from launcher.cli.entry import main
 from launcher.cli.main import COMMANDS, DESCRIPTION
 from launcher.core.errors import EXIT_HARDWARE, EXIT_UNTRUSTED, EXIT_USAGE
+from launcher.options.flags import FLAGS, GROUPS
+from launcher.options.parser import BRIEF
 from tests.process.starting import launch
 
 OPEN_MPI = {
@@ -151,6 +153,36 @@ def test_every_command_has_help(name: str, capfd: pytest.CaptureFixture[str]) ->
     assert err == "" and out.startswith(f"usage: launcher {name}")
     if name in ("run", "env", "plan"):
         assert "--nproc-per-node" in out and "LAUNCHER_NPROC_PER_NODE" in out
+
+
+def show_help(word: str, capfd: pytest.CaptureFixture[str]) -> str:
+    """Return a help of ``launcher run``."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["run", word], {})
+    out, err = capfd.readouterr()
+    assert (stopped.value.code, err) == (0, "")
+    return out
+
+
+def test_the_help_of_run_shows_what_most_people_need(capfd: pytest.CaptureFixture[str]) -> None:
+    """Ten flags, in groups, on one screen; the rest where it says."""
+    brief = show_help("--help", capfd)
+    assert show_help("-h", capfd) == brief
+    shown = re.findall(r"^  (?:-\w \w+, )?(--[a-z-]+)", brief, re.MULTILINE)
+    assert len(set(shown) - {"--help-all"}) == 10 and "--nproc-per-node" in shown
+    assert len(brief.splitlines()) < 40 and "--help-all" in brief
+    titles = re.findall(r"^(\w.*):$", brief, re.MULTILINE)
+    assert titles == ["options", *BRIEF]
+
+
+def test_the_whole_help_has_every_flag_in_its_group(capfd: pytest.CaptureFixture[str]) -> None:
+    """Those of the table, and what they are called as variables."""
+    whole = show_help("--help-all", capfd)
+    for group, title in GROUPS.items():
+        text = whole.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        flags = [flag for flag in FLAGS if flag.group == group]
+        assert all(re.search(rf"^  .*{flag.name}\b", text, re.MULTILINE) for flag in flags), title
+        assert all(flag.variable in whole for flag in flags)
 
 
 @pytest.mark.parametrize(

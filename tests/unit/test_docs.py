@@ -262,3 +262,27 @@ def test_the_picture_is_what_is_planned() -> None:
         [sys.executable, str(Path(ROOT) / "tools" / "render_picture.py"), "--check"], check=False
     )
     assert done.returncode == 0, "docs/images/flow.svg is not up to date: run python tools/render_picture.py"
+
+
+def test_each_promise_of_security_is_held_by_tests() -> None:
+    """Each row of the table names files of tests, and all of them are there."""
+    text = (Path(ROOT) / "SECURITY.md").read_text(encoding="utf-8")
+    table = text.partition("## What is promised")[2].partition("## What is not promised")[0]
+    rows = [line.split("|")[1:-1] for line in table.splitlines() if line.startswith("|")][2:]
+    held = [(promise, re.findall(r"`(tests/[^`]*)`", files)) for promise, _, files in rows]
+    assert len(held) > 10 and all(files for _, files in held), held
+    missing = [name for _, files in held for name in files if not (Path(ROOT) / name).is_file()]
+    assert not missing
+    named = re.findall(r"\*\*(.+?)\*\*", table.partition("|")[0])
+    assert {against.strip() for _, against, _ in rows} == set(named)
+    assert re.search(r"^### Security$", (Path(ROOT) / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_the_links_of_security_lead_somewhere() -> None:
+    """To pages, and to headings on them."""
+    for page, place in LINK.findall((Path(ROOT) / "SECURITY.md").read_text(encoding="utf-8")):
+        text = (Path(ROOT) / page).read_text(encoding="utf-8")
+        heads = [
+            re.sub(r"[^\w -]", "", line.lstrip("# ").lower()) for line in text.splitlines() if line[:1] == "#"
+        ]
+        assert not place or place in [head.replace(" ", "-") for head in heads], (page, place)

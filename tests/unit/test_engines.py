@@ -5,23 +5,25 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
+from string import Template
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from launcher.command.arguments import expand_local_rank, names_local_rank
 from launcher.command.launcher_table import TABLE
 from launcher.command.launchers import find_launcher
 from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
 from launcher.core.model import Mode, Plan, Scope
-from launcher.engines.torchrun import WORKER
+from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.flags import FLAGS, Flag
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
-from launcher.planning.settings import apply_settings
+from launcher.planning.settings import apply_settings, render_environ
 from launcher.views.plan_json import describe
 from tests.unit.test_options import SAMPLE
 
@@ -61,9 +63,11 @@ def refuse(*command: str, **kwargs: Any) -> tuple[int, str, str]:
 
 def agent_flags(job: Plan) -> dict[str, str]:
     """Return the flags of torchrun's agent, less its worker."""
-    assert job.agent is not None and job.agent.argv[1:3] == ("-m", "torch.distributed.run")
+    assert job.agent is not None
+    words = job.agent.argv
+    assert words[1] == AGENT or words[1:3] == ("-m", "torch.distributed.run")
     flags = {}
-    for word in job.agent.argv[3:]:
+    for word in words[2 if words[1] == AGENT else 3 :]:
         if word in ("--no_python", "--run_path"):
             break
         name, _, text = word.removeprefix("--").partition("=")
@@ -85,9 +89,13 @@ def agent_environ(job: Plan, environ: Mapping[str, str]) -> dict[str, str]:
 
 CHOICES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str, str]] = [
     ({}, {}, TORCH, "process", "one node"),
-    (NODES, {}, TORCH, "torchrun", "has torch 2.13.0"),
-    (NODES, {}, NO_TORCH, "process", "has no torch"),
-    (NODES, {}, {}, "process", "cannot be known"),
+    (NODES, {}, TORCH, "process", "2 nodes, a fixed number; for torchrun's agent: --engine torchrun"),
+    (NODES, {}, NO_TORCH, "process", "2 nodes, a fixed number"),
+    (NODES, {}, {}, "process", "2 nodes, a fixed number"),
+    ({**NODES, "failure_file": "f"}, {}, TORCH, "process", "2 nodes, a fixed number"),
+    ({**NODES, "prefix": True}, {}, TORCH, "process", "2 nodes, a fixed number"),
+    ({**NODES, "engine": "torchrun"}, {}, TORCH, "torchrun", "--engine torchrun"),
+    ({**NODES, "max_restarts": "1"}, {}, TORCH, "torchrun", "--max-restarts 1"),
     ({**NODES, "engine": "process"}, {}, TORCH, "process", "--engine process"),
     ({"engine": "torchrun"}, {}, TORCH, "torchrun", "--engine torchrun"),
     ({"max_restarts": "3"}, {}, TORCH, "torchrun", "--max-restarts 3"),
@@ -102,9 +110,6 @@ CHOICES: list[tuple[dict[str, Any], dict[str, str], dict[str, Any], str, str]] =
     ({"virtual_local_rank": True}, {}, TORCH, "torchrun", "--virtual-local-rank"),
     ({"numa_binding": "node"}, {}, TORCH, "torchrun", "--numa-binding node"),
     ({"logs_specs": "mine"}, {}, TORCH, "torchrun", "--logs-specs mine"),
-    ({**NODES, "stall_timeout": "60"}, {}, TORCH, "process", "--stall-timeout 60 needs the launcher"),
-    ({**NODES, "signal_map": "TERM=USR1"}, {}, TORCH, "process", "--signal-map TERM=USR1"),
-    ({**NODES, "scope": "node"}, {"COORDINATOR_ADDRESS": "job:1"}, TORCH, "process", "COORDINATOR_ADDRESS"),
     ({}, PER_RANK, TORCH, "process", "one process of the job"),
 ]
 
@@ -117,7 +122,7 @@ def test_the_engine_is_chosen_and_said(
     engine: str,
     why: str,
 ) -> None:
-    """auto: ours on one node, torchrun where only it can, and on several nodes where there is torch."""
+    """auto: ours for every job of a fixed size, whatever is installed; torchrun for what only that can do."""
     job = plan(*TRAIN, environ=environ, machine=machine, **flags)
     assert job.engine == engine
     (note,) = [note for note in job.notes if note.startswith(f"engine {engine}: ")]
@@ -125,12 +130,87 @@ def test_the_engine_is_chosen_and_said(
     assert (job.agent is None) is (engine == "process")
 
 
-@pytest.mark.parametrize("command", [("bash", "train.sh"), ("./train",)])
-def test_what_python_a_program_runs_is_not_guessed(command: tuple[str, ...]) -> None:
-    """On several nodes a command that is no Python starts as it is, even if our own Python has torch."""
-    job = plan(*command, machine={"torch": {"": "2.13.0"}}, **NODES)
-    assert job.engine == "process"
-    assert any(f"which Python {command[0]} has" in note for note in job.notes)
+@pytest.mark.parametrize("command", [("bash", "train.sh"), ("./train",), TRAIN])
+@pytest.mark.parametrize("machine", [TORCH, NO_TORCH, {}], ids=["torch", "none", "unknown"])
+def test_all_nodes_decide_alike(command: tuple[str, ...], machine: dict[str, Any]) -> None:
+    """Neither what is installed nor what the command is decides: nodes may differ in both."""
+    assert plan(*command, machine=machine, **NODES).engine == "process"
+
+
+ELASTIC = (
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_USE_AGENT_STORE",
+)
+
+
+@pytest.mark.parametrize(
+    ("flags", "environ", "expected"),
+    [
+        ({}, {}, ("none", "0", "0", "False")),
+        ({"restarts": "3"}, {}, ("none", "0", "3", "False")),
+        ({"rdzv_id": "mine"}, {"AZUREML_RUN_ID": "theirs"}, ("mine", "0", "0", "False")),
+        ({}, {"AZ_BATCH_JOB_ID": "theirs"}, ("theirs", "0", "0", "False")),
+        ({}, dict(zip(ELASTIC, ("old", "5", "5", "True"), strict=True)), ("none", "0", "0", "False")),
+    ],
+)
+def test_a_worker_has_torchruns_marks(
+    flags: dict[str, Any], environ: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    """By them torch and libraries know that they were launched; what another run has left is replaced."""
+    job = plan(*TRAIN, environ=environ, machine=TORCH, **flags)
+    seen = render_environ(job, job.processes[0], environ)
+    assert tuple(seen[name] for name in ELASTIC) == expected
+
+
+def test_a_worker_of_torchrun_keeps_what_torchrun_told_it() -> None:
+    """As a process of this launcher keeps what the launcher around it has said."""
+    told = dict(zip(ELASTIC, ("job", "2", "5", "True"), strict=True))
+    environ = {
+        **told,
+        "RANK": "1",
+        "WORLD_SIZE": "2",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "0",
+        "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+    job = plan(*TRAIN, environ=environ, machine=TORCH)
+    seen = render_environ(job, job.processes[0], environ)
+    assert {name: seen[name] for name in ELASTIC} == told
+
+
+MACROS = {
+    "--out=x${local_rank}": "--out=x1",
+    "$local_rank.log": "1.log",
+    "$$${local_rank}": "$1",
+    "$${local_rank} of $local_rank": "${local_rank} of 1",
+    "$local_ranks $LOCAL_RANK ${local_rank": "$local_ranks $LOCAL_RANK ${local_rank",
+    "$${local_rank}": "${local_rank}",
+    "$HOME$$": "$HOME$$",  # no macro, so no word of torchrun's: in a shell's text $$ is a process
+}
+
+
+@pytest.mark.parametrize("word", MACROS)
+def test_the_local_rank_in_an_argument_is_each_processes_own(word: str) -> None:
+    """torchrun's macro in both spellings, and its way of escaping it; the rest is the command's affair."""
+    job = plan(*TRAIN, word, nproc_per_node="2")
+    assert job.processes[1].argv == (*TRAIN, MACROS[word])
+
+
+@given(
+    st.text(alphabet="$ {}_xlocarnk", max_size=12),
+    st.lists(st.sampled_from(["$local_rank", "${local_rank}"])),
+)
+def test_an_argument_with_the_macro_reads_as_in_torchrun(text: str, macros: list[str]) -> None:
+    """It is a `string.Template` there, in which local_rank alone has a value."""
+    word = text.join(["", *macros, ""])
+    whole = Template(word).safe_substitute(local_rank="1")
+    assert expand_local_rank(word, 1) == (whole if names_local_rank(word) else word)
+    assert names_local_rank(word) or whole == Template(word).safe_substitute()
 
 
 def test_an_elastic_job_without_torch_is_an_error() -> None:
@@ -189,7 +269,8 @@ def test_engine_process_wins_over_a_platforms_words_for_torchrun() -> None:
 
 def test_a_static_job_is_told_its_place() -> None:
     """torchrun's agent gets what the launcher found out, by flags that all its versions know."""
-    job = plan(*TRAIN, machine=TORCH, nproc_per_node="2", **NODES)
+    flags = {**NODES, "engine": "torchrun"}
+    job = plan(*TRAIN, machine=TORCH, nproc_per_node="2", **flags)
     assert agent_flags(job) == {
         "nnodes": "2",
         "nproc_per_node": "2",
@@ -198,7 +279,7 @@ def test_a_static_job_is_told_its_place() -> None:
         "master_port": "6105",
     }
     assert (job.mode, job.topology.world_size) == (Mode.SUPERVISE, 4)
-    assert plan(*TRAIN, machine=TORCH, nproc_per_node="2", peers=False, **NODES).mode is Mode.EXEC
+    assert plan(*TRAIN, machine=TORCH, nproc_per_node="2", peers=False, **flags).mode is Mode.EXEC
     assert [process.rank for process in job.processes] == [2, 3]
 
 
@@ -274,14 +355,91 @@ def test_the_hosts_of_the_platform_give_the_local_address() -> None:
 
 
 def test_a_loopback_endpoint_is_no_place_to_meet_for_several_nodes() -> None:
-    """Each node would be a job of its own."""
-    assert refuse(*TRAIN, machine=TORCH, nnodes="1:4", rdzv_endpoint="localhost:29400")[1] == "contradiction"
+    """Each node would be a job of its own, unless the user has typed that all run on this machine."""
+    local = {"rdzv_endpoint": "localhost:29400"}
+    assert refuse(*TRAIN, machine=TORCH, environ={"LAUNCHER_NNODES": "1:4"}, **local)[1] == "contradiction"
+    assert refuse(*TRAIN, machine=TORCH, environ={"PET_NNODES": "1:4"}, **local)[1] == "contradiction"
     assert refuse(*TRAIN, machine=TORCH, nnodes="2", rdzv_endpoint="node0:0", rdzv_backend="c10d")[1] == (
         "contradiction"
     )
     assert refuse(*TRAIN, machine=TORCH, nnodes="1:4")[1] == "missing-variable"
+    line = ("torchrun", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:29400", "t.py")
+    text = refuse(*line, machine=TORCH, environ={"PET_NNODES": "2"})[2]
+    assert "| --rdzv_endpoint with the address of node 0, or leave it out" in text
+
+
+def test_what_the_user_types_of_several_nodes_on_this_machine_is_obeyed() -> None:
+    """By its own flags or a command's; the agent's workers are told so, as they only see variables."""
+    said = "is this machine: all nodes of this job run here"
+    elastic = plan(*TRAIN, machine=TORCH, nnodes="1:4", rdzv_endpoint="127.0.0.1:29400")
+    assert f"--rdzv-endpoint 127.0.0.1:29400 {said}" in elastic.notes
+    assert "rdzv_conf" not in agent_flags(elastic), "the first agent of several here keeps the store"
     line = ("torchrun", "--nnodes=2", "--rdzv_backend=c10d", "--rdzv_endpoint=localhost:29400", "t.py")
-    assert "| --rdzv_endpoint with the address of node 0, or leave it out" in refuse(*line, machine=TORCH)[2]
+    assert any(said in note for note in plan(*line, machine=TORCH).notes)
+    fixed: dict[str, Any] = {"nnodes": "2", "node_rank": "1", "master_addr": "127.0.0.1"}
+    assert f"--master-addr 127.0.0.1 {said}" in plan(*TRAIN, **fixed).notes
+    agent = plan(*TRAIN, machine=TORCH, engine="torchrun", **fixed).agent
+    assert agent is not None and "--master_addr=127.0.0.1" in agent.argv
+
+
+@pytest.mark.parametrize("dest", ["nnodes", "node_rank", "master_addr"])
+def test_a_variable_makes_no_job_of_several_nodes_on_this_machine(dest: str) -> None:
+    """An image may have it: each of a platform's nodes would wait for others here, or be a job of its own."""
+    fixed = {"nnodes": "2", "node_rank": "1", "master_addr": "127.0.0.1"}
+    environ = {f"LAUNCHER_{dest.upper()}": fixed.pop(dest)}
+    _, code, text = refuse(*TRAIN, environ=environ, **fixed)
+    assert code == "contradiction"
+    assert "several nodes on this machine: type --nnodes N, --node-rank R and --master-addr ADDRESS" in text
+
+
+def test_a_platform_with_several_nodes_is_none_of_this_machines() -> None:
+    """Whatever is typed: they are several machines."""
+    fixed = {"nnodes": "2", "node_rank": "1", "master_addr": "127.0.0.1"}
+    for environ in ({"SKYPILOT_NODE_RANK": "1", "SKYPILOT_NUM_NODES": "2"}, {"NODE_RANK": "1"}):
+        _, code, text = refuse(*TRAIN, environ=environ, **fixed)
+        assert (code, "several nodes on this machine" in text) == ("contradiction", False)
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
+def test_agents_of_an_elastic_job_can_be_on_one_machine(host: str) -> None:
+    """Where one node is enough and the user says so, with a note; torchrun finds out who keeps the store."""
+    machine = {**TORCH, "addresses": {"lo": ["127.0.0.1"], "eth0": ["10.0.0.4"]}}
+    job = plan(*TRAIN, machine=machine, nnodes="1:4", rdzv_endpoint=f"{host}:29400")
+    flags = agent_flags(job)
+    assert (flags["nnodes"], flags["rdzv_endpoint"]) == ("1:4", f"{host}:29400")
+    assert "is_host" not in flags.get("rdzv_conf", "")
+    assert any("all nodes of this job run here" in note for note in job.notes)
+
+
+def test_workers_of_several_agents_on_one_machine_keep_their_master() -> None:
+    """torchrun's nodes have met at it, so all of them reach it; elsewhere localhost is refused."""
+    worker = {
+        **dict(zip(ELASTIC, ("job", "0", "0", "False"), strict=True)),
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+    }
+    job = plan(*TRAIN, environ=worker)
+    assert (job.processes[0].rank, job.topology.master_addr) == (3, "127.0.0.1")
+    others = {name: text for name, text in worker.items() if name not in ELASTIC}
+    assert refuse(*TRAIN, environ=others)[1] == "contradiction"
+
+
+def test_with_virtual_local_ranks_torchrun_starts_the_command_itself() -> None:
+    """LOCAL_RANK is 0 in all workers there: nothing of ours could tell which of them it is."""
+    job = plan(*TRAIN, "${local_rank}", "$$", machine=TORCH, virtual_local_rank=True, nproc_per_node="2")
+    assert job.agent is not None
+    at = job.agent.argv.index("--no_python")
+    assert "--virtual_local_rank" in job.agent.argv[:at]
+    assert job.agent.argv[at + 1 :] == (*TRAIN, "${local_rank}", "$$$$")
+    assert {setting.name for setting in job.agent.settings} >= {"NODE_RANK", "PYTHONUNBUFFERED"}
+    status, code, text = refuse(*TRAIN, machine=TORCH, virtual_local_rank=True, expand_args=True)
+    assert (status, code) == (64, "arguments-per-process") and "--virtual-local-rank: torchrun" in text
 
 
 def test_a_port_that_each_process_would_choose_is_no_port() -> None:
@@ -368,7 +526,9 @@ def test_the_agent_does_not_inherit_what_was_for_us_or_for_mpi() -> None:
         "TORCHELASTIC_ENABLE_FILE_TIMER": "1",
         "RANK": "1",
     }
-    left = agent_environ(plan(*TRAIN, environ=environ, machine=TORCH, scope="node"), environ)
+    left = agent_environ(
+        plan(*TRAIN, environ=environ, machine=TORCH, scope="node", engine="torchrun"), environ
+    )
     kept = {name for name in left if name in environ}
     assert kept == {*PER_NODE, "TORCHELASTIC_ENABLE_FILE_TIMER"}  # workers get the truth about the former
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv6Address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +12,8 @@ from launcher.core.environ import (
     COUNT_LIMIT,
     Malformed,
     Reader,
+    each_once,
+    is_host,
     is_loopback,
     parse_host,
     parse_host_port,
@@ -76,6 +80,8 @@ def test_limits_are_part_of_the_message(text: str, limits: tuple[int, int]) -> N
         ("[fd00::1]", "fd00::1", None),
         ("[fd00::1]:29500", "fd00::1", 29500),
         ("fe80::1%eth0", "fe80::1%eth0", None),
+        ("::ffff:10.0.0.4", "::ffff:10.0.0.4", None),
+        ("1:2:3:4:5:6:7:8", "1:2:3:4:5:6:7:8", None),
         (" job-master-0.ns.svc:23456\n", "job-master-0.ns.svc", 23456),
         ("under_score", "under_score", None),
     ],
@@ -91,7 +97,8 @@ def test_hosts_may_have_a_port_and_brackets(text: str, host: str, port: int | No
         *("", " ", "a b", "a;b", "a,b", "-option", "--help", "a/b", "user@host", "$(id)", "`id`", "a'b"),
         *('a"b', "\x1b"),
         *("host:", ":1", "host:0", "host:65536", "host:x", "[fd00::1", "[]", "[]:1", "x" * 254, "n\nm"),
-        *("n\u0153ud", "\udcff", "http://host", "a..b\0"),
+        *("n\u0153ud", "\udcff", "http://host", "a..b\0", "[host]", "host%eth0"),
+        *("node1:8:mlx5_0", "1:2:3", "1::2::3", ":::", "::.", "::10.0.0.256", "fd000::1", "::1%%a", "::%::1"),
     ],
 )
 def test_what_no_name_or_address_can_be_is_refused(text: str) -> None:
@@ -120,6 +127,26 @@ def test_a_list_of_hosts_has_each_once() -> None:
     for text in ("", ",", "a,,b", "a,", "a b"):
         with pytest.raises(Malformed):
             parse_hosts(text)
+
+
+@given(st.lists(st.sampled_from(["", "0", "fd00", "g", "12345", "10.0.0.4"]), min_size=2, max_size=10))
+def test_an_address_is_what_python_takes_for_one(groups: list[str]) -> None:
+    """Without the price of `ipaddress` on the launch path."""
+    text = ":".join(groups)
+    try:
+        IPv6Address(text)
+    except ValueError:
+        assert not is_host(text)
+    else:
+        assert is_host(text)
+
+
+def test_few_of_many_hosts_that_occur_twice_are_named() -> None:
+    """A message is no list."""
+    hosts = [f"node{number}" for number in range(5000)]
+    with pytest.raises(Malformed) as caught:
+        each_once([*hosts, *hosts])
+    assert str(caught.value).endswith(", not 'node0' twice, not 'node1' twice, not 'node2' twice, ...")
 
 
 def test_long_lists_take_linear_time() -> None:

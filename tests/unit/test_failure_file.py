@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -180,14 +182,103 @@ def test_shortened_records_fit_and_parse(record: dict[str, object], limit: int) 
     assert json.loads(short).keys() - {"shortened"} == record.keys()
 
 
-def test_a_link_that_somebody_else_has_put_there_is_not_followed(tmp_path: Path) -> None:
-    """In /tmp anybody can make a link to a file of ours: the record is not written through it."""
+MALLORY, VICTIM = 65534, 12345
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """Return a folder like /tmp: all may write to it, and none may remove what is another's."""
     if os.geteuid() != 0:
-        pytest.skip("only root can make a link of another user")
-    victim, link = tmp_path / "victim", tmp_path / "failure.json"
-    victim.write_text("precious")
-    link.symlink_to(victim)
-    os.lchown(link, 65534, 65534)
-    complaint = write_verdict("{}", str(link))
-    assert complaint is not None and "symbolic link of another user" in complaint
-    assert victim.read_text() == "precious"
+        pytest.skip("only root can make files of another user")
+    with tempfile.TemporaryDirectory(dir="/tmp") as path:
+        os.chmod(path, 0o1777)
+        yield Path(path)
+
+
+def write_as(user: int, path: Path) -> str | None:
+    """Write a record as a user; return the complaint."""
+    os.seteuid(user)
+    try:
+        return write_verdict(SMALL, str(path))
+    finally:
+        os.seteuid(0)
+
+
+def give(path: Path, mode: int | None = None, user: int = MALLORY) -> None:
+    """Make something a user's."""
+    os.chown(path, user, user, follow_symlinks=False)
+    if mode is not None:
+        path.chmod(mode)
+
+
+@pytest.mark.parametrize("user", [0, VICTIM])
+def test_no_link_of_another_user_is_followed(shared: Path, user: int) -> None:
+    """Neither in the place of the file, nor in that of a folder above it: it leads to a file of ours."""
+    home = shared / "home"
+    home.mkdir(0o700)
+    (home / "failure.json").write_text("precious")
+    for path in (home, home / "failure.json"):
+        give(path, user=user)
+    (shared / "failure.json").symlink_to(home / "failure.json")
+    (shared / "job").symlink_to(home)
+    for name in ("failure.json", "job"):
+        give(shared / name)
+    for path in (shared / "failure.json", shared / "job/failure.json", shared / "job/../home/failure.json"):
+        assert "a symbolic link of another user" in (write_as(user, path) or "")
+    assert [path.name for path in home.iterdir()] == ["failure.json"]
+    assert (home / "failure.json").read_text() == "precious"
+
+
+def test_a_file_of_another_user_is_not_written_into(shared: Path) -> None:
+    """Where anybody can have put it: it stays that user's, who reads it and takes it away."""
+    for name in ("failure.json", "termination-log"):
+        (shared / name).write_text("mallory's")
+        give(shared / name, 0o666)
+        complaint = write_as(VICTIM, shared / name)
+        assert complaint == f"{shared / name}: a file of another user, in a folder that others may write to"
+        assert (shared / name).read_text() == "mallory's"
+
+
+def test_root_puts_a_file_of_its_own_in_its_place(shared: Path) -> None:
+    """It may: the other user's is gone, and was not written into."""
+    planted = shared / "failure.json"
+    planted.write_text("mallory's")
+    give(planted, 0o666)
+    with planted.open() as opened:
+        assert write_as(0, planted) is None
+        assert opened.read() == "mallory's"
+    assert (planted.stat().st_uid, planted.read_text()) == (0, SMALL)
+
+
+@pytest.mark.parametrize("user", [0, VICTIM])
+def test_a_pipe_of_another_user_is_not_written_to(shared: Path, user: int) -> None:
+    """Though its owner reads."""
+    os.mkfifo(shared / "pipe")
+    give(shared / "pipe", 0o666)
+    reader = os.open(shared / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert "a pipe of another user" in (write_as(user, shared / "pipe") or "")
+        assert os.read(reader, 100) == b""
+    finally:
+        os.close(reader)
+
+
+def test_a_second_name_of_a_file_is_not_written_into(shared: Path) -> None:
+    """Where hard links are not restricted (fs.protected_hardlinks), it can be that of any file of ours."""
+    precious = shared / "precious"
+    precious.write_text("precious")
+    os.link(precious, shared / "termination-log")
+    assert "a file with several names" in (write_as(0, shared / "termination-log") or "")
+    assert precious.read_text() == "precious"
+
+
+@pytest.mark.parametrize("owner", [0, MALLORY])
+def test_the_termination_log_is_written_whoever_runs(shared: Path, owner: int) -> None:
+    """The kubelet makes it as root, 0666, in a folder of root's; in a user namespace it may be anybody's."""
+    folder = shared / "dev"
+    folder.mkdir(0o755)
+    path = folder / "termination-log"
+    path.touch()
+    give(path, 0o666, owner)
+    assert write_as(VICTIM, path) is None
+    assert path.read_text() == SMALL and path.stat().st_uid == owner

@@ -184,11 +184,11 @@ def test_no_mode_is_set_by_a_path_that_may_lead_elsewhere(
     secret.chmod(0o600)
     replace, modes = os.replace, []
 
-    def replace_and_link(source: str, target: str) -> None:
-        modes.append(os.stat(source).st_mode & 0o777)
-        replace(source, target)
-        os.unlink(target)
-        os.symlink(secret, target)
+    def replace_and_link(source: str, target: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        modes.append(os.stat(source, dir_fd=src_dir_fd).st_mode & 0o777)
+        replace(source, target, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+        os.unlink(target, dir_fd=dst_dir_fd)
+        os.symlink(secret, target, dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "replace", replace_and_link)
     before = os.umask(0o077)

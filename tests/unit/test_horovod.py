@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socket import create_server, socket
@@ -18,14 +18,14 @@ import pytest
 
 from launcher.core.errors import LauncherError, NotReady, UsageError
 from launcher.core.model import Mode, Plan
-from launcher.frameworks.horovod import SERVER, WAITER
+from launcher.frameworks.horovod import SERVE, SERVER, WAITER
 from launcher.frameworks.script import list_pythons
 from launcher.machine.host import Host
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import render_environ
-from launcher.servers import horovod_wait
+from launcher.servers import horovod_serve, horovod_wait
 from launcher.servers.horovod_wait import wait
 from tests.process.starting import clean_environ
 
@@ -94,10 +94,10 @@ def script(folder: Path, line: str) -> str:
 
 @pytest.mark.parametrize("line", IMPORTS)
 def test_a_script_that_imports_horovod_makes_a_job_of_it(tmp_path: Path, line: str) -> None:
-    """The plan says so, and the engine is the launcher, whatever torch there is."""
+    """The plan says so where its variables come from."""
     job = plan("python", script(tmp_path, line), **NODES, node_rank="0", built_for="")
     assert horovod_of(job)["CONTROLLER"] == "gloo"
-    assert job.engine == "process" and "imports horovod" in job.notes[-1]
+    assert any("imports horovod" in setting.origin for setting in (*job.settings, *job.processes[0].settings))
 
 
 @pytest.mark.parametrize("line", MENTIONS)
@@ -165,8 +165,72 @@ def test_node_0_serves() -> None:
     """The server is run by the Python of the command, knows all nodes, and has no rank's variables."""
     job = plan("/opt/bin/python", "-m", "train", framework="horovod", node_rank="0", **NODES)
     (server,) = job.companions
-    assert server.argv == ("/opt/bin/python", SERVER, "6106", SLOTS)
+    finder = (sys.executable, "-I", "-S", SERVE, "10.0.0.4", "")
+    assert server.argv == (*finder, "/opt/bin/python", SERVER, "6106", SLOTS)
     assert not any(setting.name.startswith("HOROVOD_") for setting in server.settings)
+
+
+@pytest.mark.parametrize("master", ["10.0.0.4", "fd00::4", "node0"])
+def test_a_job_on_one_node_meets_at_the_loopback(master: str) -> None:
+    """Nothing outside of the node has to reach its rendezvous."""
+    flags: dict[str, Any] = {"framework": "horovod", "nnodes": "1", "nproc_per_node": "2"}
+    flags |= {"master_addr": master, "master_port": "6105"}
+    job = plan("python", "-m", "train", node_rank="0", **flags)
+    assert horovod_of(job)["GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+    assert job.processes[0].argv[4] == "127.0.0.1:6106"
+    assert job.companions[0].argv == ("python", SERVER, "6106", "node0:2", "127.0.0.1")
+
+
+class Node(Host):
+    """A node with addresses, and a name for it."""
+
+    def __init__(self, own: Sequence[str], found: Sequence[str], towards: str | None = None) -> None:
+        super().__init__()
+        self._own, self._found, self._towards = own, found, towards
+
+    def own_addresses(self) -> frozenset[str]:
+        """Return those that it was made with."""
+        return frozenset({"127.0.0.1", "::1", *self._own})
+
+    def resolve(self, name: str) -> frozenset[str]:
+        """Return what the name means here."""
+        return frozenset(self._found)
+
+    def address_towards(self, target: str) -> str | None:
+        """Return the address that leads to the others."""
+        return self._towards
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "towards", "expected"),
+    [
+        (["10.0.0.4", "10.9.0.4"], ["10.0.0.4"], "10.9.0.4", ("10.0.0.4",)),
+        (["10.0.0.4", "10.9.0.4"], ["127.0.1.1"], "10.0.0.4", ("10.0.0.4", "127.0.1.1")),
+        (["10.0.0.4", "10.9.0.4"], ["172.20.0.1"], "10.0.0.4", ("10.0.0.4",)),  # a service in front
+        (["10.0.0.4", "10.9.0.4"], [], "10.0.0.4", ("10.0.0.4",)),  # no such name yet
+        (["10.0.0.4", "fd00::4"], ["fd00::4", "10.0.0.4"], "fd00::4", ("10.0.0.4",)),
+        (["10.0.0.4", "fd00::4"], ["127.0.1.1"], "fd00::4", ("10.0.0.4", "127.0.1.1")),
+        ([], ["127.0.0.1"], None, ("127.0.0.1",)),
+    ],
+)
+def test_the_rendezvous_listens_where_ranks_ask_and_nowhere_else(
+    own: list[str], found: list[str], towards: str, expected: tuple[str, ...]
+) -> None:
+    """Ranks of node 0 by what its name means there, the others by the cluster's network."""
+    assert horovod_serve.find_addresses("node0", ("node0", "node1"), Node(own, found, towards)) == expected
+
+
+def test_a_node_without_ipv4_serves_no_rendezvous() -> None:
+    """Horovod asks by IPv4 only: said, and not served at all addresses instead."""
+    with pytest.raises(NotReady, match="no IPv4 address"):
+        horovod_serve.find_addresses("node0", (), Node(["fd00::4"], ["fd00::4"], "fd00::4"))
+
+
+def test_the_server_is_started_with_the_addresses() -> None:
+    """As its last word; the rest of its command line stands in the plan."""
+    line = [sys.executable, "-I", "-S", SERVE, "127.0.77.1", "", "echo", "6106", SLOTS]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, f"6106 {SLOTS} 127.0.77.1\n"), done.stderr
 
 
 @pytest.mark.parametrize(("rank", "serves"), [("0", True), ("1", False)])
@@ -320,7 +384,7 @@ def test_the_server_is_python_3_8() -> None:
 
 def test_a_python_without_horovod_is_told_so() -> None:
     """By name, with 69."""
-    line = [sys.executable, "-I", "-S", SERVER, "0", "node0:1"]
+    line = [sys.executable, "-I", "-S", SERVER, "0", "node0:1", "127.0.0.1"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 69 and "[horovod-missing]" in done.stderr
 

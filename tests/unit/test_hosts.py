@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.core.errors import EnvironmentUntrusted, UsageError
+from launcher.core.redact import printable, redact
 from launcher.identity.hosts import read_hostfile
 from launcher.machine.host import Host
 from launcher.machine.names import resolve_names
@@ -75,6 +76,7 @@ def test_who_is_not_in_the_list_must_say_who_it_is() -> None:
         "a slots = 4\nb max_slots=8 slots= 4\n",
         "a cpu=4\nb count=4\n",
         "a:4 binding=core:1\nb:4\n",
+        "a:4:mlx5_0\nb:4:mlx5_1\n",
     ],
 )
 def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:
@@ -95,6 +97,9 @@ def test_hostfiles_of_any_mpirun(text: str, tmp_path: Path) -> None:
         "a slots=x\nb\n-oProxy=x",
         "a slots=\nb\n",
         "a\n=\n",
+        "a,b\n",
+        "a b\nc:x:mlx5_0\n",
+        "fd00::12345\n",
         "a:\nb:\n",
     ],
 )
@@ -243,3 +248,53 @@ def test_names_are_asked_for_at_once() -> None:
     assert sorted(found["10.0.0.4"]) == ["10.0.0.4"] and not found["no-such-host.invalid"]
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+LONG = 100_000
+SHAPES = {
+    "one letter": "x",
+    "dots": ".",
+    "colons": ":",
+    "a list": "gpu-0,",
+    "ranges": "gpu[0-9],",
+    "open brackets": "[",
+    "digits": "9",
+    "equals": "a=",
+    "slots": "slots=",
+    "words": "a b ",
+    "key": "key=",
+    "password": "password ",
+    "token": "token: hunter2 ",
+    "AKIA": "AKIA",
+    "base64": "QUJD",
+    "a link": "https://a:b@",
+    "a connection": "AccountKey=",
+    "a header": "Authorization: Bearer ",
+    "a private key": "-----BEGIN ",
+    "JWT": "eyJhbGciOi.",
+    "dashes": "-",
+    "flags": "--password ",
+    "quotes": "'\"",
+    "escapes": "\x1b[31m",
+    "no text": "\0",
+    "comments": "#",
+    "tabs": "\t",
+    "letters of others": "\u0434\u202e",
+}
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("begin", ["", "gpu-0 slots="])
+def test_a_long_line_of_a_hostfile_takes_no_time(
+    shape: str, begin: str, is_typed: bool, tmp_path: Path
+) -> None:
+    """100 kB that are no hosts: the message is short, and quick to make whatever they look like."""
+    path = tmp_path / "hosts"
+    path.write_text(begin + (SHAPES[shape] * LONG)[:LONG] + "\n")
+    begun = time.process_time()
+    try:
+        read_hostfile(str(path), "hosts", Host(), is_typed=is_typed)
+    except UsageError as error:
+        assert len(printable(redact(str(error)))) < 1000
+    assert time.process_time() - begun < 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
 import pytest
 
@@ -181,6 +182,23 @@ MASTERS = (
     "AZ_BATCHAI_MPI_MASTER_NODE",
     "AZ_BATCHAI_JOB_MASTER_NODE_IP",
 )
+
+
+def test_a_typed_node_0_of_a_job_without_a_number_of_nodes_is_the_only_node() -> None:
+    """As in torchrun; a variable can be the same on all nodes, and any other sign of them is an error."""
+    assert seen("", "RANK", "WORLD_SIZE", "NODE_RANK", node_rank="0") == ["0", "1", "0"]
+    assert seen("", "WORLD_SIZE", node_rank="0", nproc_per_node="2", master_addr="127.0.0.1") == ["2"]
+    unclear: list[tuple[str, dict[str, Any]]] = [
+        ("", {"node_rank": "1"}),
+        ("LAUNCHER_NODE_RANK=0", {}),
+        ("PET_NODE_RANK=0", {}),
+        ("", {"node_rank": "0", "master_addr": "10.0.0.9"}),
+        ("MASTER_ADDR=10.0.0.9", {"node_rank": "0"}),
+        ("SLURM_JOB_ID=9 SLURM_JOB_NUM_NODES=2", {"node_rank": "0"}),
+    ]
+    for environ, flags in unclear:
+        text = refused(environ, **flags)
+        assert "[no-identity]" in text or "node_count is not stated" in text, environ
 
 
 @pytest.mark.parametrize("name", MASTERS)

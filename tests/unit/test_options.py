@@ -15,8 +15,19 @@ import pytest
 from launcher.cli.entry import main
 from launcher.core.errors import EXIT_USAGE, EnvironmentUntrusted, HardwareMissing, LauncherError, UsageError
 from launcher.core.model import Fact, Trust
+from launcher.machine.host import Host
+from launcher.options.abbreviations import find_full
 from launcher.options.flag_values import NOT_PASSED_ON, PROCESS_LIMIT
-from launcher.options.flags import EXCLUDES, FLAGS, NEEDS, OTHER_PREFIXES, OTHER_VARIABLES, Flag
+from launcher.options.flags import (
+    EMPTY_IS_UNSET,
+    EXCLUDES,
+    FLAGS,
+    NEEDS,
+    OTHER_PREFIXES,
+    OTHER_VARIABLES,
+    Flag,
+)
+from launcher.options.parser import make_run_parser, read_run
 from launcher.options.reading import Options, read_options
 from launcher.planning.notes import name_unknown
 from launcher.planning.plan import plan_job
@@ -90,7 +101,7 @@ MALFORMED = {
     "node_rank": ["-1", "x", "", "1_0"],
     "nproc_per_node": ["0", "GPU", "all", str(PROCESS_LIMIT + 1), ""],
     "master_addr": ["", "a b", "a;b", "-x", "http://node0", "x" * 300],
-    "master_port": ["0", "65536", "http", "-1"],
+    "master_port": ["65536", "http", "-1"],
     "scope": ["Node", "rank", ""],
     "gpus_per_process": ["0", "1024", "half"],
     "bind": ["node", "NUMA", "cores", "0-3"],
@@ -127,8 +138,8 @@ MALFORMED = {
     "roll_call_timeout": ["-1", "soon", "86401"],
     "max_restarts": ["-1", "many"],
     "rdzv_backend": ["", "c10d;", "-x", "a b"],
-    "rdzv_endpoint": ["", "node0:65536", "node0:", "a b:1", "http://node0:1"],
-    "rdzv_conf": ["timeout", "timeout=", "=1", "a=1,", ""],
+    "rdzv_endpoint": ["node0:65536", "node0:", "a b:1", "http://node0:1"],
+    "rdzv_conf": ["timeout", "timeout=", "=1", "a=1,"],
     "local_addr": ["a b", "-x"],
     "monitor_interval": ["-1", "soon"],
     "shutdown_timeout": ["1.5", "-1"],
@@ -198,6 +209,23 @@ def test_a_malformed_flag_is_named_with_what_was_expected(dest: str, text: str) 
         assert flag.variable in problem.what and flag.variable in problem.fix
 
 
+@pytest.mark.parametrize("dest", EMPTY_IS_UNSET)
+def test_an_empty_text_that_torchrun_takes_is_as_if_it_were_not_there(dest: str) -> None:
+    """--rdzv-conf "$CONF" in a script, with a variable that is empty."""
+    assert read_options({dest: ""}, {}).get(dest) is None
+
+
+def test_a_free_port_can_be_asked_for_on_one_node() -> None:
+    """--master-port 0, as torchrun has it; on several nodes each would choose another one."""
+    host = RecordedHost({"environ": {}})
+    for typed in ({"master_port": "0"}, {"master_port": "0", "nnodes": "1", "node_rank": "0"}):
+        plan = plan_job({}, host, read_options(typed, {}), ("./a",))
+        assert plan.topology.master_port == host.free_port()
+    several = read_options({"master_port": "0", "nnodes": "2", "node_rank": "0", "master_addr": "node0"}, {})
+    with pytest.raises(EnvironmentUntrusted, match="a port that each launcher would choose by itself"):
+        plan_job({}, host, several, ("./a",))
+
+
 def test_a_signal_map_that_never_happens_names_the_signals_that_can_be_mapped() -> None:
     """ABRT would end the launcher itself; KILL reaches no process at all."""
     with pytest.raises(UsageError) as caught:
@@ -211,9 +239,9 @@ def test_a_signal_map_that_never_happens_names_the_signals_that_can_be_mapped() 
 def test_all_malformed_flags_are_reported_at_once() -> None:
     """Whether typed or exported, in sorted order."""
     with pytest.raises(UsageError) as caught:
-        read_options({"nnodes": "x", "master_port": "0"}, {"LAUNCHER_SCOPE": "rank"})
+        read_options({"nnodes": "x", "master_port": "-1"}, {"LAUNCHER_SCOPE": "rank"})
     named = [problem.what.partition(":")[0] for problem in caught.value.problems]
-    assert named == ["--master-port 0", "--nnodes x", "LAUNCHER_SCOPE='rank'"]
+    assert named == ["--master-port -1", "--nnodes x", "LAUNCHER_SCOPE='rank'"]
 
 
 def test_every_flag_with_a_fact_is_a_claim_that_the_user_asked_for() -> None:
@@ -264,7 +292,7 @@ def test_several_nodes_need_a_node_rank_and_a_master() -> None:
     argv = ["env", "--nnodes", "2"]
     assert main(argv, {}) == 78
     assert main([*argv, "--node-rank", "1"], {}) == 78
-    assert main([*argv, "--node-rank", "1", "--master-addr", "localhost"], {}) == 78
+    assert main([*argv, "--node-rank", "1"], {"MASTER_ADDR": "localhost"}) == 78
     assert main([*argv, "--node-rank", "2", "--master-addr", "node0"], {}) == 78
     assert main([*argv, "--node-rank", "1", "--master-addr", "node0"], {}) == 0
 
@@ -276,6 +304,105 @@ def test_both_spellings_of_a_flag_are_one_flag(capfd: pytest.CaptureFixture[str]
         assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "3"
     assert main(["env", "--format", "json", "--nproc_per_node=3", "--nproc-per-node=2"], {}) == 0
     assert json.loads(capfd.readouterr().out)["WORLD_SIZE"] == "2"
+
+
+ABBREVIATED: list[tuple[list[str], dict[str, str | bool]]] = [
+    (["--nproc", "2"], {"nproc_per_node": "2"}),
+    (["--nproc_per=2"], {"nproc_per_node": "2"}),
+    (["--redirect=3"], {"redirects": "3"}),
+    (["--no-p", "--nn", "1"], {"no_python": True, "nnodes": "1"}),  # not our --no-peers, --no-prefix
+    (["--max", "1"], {"max_restarts": "1"}),
+    (["--local-r", "0"], {"local_ranks_filter": "0"}),  # not our --local-rank-arg
+    (["--rdzv-e", "a:1", "--master-a", "b"], {"rdzv_endpoint": "a:1", "master_addr": "b"}),
+    (["--standal", "--role", "a"], {"standalone": True, "role": "a"}),
+    (["--stall", "9", "--no-prog"], {"stall_timeout": "9", "progress": False}),  # ours alone
+]
+
+
+@pytest.mark.parametrize(("words", "wanted"), ABBREVIATED)
+def test_a_flag_can_be_abbreviated(words: list[str], wanted: dict[str, str | bool]) -> None:
+    """What is unique among torchrun's flags means torchrun's, else what is unique among all."""
+    typed, command, _ = read_run([*words, "true", "--nproc", "9"], {})
+    given = {flag.dest for flag in FLAGS if typed[flag.dest] is not None}
+    assert {dest: typed[dest] for dest in given} == wanted
+    assert command == ("true", "--nproc", "9")
+
+
+@pytest.mark.parametrize(
+    ("word", "named"), [("--log", "--log-dir or --logs-specs"), ("--st", "--start-method")]
+)
+def test_an_ambiguous_abbreviation_names_what_it_may_be(word: str, named: str) -> None:
+    """Each candidate once, in its usual spelling; torchrun would refuse it, too."""
+    with pytest.raises(UsageError) as caught:
+        read_run([word, "9", "true"], {})
+    (problem,) = caught.value.problems
+    assert problem.what.startswith(f"{word} is ambiguous: ") and named in problem.what
+    assert "_" not in problem.what
+
+
+@pytest.mark.torch
+def test_every_beginning_that_torchrun_takes_means_the_same_flag_here() -> None:
+    """All beginnings of all spellings of the installed torchrun's flags, against its own parser."""
+    from torch.distributed.run import get_args_parser  # type: ignore[import-not-found, unused-ignore]
+
+    parser = get_args_parser()
+    theirs = {name: action.dest for action in parser._actions for name in action.option_strings}
+    del theirs["-h"]
+    known = {flag.dest for flag in FLAGS if flag.is_torchruns} | {"help"}
+    assert set(theirs.values()) == known
+    ours = {name: action for action in make_run_parser({})._actions for name in action.option_strings}
+    for full, dest in theirs.items():
+        for length in range(3, len(full) + 1):
+            name = full[:length]
+            if name == full or {theirs[other] for other in theirs if other.startswith(name)} == {dest}:
+                spelled = name if name in ours else find_full(name, ours)
+                assert ours[spelled].dest == dest, name
+
+
+@pytest.mark.parametrize(
+    ("words", "typed", "said"),
+    [
+        (
+            ("python", "SCRIPT", "--nproc-per-node", "2"),
+            {},
+            "--nproc-per-node stands behind the command, which",
+        ),
+        (
+            ("SCRIPT", "--nnodes=2", "--node_rank", "0"),
+            {},
+            "--nnodes, --node_rank stand behind the command, which",
+        ),
+        (
+            ("python3", "-u", "-m", "train", "--standalone"),
+            {},
+            "--standalone stands behind the command, which",
+        ),
+        (("python", "SCRIPT", "--nnodes", "2"), {"nnodes": "1"}, ""),  # in front as well
+        (("python", "TAKES", "--nnodes", "2"), {}, ""),  # its text has a flag of that name
+        (
+            ("python", "SCRIPT", "--log-dir", "x", "--role", "y", "--tee", "3"),
+            {},
+            "",
+        ),  # many scripts have those
+        (("python", "SCRIPT", "nnodes", "-nnodes"), {}, ""),
+        (("./train", "--nnodes", "2"), {}, ""),
+        (("python", "-m", "torch.distributed.run", "--nnodes", "1", "SCRIPT", "--nnodes", "2"), {}, ""),
+    ],
+)
+def test_a_flag_behind_the_command_gets_a_hint(
+    words: tuple[str, ...], typed: dict[str, str | bool], said: str, tmp_path: Path
+) -> None:
+    """It is the script's, and the job starts; where that is most likely a mistake, one line says so."""
+    scripts = {"SCRIPT": tmp_path / "train.py", "TAKES": tmp_path / "takes.py"}
+    scripts["SCRIPT"].write_text("print('hello')\n")
+    scripts["TAKES"].write_text("parser.add_argument('--nnodes')\n")
+    command = tuple(str(scripts.get(word, word)) for word in words)
+    plan = plan_job({}, Host(), read_options(typed, {}), command)
+    hints = [warning for warning in plan.warnings if "behind the command" in warning]
+    assert [hint[: len(said)] for hint in hints] == ([said] if said else [])
+    assert all(hint in plan.notes for hint in hints)
+    if plan.processes and hints:
+        assert plan.processes[0].argv[-1] == command[-1]
 
 
 PROBE = """#!{python}
@@ -299,7 +426,9 @@ LINES: list[tuple[list[str], list[str] | int, str]] = [
     (["PROBE", "", "a b", "*", "-", "--", "$HOME"], ["", "a b", "*", "-", "--", "$HOME"], "default"),
     (["--role", "--", "PROBE"], 64, ""),
     (["--unknown", "PROBE"], 64, ""),
-    (["--nno", "1", "PROBE"], 64, ""),  # no abbreviations: a new flag would change what they mean
+    (["--nno", "1", "PROBE", "--nno", "9"], ["--nno", "9"], "default"),
+    (["--rol=a", "--no-pyth", "PROBE", "--rol"], ["--rol"], "a"),
+    (["--log", "x", "PROBE"], 64, ""),  # --log-dir or --logs-specs
     (["--nnodes", "-1", "PROBE"], 64, ""),
     (["--"], 64, ""),
     ([], 64, ""),
@@ -405,6 +534,7 @@ CONFLICTS = [
     ({"forward": "A", "engine": "process"}, ("--forward A", "--engine mpirun", "--engine process")),
     ({"module": True, "no_python": True}, ("--module", "--no-python")),
     ({"standalone": True, "nnodes": "2"}, ("--standalone", "--nnodes 2")),
+    ({"standalone": True, "nnodes": "2:3"}, ("--standalone", "--nnodes 2:3")),
     ({"standalone": True, "node_rank": "1"}, ("--standalone", "--node-rank 1")),
     ({"standalone": True, "hosts": "a,b"}, ("--standalone", "--hosts a,b")),
     ({"restarts": "1", "max_restarts": "1"}, ("--restarts 1", "--max-restarts 1")),
@@ -435,12 +565,35 @@ def test_a_flag_that_would_do_nothing_names_both(
         {"on_stall": "stop", "stall_timeout": "60"},
         {"ssh_key": "k", "engine": "mpirun"},
         {"standalone": True, "nnodes": "1", "node_rank": "0"},
+        {"standalone": True, "nnodes": "1:2"},
         {"module": True, "no_python": False},
+        {"run_path": True, "no_python": True},
     ],
 )
 def test_flags_that_go_together(typed: dict[str, str | bool]) -> None:
     """The same with what they need."""
     read_options(typed, {})
+
+
+def test_two_variables_of_torchruns_that_it_refuses_are_refused() -> None:
+    """They are set for one job; the same in LAUNCHER_* may stand in an image, for jobs of other kinds."""
+    with pytest.raises(UsageError, match=r"\[flag-conflict\] PET_MODULE='1' and PET_NO_PYTHON='1'"):
+        read_options({}, {"PET_MODULE": "1", "PET_NO_PYTHON": "1"})
+    read_options({}, {"PET_MODULE": "0", "PET_NO_PYTHON": "1"})
+
+
+def test_a_standalone_job_is_one_node_of_its_range() -> None:
+    """--standalone --nnodes 1:2, typed or in variables: nobody else can join, so nobody is waited for."""
+    cases: tuple[tuple[dict[str, str | bool], dict[str, str]], ...] = (
+        ({"standalone": True, "nnodes": "1:2"}, {}),
+        ({"nnodes": "1:2"}, {"LAUNCHER_STANDALONE": "1"}),
+        ({"standalone": True}, {"LAUNCHER_NNODES": "1:2"}),
+        ({"standalone": True}, {"PET_NNODES": "1:2"}),
+        ({}, {"PET_STANDALONE": "1", "PET_NNODES": "1:2"}),
+    )
+    for typed, environ in cases:
+        plan = plan_job(environ, RecordedHost({"environ": environ}), read_options(typed, environ), ("./a",))
+        assert (plan.engine, plan.topology.node_count, plan.allocation.node_range) == ("process", 1, None)
 
 
 @pytest.mark.parametrize("dest", ["engine", "max_restarts"])
@@ -494,8 +647,8 @@ def test_variables_of_others_and_of_processes_are_left_alone() -> None:
     ("typed", "environ", "said"),
     [
         (
-            {"nnodes": "2", "node_rank": "0", "master_addr": "localhost"},
-            {},
+            {"node_rank": "0", "master_addr": "localhost"},
+            {"LAUNCHER_NNODES": "2"},
             "fix:  --master-addr with the address of node 0",
         ),
         (

@@ -23,9 +23,9 @@ from launcher.planning.recorded import RecordedHost, read_snapshot
 from launcher.planning.settings import render_environ
 from launcher.planning.snapshot import render_snapshot, take_snapshot
 from launcher.sources.signs import COUNT_ENDS, INDEX_ENDS
+from tests.fuzz.nasty import source_names
 from tests.golden.jobs import plan_snapshot, read_case, snapshots
 from tests.unit.platforms_model import PLATFORMS, Job, Node, deterministic, jobs
-from tests.unit.test_hostile import source_names
 
 # Made up, and put together here so that scanners of this repository stay quiet.
 SECRET = "s3cr3t" + "Zq9XvT7LmK2pR8wB4nY6" * 2

@@ -135,8 +135,8 @@ def test_stacks_come_back_as_they_were() -> None:
     assert [len(one.threads) for one in unpack(pack(answers, threads=False))] == [1] * 4
 
 
-@pytest.mark.parametrize(("count", "threads", "depth"), [(1, 20, 80), (16, 20, 80), (1024, 2, 10)])
-@pytest.mark.parametrize("width", [10, 10_000])
+@pytest.mark.parametrize(("count", "threads", "depth"), [(1, 20, 80), (16, 20, 80), (256, 2, 10)])
+@pytest.mark.parametrize("width", [10, 5000])
 def test_stacks_are_never_too_long(count: int, threads: int, depth: int, width: int) -> None:
     """However many, however deep; the innermost frame is kept."""
     answers = [make_answer(rank, threads=threads, depth=depth, width=width) for rank in range(count)]

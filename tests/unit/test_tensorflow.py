@@ -233,7 +233,7 @@ def test_a_node_without_the_chief_watches_it() -> None:
     """The servers there end by themselves; on the chief's node the launcher ends them."""
     chiefs, servers = (plan(node, 2, roles="chief=0 worker=1 ps=1") for node in range(2))
     assert [one.name for one in chiefs.companions] == ["watch"]
-    assert chiefs.companions[0].argv[2:4] == ("--while", f"{HOSTS[1]}:2222")
+    assert chiefs.companions[0].argv[1:6] == ("-I", "-S", tf_server.__file__, "--while", f"{HOSTS[1]}:2222")
     assert [one.argv[2:] for one in servers.companions] == [
         ("--until", f"{HOSTS[0]}:2222", "--wait", "900")
     ] * 2
@@ -243,12 +243,12 @@ def test_a_node_without_the_chief_watches_it() -> None:
 def test_an_evaluator_on_a_node_of_its_own_is_ended_when_the_chief_is_gone() -> None:
     """Its command runs below a program that looks."""
     (evaluator,) = plan(1, 2, roles="chief=0 worker=0 evaluator=1", grace="7").companions
-    assert evaluator.argv[2:] == (
+    assert evaluator.argv[4:] == (
         *("--until", f"{HOSTS[0]}:2222,{HOSTS[0]}:2223", "--wait", "900", "--linger", "7", "--"),
         "./train",
     )
     (evaluator,) = plan(1, 2, roles="chief=0 worker=0 evaluator=1", shutdown_timeout="9").companions
-    assert evaluator.argv[6:8] == ("--linger", "9")
+    assert evaluator.argv[8:10] == ("--linger", "9")
 
 
 def test_one_worker_per_node_has_all_its_gpus() -> None:

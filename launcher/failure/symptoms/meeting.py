@@ -130,7 +130,7 @@ SYMPTOMS = (
         "port-in-use",
         ("EADDRINUSE", "Address already in use", "address already in use"),
         "another process listens on this port",
-        "another --master-port (one node: --standalone), or end what an earlier job has left (ss -ltnp)",
+        "another --master-port (one node: leave it out), or end what an earlier job has left (ss -ltnp)",
         None,
     ),
     Symptom(

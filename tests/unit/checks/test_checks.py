@@ -213,14 +213,16 @@ def test_run_prints_problems_only() -> None:
     """Before the start, to standard error, where somebody asks for it; and it starts all the same."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        words = ("--master-port", port, "--", "echo", "started")
+        words = ("--", "echo", "started")
+        rank = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_PORT": port}
+        rank |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
         for flags, environ, said in (
             (["--check"], {}, True),
             ([], {"LAUNCHER_CHECK": "1"}, True),
             ([], {}, False),
             (["--no-check"], {"LAUNCHER_CHECK": "1"}, False),
         ):
-            done = launch("run", *flags, *words, environ=environ)
+            done = launch("run", *flags, *words, environ={**rank, **environ})
             assert (done.returncode, done.stdout) == (0, "started\n")
             lines = [line for line in done.stderr.splitlines() if line.startswith("launcher: check: ")]
             assert bool(lines) == said and all("[port] MASTER_PORT" in line for line in lines)

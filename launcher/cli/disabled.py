@@ -1,0 +1,49 @@
+"""``LAUNCHER_DISABLE=1``: ``launcher run`` becomes its command, in the environment that it was given."""
+
+from __future__ import annotations
+
+import sys
+
+from launcher.command.line import add_python
+from launcher.core.environ import Malformed
+from launcher.core.errors import Problem, UsageError
+from launcher.guest.marker import DISABLE
+from launcher.options.quick import read_quickly
+from launcher.options.reading import Given, Options, is_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+LAST_RESORT = f"{DISABLE}=1 runs the command as it is, without the launcher"
+KINDS = ("module", "no_python", "run_path")
+"""Flags that say what a command is; of all others none counts, and none is read."""
+
+
+def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Become the command of ``launcher run ARGV``; return where the switch is off, or nothing would be run.
+
+    Raises:
+        UsageError: The switch has another value, or the words are no command line.
+        LauncherError: The command cannot be started.
+    """
+    try:
+        if not is_on(environ[DISABLE]):
+            return
+    except Malformed as error:
+        what = f"{DISABLE}={environ[DISABLE]!r}: expected {error}"
+        raise UsageError(Problem("malformed-flag", what, "environment", f"correct {DISABLE}")) from error
+    quick = read_quickly(argv, environ)
+    if quick is None:
+        from launcher.options.parser import read_run
+
+        typed, command, dry_run = read_run(argv, environ)
+    else:
+        (typed, command), dry_run = quick, False
+    if dry_run or not command:
+        return
+    from launcher.process.execute import execute
+
+    kinds = Options({dest: Given(True, dest) for dest in KINDS if typed.get(dest)})
+    sys.stderr.write(f"launcher: {DISABLE}={environ[DISABLE]}: the command runs as it is\n")
+    execute(add_python(command, kinds, environ), environ)

@@ -1,0 +1,112 @@
+"""Accelerators other than NVIDIA's, counted by their device files and by what variables hide of them.
+
+Loaded only where ``--nproc-per-node`` is a word (``auto``, ``xpu``, ...): torch itself would ask a driver's
+library, which takes seconds.
+
+Source: docs.kernel.org, gpu/amdgpu and accel; ROCm, "GPU isolation techniques"; intel.com, "Flattening GPU
+Tile Hierarchy"; docs.habana.ai, HABANA_VISIBLE_MODULES; hiascend.com, ASCEND_RT_VISIBLE_DEVICES.
+"""
+
+from __future__ import annotations
+
+from launcher.core.model import AMD_GPU, INTEGRATED_XPU
+from launcher.machine.gpus import count_visible_gpus
+from launcher.machine.numa import parse_pci_address
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.machine.host import Host
+
+INTEL, HABANA = "0x8086", "0x1da3"
+"""Vendors, as PCI numbers them."""
+KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
+PLAIN = (
+    ("npu", "davinci", "ASCEND_RT_VISIBLE_DEVICES"),
+    ("mlu", "cambricon_dev", "MLU_VISIBLE_DEVICES"),
+    ("musa", "mtgpu.", "MUSA_VISIBLE_DEVICES"),
+)
+"""Kinds with a file /dev/NAMEn for each, and the variable that lists those a process sees."""
+
+
+def count_accelerators(host: Host, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
+    """Return (kind, how many a process here can see) of each kind that is here; None: that cannot be told."""
+    found: list[tuple[str, int | None]] = [
+        (AMD_GPU, _count_amd(host, environ)),
+        *_count_intel(host, environ),
+        ("hpu", _count_habana(host, environ)),
+    ]
+    names = host.list_folder("/dev")
+    for kind, prefix, variable in PLAIN:
+        exposed = len(_numbered(names, prefix))
+        found.append((kind, count_visible_gpus(exposed, environ.get(variable))))
+    return tuple((kind, count) for kind, count in found if count != 0)
+
+
+def _numbered(names: tuple[str, ...], prefix: str) -> list[str]:
+    return [name for name in names if name.startswith(prefix) and name[len(prefix) :].isdecimal()]
+
+
+def _read_vendor(host: Host, device: str) -> str:
+    return (host.read_text(f"{device}/vendor") or "").strip()
+
+
+def _count_amd(host: Host, environ: Mapping[str, str]) -> int | None:
+    """Count what computes and has a render node that is exposed to us: GPUs, or partitions of one."""
+    exposed = set(_numbered(host.list_folder("/dev/dri"), "renderD"))
+    if "kfd" not in host.list_folder("/dev") or not exposed:
+        return 0
+    count: int | None = 0
+    for node in host.list_folder(KFD_NODES):
+        text = host.read_text(f"{KFD_NODES}/{node}/properties") or ""
+        fields = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+        computes = fields.get("simd_count", "0").strip() != "0"
+        count = (count or 0) + (
+            computes and f"renderD{fields.get('drm_render_minor', '').strip()}" in exposed
+        )
+    listed = environ.get("HIP_VISIBLE_DEVICES", environ.get("CUDA_VISIBLE_DEVICES"))
+    return count_visible_gpus(count_visible_gpus(count, environ.get("ROCR_VISIBLE_DEVICES")), listed)
+
+
+def _count_intel(host: Host, environ: Mapping[str, str]) -> list[tuple[str, int | None]]:
+    """Count what Level Zero lists: tiles, where a GPU has several, unless it is told to show GPUs."""
+    apart: list[int | None] = []
+    integrated = 0
+    for name in _numbered(host.list_folder("/dev/dri"), "renderD"):
+        device = f"/sys/class/drm/{name}/device"
+        if _read_vendor(host, device) != INTEL:
+            continue
+        address = parse_pci_address((host.read_link(device) or "").rpartition("/")[2])
+        if address is not None and address[1] == 0:
+            integrated += 1
+        else:
+            apart.append(_count_tiles(host, device))
+    if not apart:
+        return [(INTEGRATED_XPU, integrated)]
+    if None in apart or environ.get("ONEAPI_DEVICE_SELECTOR"):
+        return [("xpu", None)]
+    flat = environ.get("ZE_FLAT_DEVICE_HIERARCHY", "FLAT").upper() != "COMPOSITE"
+    count = sum(tiles or 1 for tiles in apart) if flat else len(apart)
+    mask = environ.get("ZE_AFFINITY_MASK")
+    if mask and not mask.replace(",", "").isdecimal():
+        return [("xpu", None)]  # tiles of a GPU: 0.0,0.1
+    return [("xpu", count_visible_gpus(count, mask or None))]
+
+
+def _count_tiles(host: Host, device: str) -> int | None:
+    """Count the tiles of a GPU; None where the older driver shows several engines, which may be tiles."""
+    tiles = len(_numbered(host.list_folder(device), "tile"))
+    if tiles:
+        return tiles
+    cards = _numbered(host.list_folder(f"{device}/drm"), "card")
+    engines = [_numbered(host.list_folder(f"{device}/drm/{card}/gt"), "gt") for card in cards]
+    return None if any(len(found) > 1 for found in engines) else 1
+
+
+def _count_habana(host: Host, environ: Mapping[str, str]) -> int:
+    accels = _numbered(host.list_folder("/dev/accel"), "accel")
+    ours = [name for name in accels if _read_vendor(host, f"/sys/class/accel/{name}/device") == HABANA]
+    exposed = len(ours or _numbered(host.list_folder("/dev"), "hl"))
+    listed = environ.get("HABANA_VISIBLE_MODULES", "all")  # numbers of the whole machine's modules
+    return exposed if listed == "all" else min(exposed, len(list(filter(None, listed.split(",")))))

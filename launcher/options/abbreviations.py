@@ -1,0 +1,65 @@
+"""Abbreviated flags, by argparse's rule: a beginning that one flag alone has stands for that flag.
+
+torchrun takes them, so what is unique among torchrun's flags means torchrun's flag, whatever other flags
+there are here: ``--no-p`` is ``--no-python``. Loaded only with argparse.
+"""
+
+from __future__ import annotations
+
+from launcher.options.flags import FLAGS
+from launcher.options.unknown import OTHERS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Action
+    from collections.abc import Mapping, Sequence
+
+TORCHRUNS = frozenset((*(flag.dest for flag in FLAGS if flag.is_torchruns), "help"))
+
+
+class Ambiguous(Exception):
+    """Several flags begin so; its text names them."""
+
+
+def spell_out(words: Sequence[str], known: Mapping[str, Action], *, takes_command: bool) -> list[str]:
+    """Return words of a command line with abbreviated flags in full.
+
+    Args:
+        words: The words.
+        known: What each spelling of a flag is.
+        takes_command: Whether the first word that is no flag begins a command, with flags of its own.
+
+    Raises:
+        Ambiguous: Several flags begin so.
+    """
+    found, place = list(words), 0
+    while place < len(found) and found[place] != "--":
+        name, equals, value = found[place].partition("=")
+        if not name.startswith("-") and takes_command:
+            break
+        if name not in known and name.startswith("--") and name != "--":
+            name = find_full(name, known)
+            found[place] = f"{name}{equals}{value}"
+        takes_next = name in known and not equals and known[name].nargs != 0
+        place += 2 if takes_next else 1
+    return found
+
+
+def find_full(name: str, known: Mapping[str, Action]) -> str:
+    """Return the flag that begins so, in full; the name itself where there is none, or it is a known mistake.
+
+    Raises:
+        Ambiguous: Several flags do.
+    """
+    found: dict[tuple[str, object], str] = {}  # both spellings of a flag are one flag
+    for spelling, action in known.items():
+        if spelling.startswith(name):
+            found.setdefault((action.dest, action.const), spelling)
+    theirs = [spelling for (dest, _), spelling in found.items() if dest in TORCHRUNS]
+    if len(theirs) == 1:
+        return theirs[0]
+    if not found or name in OTHERS:  # --gpus is what another launcher calls --nproc-per-node
+        return name
+    if len(found) > 1:
+        raise Ambiguous(f"{name} is ambiguous: {' or '.join(found.values())}")
+    return next(iter(found.values()))

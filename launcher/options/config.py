@@ -1,0 +1,180 @@
+"""Defaults for a fleet: ``/etc/launcher.conf``, and the file that LAUNCHER_CONFIG names.
+
+Lines ``name = value``, with the names of the flags and the values of their variables; ``#`` begins a comment.
+A head ``[launcher]`` and quotes around a value change nothing, so that a file can be INI or TOML, too. Loaded
+where there is such a file.
+"""
+
+from __future__ import annotations
+
+import os
+
+from launcher.core.environ import Malformed, shorten
+from launcher.core.errors import Problem
+from launcher.core.frozen import frozen
+from launcher.options.flags import FLAGS, TENSORFLOW, Flag
+from launcher.options.reading import CONFIG, ETC, Files, Given, is_on
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from launcher.machine.host import Host
+
+LIMIT_BYTES = 1 << 16
+OF_ONE_JOB = (
+    *("nnodes", "node_rank", "master_addr", "local_addr", "hosts", "hostfile", "standalone"),
+    *("rdzv_endpoint", "rdzv_id", "ssh_key", "framework", *TENSORFLOW),
+    *("module", "no_python", "run_path", "expand_args", "local_rank_arg"),
+)
+"""Flags that say what one job, node or command is: as a default each of a fleet's machines would be that."""
+HEAD = "[launcher]"
+SHAPE = "name = value, with the name of a flag"
+
+
+@frozen
+class Line:
+    """A line of a file.
+
+    Attributes:
+        place: File and number, ``/etc/launcher.conf:3``.
+        name: As it is written.
+        text: The value.
+    """
+
+    place: str
+    name: str
+    text: str
+
+    @property
+    def origin(self) -> str:
+        """What messages and plans call it."""
+        return f"{self.place}: {self.name} = {shorten(self.text)}"
+
+
+class Reader:
+    """What the files say, the first of them before the others, and what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.given: dict[str, Given] = {}
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+        self.warnings: list[str] = []
+        self._flags = {flag.dest: flag for flag in FLAGS}
+
+    def read(self, path: str, host: Host, *, named: bool) -> None:
+        """Take in one file.
+
+        Args:
+            path: Of the file.
+            host: This node.
+            named: Whether the user has named it: it must be there, and whose it is, is theirs to know.
+        """
+        try:
+            data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
+        except FileNotFoundError as error:
+            if named:
+                self._refuse_file(path, str(error.strerror))
+            return
+        except OSError as error:
+            if named:
+                self._refuse_file(path, str(error.strerror))
+            else:
+                self.warnings.append(f"{path} is not used: {error.strerror}")
+            return
+        if len(data) > LIMIT_BYTES:
+            self._refuse_file(path, f"it is longer than {LIMIT_BYTES >> 10} KiB")
+            return
+        taken: dict[str, str] = {}
+        for line in self._parse(data.decode("utf-8", "surrogateescape"), path):
+            dest = line.name.replace("-", "_")
+            if dest in taken:
+                self._refuse(line.place, f"{line.name} stands in {taken[dest]}, too", "leave out one of them")
+                continue
+            taken[dest] = line.place
+            self._take(line, dest)
+
+    def _parse(self, text: str, path: str) -> Iterator[Line]:
+        for number, line in enumerate(text.splitlines(), 1):
+            words = line.strip()
+            if not words or words[0] in "#;" or words == HEAD:
+                continue
+            place = f"{path}:{number}"
+            name, equals, value = (part.strip() for part in words.partition("="))
+            value = _unquote(value)
+            if not equals or not name or not value:
+                self._refuse(
+                    place,
+                    f"{shorten(words)!r}: expected {SHAPE}, or {HEAD}",
+                    "correct it, or begin it with #",
+                )
+                continue
+            yield Line(place, name, value)
+
+    def _take(self, line: Line, dest: str) -> None:
+        """Remember what a line says, unless a file before this one says it."""
+        flag = self._flags.get(dest)
+        if flag is None:
+            self._refuse(line.place, f"{shorten(line.name)!r} is the name of no flag", self._mend(line.name))
+            return
+        if dest in OF_ONE_JOB:
+            what = f"{line.name} says what one job is, and cannot be a default of all"
+            self._refuse(line.place, what, f"leave it out: {flag.name} or {flag.variable} of that job")
+            return
+        try:
+            value = flag.parse(line.text) if flag.parse else is_on(line.text)
+        except Malformed as error:
+            what = f"{line.origin}: expected {error}"
+            self.problems.append(
+                Problem("malformed-flag", what, "configuration file", f"correct {line.place}")
+            )
+            return
+        if dest in self.given:
+            self.notes.append(f"{line.origin} is not used: {self.given[dest].origin}")
+        else:
+            self.given[dest] = Given(value, line.origin, _as_variable(flag, line.text, value))
+
+    def _mend(self, name: str) -> str:
+        """Return what to write in place of a name that no flag has."""
+        from launcher.options.unknown import find_near
+
+        dashed = name.replace("_", "-").lower().lstrip("-")
+        switch = self._flags.get(dashed.removeprefix("no-").replace("-", "_"))
+        if dashed.startswith("no-") and switch is not None and switch.parse is None:
+            return f"{switch.name[2:]} = false"
+        known = [flag.name[2:] for flag in FLAGS if flag.dest not in OF_ONE_JOB]
+        near = [dashed] if dashed in known else find_near(dashed, known, 0)
+        return f"{near[0]} is the nearest" if near else "none is near it: launcher run --help has all"
+
+    def _refuse(self, place: str, what: str, fix: str) -> None:
+        self.problems.append(Problem("malformed-config", f"{place}: {what}", "configuration file", fix))
+
+    def _refuse_file(self, path: str, why: str) -> None:
+        what, fix = f"{CONFIG}={path!r}: {why}", "a regular file on this node that not all users can write"
+        if path == ETC:
+            what, fix = f"{path}: {why}", f"correct it; {SHAPE}, on each line"
+        self.problems.append(Problem("malformed-config", what, "environment", fix))
+
+
+def _unquote(value: str) -> str:
+    """Return a value without the quotes around it, or without the comment behind it."""
+    for quote in "\"'":
+        inner, closed, rest = value[1:].partition(quote)
+        if value.startswith(quote) and closed and (not rest.strip() or rest.strip().startswith("#")):
+            return inner
+    return value.replace("\t#", " #").partition(" #")[0].rstrip()
+
+
+def _as_variable(flag: Flag, text: str, value: object) -> str:
+    """Return the text by which a flag's variable says the same."""
+    return text if flag.parse else str(int(bool(value)))
+
+
+def read_files(environ: Mapping[str, str], host: Host) -> tuple[Files, list[Problem]]:
+    """Return what the files say, that of LAUNCHER_CONFIG before the system's, and what is wrong with them."""
+    reader = Reader()
+    named = environ.get(CONFIG)
+    if named:
+        reader.read(os.path.join(".", named) if named.startswith("-") else named, host, named=True)
+    reader.read(ETC, host, named=False)
+    return Files(reader.given, tuple(reader.notes), tuple(reader.warnings)), reader.problems

@@ -1,0 +1,130 @@
+"""System calls without which no process can be supervised: which of them the kernel refuses here.
+
+A container's seccomp profile can have any call fail (EPERM, ENOSYS). Without many of them the launcher goes
+on: prctl, pidfd_open, memfd_create, inotify, setpriority, setsid, sched_setaffinity. Those below are needed.
+
+Source: seccomp(2); the default profiles of Docker and containerd, which refuse none of these.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from errno import EPERM
+
+from launcher.core.errors import LauncherError, Problem, Unavailable
+from launcher.core.signal import signal
+from launcher.process.kernel import FULL, has_children, open_signal_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+NEEDED = {
+    "clone": "a process is started",
+    "epoll_create1": "the launcher waits for all that happens",
+    "epoll_ctl": "the launcher waits for all that happens",
+    "epoll_wait": "the launcher waits for all that happens",
+    "ioctl": "the output of processes is read without waiting for it",
+    "kill": "processes are told to end",
+    "pipe2": "the output of processes is read",
+    "setpgid": "a process and what it starts are told to end together",
+    "signalfd4": "the launcher hears of signals",
+    "socket": "launchers talk to each other",
+    "waitid": "the launcher hears of the end of processes",
+}
+"""Calls by their names on x86_64, and what happens by each."""
+WHERE = "the kernel of this node, or the seccomp profile of this container"
+
+
+def explain(error: OSError) -> LauncherError | None:
+    """Return what is wrong with this node, where an error of the system shows that; None for any other.
+
+    All calls that are refused are named at once.
+
+    Args:
+        error: What has failed; one without a number where that is not known.
+    """
+    refused = {} if error.errno in FULL else find_refused()
+    if not refused or error.errno not in (None, *refused.values()):
+        return None
+    fix = (
+        f"a profile that allows {', '.join(refused)}: docker or podman run --security-opt seccomp=PROFILE "
+        "(unconfined for a trial), Kubernetes securityContext.seccompProfile"
+    )
+    return Unavailable(
+        *(
+            Problem(
+                "call-refused",
+                f"{call}, by which {NEEDED[call]}, is refused: {os.strerror(number)}",
+                WHERE,
+                fix,
+            )
+            for call, number in refused.items()
+        )
+    )
+
+
+def find_refused() -> Mapping[str, int]:
+    """Return the names of the needed calls that fail here, each with the number of the error."""
+    refused: dict[str, int] = {}
+
+    def attempt(call: str, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except OSError as error:
+            if error.errno not in FULL:
+                refused[call] = error.errno or EPERM
+
+    opened: list[int] = []
+    attempt("pipe2", lambda: opened.extend(os.pipe()))
+    queue: list[select.epoll] = []
+    attempt("epoll_create1", lambda: queue.append(select.epoll()))
+    if opened:
+        attempt("ioctl", lambda: os.set_blocking(opened[0], False))
+    if opened and queue:
+        attempt("epoll_ctl", lambda: queue[0].register(opened[0], select.EPOLLIN))
+    if queue:
+        attempt("epoll_wait", lambda: queue[0].poll(0))
+        queue[0].close()
+    attempt("signalfd4", lambda: opened.append(open_signal_file((signal.SIGCHLD,))))
+    attempt("socket", lambda: opened.append(_open_socket()))
+    attempt("kill", lambda: os.kill(os.getpid(), 0))
+    attempt("waitid", has_children)
+    pids: list[int] = []
+    attempt("clone", lambda: pids.append(_fork_and_lead()))
+    if pids:
+        attempt("setpgid", lambda: _hear_of(pids[0]))
+    for number in opened:
+        os.close(number)
+    return dict(sorted(refused.items()))
+
+
+def _open_socket() -> int:
+    from _socket import AF_INET, SOCK_STREAM, socket
+
+    return socket(AF_INET, SOCK_STREAM).detach()
+
+
+def _fork_and_lead() -> int:
+    """Fork a process that leads a group, if it may: one that leads a session already, as we may, cannot."""
+    pid = os.fork()
+    if pid == 0:
+        number = 255
+        try:
+            os.setpgid(0, 0)
+            number = 0
+        except OSError as error:
+            number = error.errno or number
+        finally:
+            os._exit(number)
+    return pid
+
+
+def _hear_of(pid: int) -> None:
+    try:
+        number = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:  # SIGCHLD is ignored: the kernel has collected it
+        return
+    if number > 0:
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,277 @@
+"""Defaults for a fleet: lines of a file, what goes before them, and what makes a file none that counts."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.core.model import Plan
+from launcher.machine.host import Host
+from launcher.options.config import OF_ONE_JOB
+from launcher.options.flags import FLAGS
+from launcher.options.reading import CONFIG, ETC, Options, read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+from launcher.planning.snapshot import take_snapshot
+
+
+def read(files: Mapping[str, str], environ: Mapping[str, str] | None = None, **typed: str | bool) -> Options:
+    """Return the options on a machine with these files."""
+    host = RecordedHost({"environ": dict(environ or {}), "files": dict(files)})
+    return read_options(typed, host.environ, host)
+
+
+def plan(text: str, environ: Mapping[str, str] | None = None, **more: Any) -> Plan:
+    """Return the plan on a machine with one such file."""
+    host = RecordedHost({"environ": dict(environ or {}), "files": {ETC: text}, **more})
+    return plan_job(host.environ, host, read_options({}, host.environ, host), ("true",))
+
+
+def refuse(text: str) -> str:
+    """Return what is wrong with a file."""
+    with pytest.raises(UsageError) as caught:
+        read({ETC: text})
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "grace=60\nlog_dir=/logs/a b\nprogress=false",
+        "[launcher]\n\n  grace = 60.0  \nlog-dir = /logs/a b # here\nprogress = 0",
+        '; old\n# grace = 5\ngrace = "60"\nlog-dir = "/logs/a b" # here\nprogress = FALSE\r\n',
+        "grace = '60'\t# s\nlog_dir = '/logs/a b'\nprogress\t=\tfalse",
+    ],
+)
+def test_a_line_says_what_its_flag_would(text: str) -> None:
+    """In INI's and TOML's way, with dashes or underscores."""
+    options = read({ETC: text})
+    assert (options.grace_s, options.text("log_dir"), options.switch("progress", True)) == (
+        60,
+        "/logs/a b",
+        False,
+    )
+
+
+def test_an_own_file_goes_before_the_systems_and_all_variables_before_both() -> None:
+    files = {
+        ETC: "grace = 1\nbind = core\nrole = a\ntee = 1",
+        "team.conf": "grace = 2\nbind = numa\nrole = b",
+    }
+    environ = {CONFIG: "team.conf", "LAUNCHER_BIND": "none", "PET_ROLE": "c", "PET_TEE": "2"}
+    options = read(files, environ)
+    assert (options.grace_s, options.text("bind"), options.text("role")) == (2, "none", "c")
+    assert options.streams("tee") == ((None, 2),)
+    assert read(files, environ, grace="3").grace_s == 3
+    assert set(options.files.notes) == {
+        f"{ETC}:1: grace = 1 is not used: team.conf:1: grace = 2",
+        f"{ETC}:2: bind = core is not used: team.conf:2: bind = numa",
+        f"{ETC}:3: role = a is not used: team.conf:3: role = b",
+        "team.conf:1: grace = 2",
+        "team.conf:2: bind = numa is not used: LAUNCHER_BIND='none'",
+        "team.conf:3: role = b is not used: PET_ROLE='c'",
+        f"{ETC}:4: tee = 1 is not used: PET_TEE='2'",
+    }
+
+
+def test_a_default_conflicts_with_nothing() -> None:
+    """It may be for jobs of other kinds: what is typed goes before what it excludes, or needs."""
+    options = read(
+        {ETC: "max-restarts = 3\non-stall = stop\nmeeting = false"}, restarts="1", require_meeting=True
+    )
+    assert options.get("max_restarts") is None and options.number("restarts", 0) == 1
+    given = options.get("on_stall")
+    assert given is not None and not given.is_typed and not given.is_platforms
+    assert options.text("on_stall") == "stop"
+
+
+@pytest.mark.parametrize("dest", OF_ONE_JOB)
+def test_what_one_job_is_cannot_be_a_default(dest: str) -> None:
+    """By name: each machine of the fleet would be that node."""
+    name = dest.replace("_", "-")
+    assert f"[malformed-config] {ETC}:2: {name} says what one job is" in refuse(f"\n{name} = 1")
+    assert f"--{name} or LAUNCHER_{dest.upper()}" in refuse(f"{dest} = 1")
+
+
+def test_every_other_flag_can() -> None:
+    values = {
+        "nproc_per_node": "2",
+        "redirects": "1",
+        "tee": "1",
+        "signal_map": "TERM=USR1",
+        "rdzv_conf": "a=b",
+    }
+    values |= {
+        "local_ranks_filter": "0",
+        "mpi_args": "-x",
+        "forward": "HF_*",
+        "source": "slurm",
+        "lost_after": "9",
+    }
+    for flag in FLAGS:
+        if flag.dest in OF_ONE_JOB:
+            continue
+        words = flag.metavar.split("|")
+        value = "true" if flag.parse is None else values.get(flag.dest, words[-1] if len(words) > 1 else "7")
+        assert flag.dest in read({ETC: f"{flag.name[2:]} = {value}"}).files.given
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "fix"),
+    [
+        ("grce = 60", "'grce' is the name of no flag", "grace is the nearest"),
+        ("nproc = 2", "'nproc' is the name of no flag", "none is near it"),
+        ("Grace = 2", "'Grace' is the name of no flag", "grace is the nearest"),
+        ("no-check = 1", "'no-check' is the name of no flag", "check = false"),
+        ("--grace = 1", "'--grace' is the name of no flag", "grace is the nearest"),
+        ("grace 60", "'grace 60': expected name = value", "begin it with #"),
+        ("grace =", "'grace =': expected name = value", "begin it with #"),
+        ("[torch]", "'[torch]': expected name = value, with the name of a flag, or [launcher]", ""),
+        ("grace = soon", "grace = soon: expected seconds in 0..86400", f"correct {ETC}:1"),
+        ("progress = yes", "progress = yes: expected 0, 1, false or true", f"correct {ETC}:1"),
+        ("grace = 1\ngrace = 2", f"{ETC}:2: grace stands in {ETC}:1, too", "leave out one of them"),
+        ("log-dir = /a\nlog_dir = /a", f"log_dir stands in {ETC}:1, too", "leave out one of them"),
+    ],
+)
+def test_a_line_that_is_none_is_an_error_with_its_number(text: str, said: str, fix: str) -> None:
+    found = refuse(text)
+    assert said in found and fix in found and ETC in found
+
+
+def test_all_that_is_wrong_is_said_at_once_also_of_flags() -> None:
+    with pytest.raises(UsageError) as caught:
+        read({ETC: "grce = 1\nfabric = x"}, grace="soon")
+    assert [problem.code for problem in caught.value.problems] == [
+        "malformed-config",
+        "malformed-flag",
+        "malformed-flag",
+    ]
+
+
+def test_a_secret_in_a_line_is_not_shown() -> None:
+    """A long value is cut, and what looks like a secret is taken out, as of a variable."""
+    noted = plan(f"role = {'a' * 300}").notes
+    assert any("(300 characters)" in note for note in noted)
+
+
+# --- facts
+
+
+def test_a_number_of_processes_is_below_the_platforms_and_above_the_gpus() -> None:
+    assert plan("nproc-per-node = 4", gpus=8).topology.local_size == 4
+    assert plan("nproc-per-node = gpu", gpus=8).topology.local_size == 8
+    told = {"PET_NNODES": "1", "PET_NPROC_PER_NODE": "2"}
+    assert plan("nproc-per-node = 4", told, gpus=8).topology.local_size == 2
+    assert plan("nproc-per-node = 4", {"LAUNCHER_NPROC_PER_NODE": "1"}, gpus=8).topology.local_size == 1
+
+
+def test_it_does_not_speak_of_processes_that_the_platform_has_started() -> None:
+    """A flag that differs from what was started is a contradiction; a default is of no interest then."""
+    started = {f"OMPI_COMM_WORLD_{name}": "2" for name in ("SIZE", "LOCAL_SIZE")}
+    started |= {f"OMPI_COMM_WORLD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
+    assert plan("nproc-per-node = 8", started, gpus=8).topology.local_size == 2
+
+
+def test_a_port_is_that_of_jobs_that_would_have_6105() -> None:
+    """One node takes any that is free; what a variable says goes before it."""
+    ranks = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    ranks |= {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
+    assert plan("master-port = 29500", ranks).topology.master_port == 29500
+    assert plan("master-port = 29500", {**ranks, "MASTER_PORT": "7000"}).topology.master_port == 7000
+    assert plan("master-port = 29500").takes_free_port
+
+
+# --- which files count
+
+
+def test_a_worker_has_it_from_its_agent() -> None:
+    """As PET_*: the launcher or the agent around this one has read the files."""
+    for name in ("LAUNCHER_LAUNCHED", "TORCHELASTIC_RUN_ID"):
+        assert not read({ETC: "grce"}, {name: "1"}).files.given
+    assert read_options({}, {CONFIG: "/nowhere"}).files.given == {}
+
+
+def make_file(root: Path, text: str, mode: int = 0o644) -> Path:
+    """Write a file of the system, below a folder that stands for the root."""
+    file = root / ETC.lstrip("/")
+    file.parent.mkdir()
+    file.write_text(text)
+    file.chmod(mode)
+    return file
+
+
+def test_a_file_of_the_system_that_others_can_write_is_not_used(tmp_path: Path) -> None:
+    """With a warning at the start: it could have any job run what somebody else wants."""
+    file, host = make_file(tmp_path, "grace = 9"), Host(str(tmp_path))
+    assert read_options({}, {}, host).grace_s == 9
+    file.chmod(0o666)
+    options = read_options({}, {}, host)
+    assert (options.grace_s, options.files.warnings) == (30, (f"{ETC} is not used: all users can write it",))
+    file.chmod(0o644)
+    if os.geteuid() == 0:
+        os.chown(file, 65534, 0)
+        warned = read_options({}, {}, host).files.warnings
+        assert warned == (f"{ETC} is not used: user 65534 owns it, neither root nor you",)
+
+
+def test_a_file_of_the_system_that_is_none_is_not_used(tmp_path: Path) -> None:
+    file = make_file(tmp_path, "")
+    file.unlink()
+    os.mkfifo(file)
+    assert read_options({}, {}, Host(str(tmp_path))).files.warnings == (
+        f"{ETC} is not used: not a regular file",
+    )
+
+
+def test_a_file_that_is_named_must_be_one(tmp_path: Path) -> None:
+    """Whose it is, is known to who names it; not who may change it."""
+    file = tmp_path / "own.conf"
+
+    def why() -> str:
+        with pytest.raises(UsageError) as caught:
+            read_options({}, {CONFIG: str(file)}, Host())
+        (problem,) = caught.value.problems
+        assert problem.code == "malformed-config"
+        return problem.what.removeprefix(f"{CONFIG}='{file}': ")
+
+    assert why() == "No such file or directory"
+    file.write_text("grace = 8")
+    if os.geteuid() == 0:
+        os.chown(file, 65534, 0)
+    assert read_options({}, {CONFIG: str(file)}, Host()).grace_s == 8
+    file.chmod(0o666)
+    assert why() == "all users can write it"
+    file.chmod(0o644)
+    file.write_text("# " + "a" * (1 << 16))
+    assert why() == "it is longer than 64 KiB"
+    file.unlink()
+    file.mkdir()
+    assert why() == "not a regular file"
+
+
+def test_a_snapshot_has_the_files(tmp_path: Path) -> None:
+    """So that what they do can be replayed, without a secret in them."""
+    file = tmp_path / "own.conf"
+    file.write_text("grace = 8\nrole = x\n# token=ghp_0123456789abcdefghijABCDEFGHIJ0123456789\n")
+    snapshot = take_snapshot(Host(), {CONFIG: str(file)})
+    assert "ghp_" not in str(snapshot["files"])
+    recorded = RecordedHost(snapshot)
+    assert read_options({}, recorded.environ, recorded).grace_s == 8
+
+
+def test_without_a_file_it_costs_nothing_to_speak_of() -> None:
+    """One look at a name: under 0.3 ms."""
+    host, times = Host(), []
+    if host.has_file(ETC):
+        pytest.skip(f"this machine has {ETC}")
+    for _ in range(50):
+        before = time.perf_counter()
+        host.has_file(ETC)
+        times.append(time.perf_counter() - before)
+    assert min(times) < 0.0003

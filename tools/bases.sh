@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Pins the bases that docker/ names: asks the registry of each for the digest of its tag, and writes NAME:TAG@DIGEST.
+#
+#   bash tools/bases.sh       needs skopeo; the difference is reviewed and committed
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+command -v skopeo >/dev/null || {
+  echo "error: no skopeo on PATH: apt-get install skopeo" >&2
+  exit 69
+}
+
+files=(docker/Dockerfile docker/compose.yaml docker/azureml/Dockerfile docker/environments/*.Dockerfile)
+names=$(sed -n -e 's/^ARG BASE_IMAGE=//p' -e 's/.*{BASE_IMAGE:-\(.*\)}$/\1/p' "${files[@]}" | sort -u)
+for name in $names; do
+  tag=${name%@*}
+  # Of what the tag itself names: for several architectures, their list.
+  digest=$(skopeo inspect --raw "docker://$tag" | sha256sum)
+  sed -i "s|$name|$tag@sha256:${digest%% *}|" "${files[@]}"
+  echo "$tag@sha256:${digest%% *}"
+done

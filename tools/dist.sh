@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Builds what is published of the last commit: the source archive, the wheel, and beside the wheel the SBOM and the
+# licences of what pip installs with it. The wheel itself has nothing of others inside.
+#
+#   bash tools/dist.sh [DIR]      DIR: dist of this checkout unless given; PYTHON has the package build
+set -euo pipefail
+dir=$(realpath -m "${1:-$(dirname "${BASH_SOURCE[0]}")/../dist}")
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
+export SOURCE_DATE_EPOCH
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p "$work/source" "$dir"
+git archive HEAD | tar -x -C "$work/source"
+"${PYTHON:-.venv/bin/python}" -m build --outdir "$work/built" "$work/source"
+# As in an image: the same versions and hashes.
+sh docker/install.sh "$work/source" "$work/launcher"
+wheel=$(basename "$work"/built/*.whl)
+for end in cdx.json licenses.txt; do
+  cp "$work/launcher/share/launcher.$end" "$work/built/${wheel%.whl}.$end"
+done
+mv "$work"/built/* "$dir"
