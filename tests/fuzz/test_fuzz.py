@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -61,15 +62,26 @@ def _never_end(case: bytes) -> str:
         pass
 
 
+def _wait_for_ever(case: bytes) -> str:
+    one, other = socket.socketpair()
+    with one, other:
+        return one.recv(1).decode()
+
+
 @pytest.mark.parametrize(
     ("try_one", "where", "case"),
-    [(_refuse_colons, "AssertionError at test_fuzz.py", b":"), (_never_end, "TooSlow", b"")],
+    [
+        (_refuse_colons, "AssertionError at test_fuzz.py", b":"),
+        (_never_end, "TooSlow", b""),
+        (_wait_for_ever, "TooSlow", b""),
+    ],
 )
 def test_faults_are_found_and_shown_by_a_short_case(
     try_one: object, where: str, case: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A look that finds nothing proves nothing unless it could."""
     monkeypatch.setattr(engine, "CASE_S", 0.02)
+    monkeypatch.setattr(engine, "WAIT_S", 0.3)
 
     def mutate(case: bytes, other: bytes, dice: random.Random) -> bytes:
         return mutate_bytes(case, other, dice)
