@@ -2,8 +2,8 @@
 
 An agent that is told ends with status 1, whatever its workers do. One that is not ends when they have: with 0
 if all have ended with 0. But it ends all as soon as one has failed, by a signal that they have heard already:
-a worker that writes a checkpoint would begin once more. So it stands still from then on until the others have
-ended by themselves.
+a worker that writes a checkpoint would begin once more. So it stands still before they are told, and goes on
+when they have ended, or after `HOLD_S` if none has failed by then: the other nodes' agents would miss it.
 
 Source: SimpleElasticAgent.run and SubprocessHandler, torch/distributed/elastic of torch 2.13: a worker leads
 a session.
@@ -12,10 +12,12 @@ a session.
 from __future__ import annotations
 
 import os
+import time
 
 from launcher.core.signal import signal
 from launcher.machine.process import has_signal, read_environ, read_stat
 from launcher.process.descendants import find_children, has_ended
+from launcher.process.loop import Later
 from launcher.process.signals import send
 
 TYPE_CHECKING = False
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
     from launcher.process.loop import Loop
 
+HOLD_S = 8.0
+"""Agents that meet by c10d give one up that was not heard for 15 s, three of its heartbeats."""
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 SURVIVED = ("SigCgt", "SigIgn", "SigBlk")
 """Signals by which a process does not simply end: it catches, ignores or blocks them."""
@@ -33,9 +37,12 @@ class TorchAgent:
     """An agent whose workers were told to end."""
 
     def __init__(self, pid: int, workers: Sequence[int], loop: Loop) -> None:
-        """Watch for the end of its workers."""
+        """Let it stand still, and watch for the end of its workers."""
         self._pid, self._loop = pid, loop
         self._running: set[int] = set()
+        self._has_failed = False
+        send(pid, signal.SIGSTOP)
+        loop.timers.append(Later(time.monotonic() + HOLD_S, self._release))
         for worker in workers:
             try:
                 pidfd = os.pidfd_open(worker)
@@ -43,11 +50,18 @@ class TorchAgent:
                 continue
             self._running.add(worker)
             loop.add(pidfd, lambda worker=worker, pidfd=pidfd: self._on_end(worker, pidfd))  # type: ignore[misc]
+        if not self._running:
+            send(pid, signal.SIGCONT)
 
     @property
     def has_workers(self) -> bool:
         """Whether one of them has not ended."""
         return any(not has_ended(pid) for pid in find_children(self._pid))
+
+    def _release(self) -> None:
+        """None has failed so far: the agent may see to its other work."""
+        if not self._has_failed:
+            send(self._pid, signal.SIGCONT)
 
     def _on_end(self, worker: int, pidfd: int) -> None:
         stat = read_stat(worker)  # a zombie's, unless its agent was quicker
@@ -57,6 +71,7 @@ class TorchAgent:
         if not self._running:
             send(self._pid, signal.SIGCONT)
         elif stat is not None and stat.has_ended and stat.exit_code:
+            self._has_failed = True
             send(self._pid, signal.SIGSTOP)
 
 

@@ -151,6 +151,7 @@ class Job:
         """End what a failed test has left."""
         for process in self.launchers.values():
             if process.poll() is None:
+                self.cluster.kill(process.pid, signal.SIGKILL)  # not only what has entered the node for it
                 process.kill()
             process.communicate()
 

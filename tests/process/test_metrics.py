@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -35,6 +36,7 @@ class Served(Asked):
         self.port = Host().free_port()
         super().__init__(folder, "--metrics-port", str(self.port), expected=2)
         wait_for(self.exporter, "the exporter is there")
+        wait_for(self.listens, "it listens")
 
     def exporter(self) -> int | None:
         """Return its pid, once it is what it is to be."""
@@ -42,6 +44,12 @@ class Served(Asked):
         return next(
             (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "launcher-metric\n"), None
         )
+
+    def listens(self) -> bool:
+        """Whether somebody who comes gets in."""
+        with contextlib.suppress(ConnectionRefusedError), self.open():
+            return True
+        return False
 
     def read(self, path: str = "/metrics", accept: str = OPEN_METRICS) -> str:
         """Return what is served."""
