@@ -59,6 +59,20 @@ def find_both(before: str) -> list[Peer]:
     return [_loop(), _ours(folder, CHECKOUT), _ours(folder, before)._replace(name=BEFORE)]
 
 
+def find_stays() -> list[Peer]:
+    """Return mpirun by itself, and with our launcher for each rank: which becomes the rank, or stays."""
+    bare = _mpi("mpirun", "openmpi4", "mpirun", ["--oversubscribe", "-n"])
+    own = _ours(peers_folder(), CHECKOUT)
+    *words, _, _ = own.words(1)
+    environ = {**bare.environ, **own.environ, "MASTER_ADDR": "127.0.0.1"}
+    ways = [(f"{bare.name}, launcher run", ()), (f"{bare.name}, launcher run --stay", ("--stay",))]
+    ours = [
+        bare._replace(name=name, environ=environ, end_of_options=(*words, *flags, "--"))
+        for name, flags in ways
+    ]
+    return [_loop(), bare, *ours]
+
+
 def find_peers() -> list[Peer]:
     """Return all launchers, in the order of the tables."""
     folder = peers_folder()

@@ -5,7 +5,8 @@ Four questions, each in a module of its own that says how it measures: the time 
 (`process_death`), how much output passes (`process_logs`). Prints Markdown; all launchers of a question
 are measured in one interleaved run, and medians are shown. The status is 1 if a promise was broken.
 
-Against another commit: ``git worktree add /tmp/before COMMIT`` and ``--before /tmp/before``.
+Against another commit: ``git worktree add /tmp/before COMMIT`` and ``--before /tmp/before``. What ``--stay``
+costs each rank that mpirun starts: ``--stay``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 from benchmarks import process_death, process_logs, process_parent, process_start
 from benchmarks.jobs import Stage
 from benchmarks.machine import OtherLoad, describe_machine
-from benchmarks.peers import Peer, find_both, find_peers
+from benchmarks.peers import Peer, find_both, find_peers, find_stays
 from benchmarks.rank import BLOCK_BYTES
 from benchmarks.tables import markdown, promise
 
@@ -60,8 +61,11 @@ def main() -> int:
     parser.add_argument(
         "--before", help="measure beside the launcher of another checkout, not beside the peers"
     )
+    parser.add_argument(
+        "--stay", action="store_true", help="measure what --stay costs each rank that mpirun starts"
+    )
     asked = parser.parse_args()
-    peers = find_both(asked.before) if asked.before else find_peers()
+    peers = find_stays() if asked.stay else find_both(asked.before) if asked.before else find_peers()
     present = [peer for peer in peers if peer.present]
     print("\n".join(heading(peers)))
     promises = []

@@ -317,9 +317,8 @@ class ClusterNode(Coordination):
             return True
         if number == self._still_to_come:
             self._still_to_come = None
-            self.say(
-                f"{name_signal(number)}: the processes have it already, as those of the other {self.shape.member}s do"
-            )
+            others = f"the other {self.shape.member}s"
+            self.say(f"{name_signal(number)}: the processes have it already, as those of {others} do")
             return True
         return False
 

@@ -183,7 +183,8 @@ class Ending:
         """All other nodes fell silent at once: it is this node that is cut off, or was paused."""
         own = self._membership.members[0]
         what = (
-            f"{own.name} heard nothing of all {len(members)} other {own.kind}s for {self._shape.lost_after_s:g} s: "
+            f"{own.name} heard nothing of all {len(members)} other {own.kind}s "
+            f"for {self._shape.lost_after_s:g} s: "
             "its own network was cut, or it was paused"
         )
         cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)

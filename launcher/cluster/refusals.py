@@ -50,7 +50,10 @@ def fit_table(lines: Sequence[str]) -> list[str]:
 
 
 def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
-    """Return that nodes cannot work together; ``found`` has at least one problem. ``kind``: see `Shape.member`."""
+    """Return that they cannot work together; ``found`` has at least one problem.
+
+    ``kind``, here and below, is that of `Shape.member`.
+    """
     rules = [item.rule for item in found if item.is_problem]
     names = ", ".join(rule.title for rule in rules)
     what = f"the {kind}s cannot work together, they differ in: {names} (the table above has who)"
@@ -120,7 +123,7 @@ def describe_missing(
     """Return who has not come, with what is known of each.
 
     Args:
-        kind: See `Shape.member`.
+        kind: Of `Shape.member`.
         missing: Their ranks.
         hosts: The nodes by rank, if they are listed.
         reasons: What a look at their hosts has told, by rank.

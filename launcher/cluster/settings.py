@@ -28,7 +28,7 @@ class Shape:
         grace_s: Between SIGTERM and SIGKILL.
         keep_going: Whether a failure or a lost node stops nobody else.
         master_port: Where the processes of the job will meet.
-        member: What has a launcher: `NODE`, or each `RANK` by itself, which is what the names here mean by node then.
+        member: What has a launcher: `NODE`, or each `RANK` by itself: names here mean that by node then.
         speaks: This launcher says what concerns all: not each of the ranks of a machine does.
     """
 

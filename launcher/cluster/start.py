@@ -188,7 +188,7 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
     if is_loopback(address):
         why = f"{printable(shape.address)} means that here, and there is no other address"
         if is_loopback(shape.address):
-            why = f"{printable(shape.address)} is this machine, so all nodes of this job run here"
+            why = f"{printable(shape.address)} is this machine, so all of this job runs here"
         place += f", which only launchers on this machine reach: {why}"
     if not has_token:
         place += (

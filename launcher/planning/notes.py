@@ -209,7 +209,9 @@ def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...
         return () if served else ("no metrics: mpirun starts the processes",)
     asked = case.options.origins(*OF_PARENT) if agent is None else case.options.origins("metrics_port")
     way = "--init" if case.forks else "--stay"
-    return (f"{', '.join(asked)}: not here, the launcher becomes the command ({way}: it stays)",) if asked else ()
+    if not asked:
+        return ()
+    return (f"{', '.join(asked)}: not here, the launcher becomes the command ({way}: it stays)",)
 
 
 def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:

@@ -199,14 +199,13 @@ def _must_meet(options: Options, topology: Topology) -> bool:
 def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
     """Return how the launchers of all nodes find each other; loaded only where there may be several."""
     allocation = case.allocation
-    if table.bears_losses(case):
-        return None
     if allocation.scope is Scope.NODE:
-        many, member = (allocation.node_count or 1) > 1, NODE
+        member, count = NODE, allocation.node_count
+    elif stays_with_process(case):
+        member, count = RANK, case.topology.world_size
     else:
-        many = stays_with_process(case) and (case.topology.world_size or 1) > 1
-        member = RANK
-    if not many:
+        return None
+    if (count or 1) < 2 or table.bears_losses(case):
         return None
     used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
     return plan_peers(case.options, allocation, agent, case.environ, used, member)
@@ -257,8 +256,10 @@ def plan_peers(
     """
     if agent is not None and (agent.fleet is not None or agent.engine != "torchrun"):
         return None
-    known = allocation.node_rank is not None if member == NODE else allocation.rank is not None
-    if not known or allocation.node_range is not None:
+    own = allocation.node_rank if member == NODE else allocation.rank
+    if own is None or allocation.node_range is not None:
+        return None
+    if member == NODE and (allocation.node_count or 1) < 2:
         return None
     if not options.switch("peers", default=True):
         return None

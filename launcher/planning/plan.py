@@ -158,7 +158,11 @@ def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or because there is something to watch."""
     agent = parts.agent
-    parent = stays_with_process(parts.case) or (parts.case.forks and (agent is None or agent.stays)) or bool(parts.beside and shown)
+    parent = (
+        stays_with_process(parts.case)
+        or (parts.case.forks and (agent is None or agent.stays))
+        or bool(parts.beside and shown)
+    )
     watches = parts.preemption is not None or proof is not None
     return parent or watches or parts.case.options.switch("init", host.is_init())
 

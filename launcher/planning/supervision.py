@@ -140,8 +140,8 @@ def _read_restarts(options: Options, topology: Topology, *, starts_node: bool) -
 def _restarts_of_others(asked: str) -> Problem:
     return Problem(
         "restarts-need-one-node",
-        f"{asked}: the platform starts the processes of this job, a launcher for each, and the others would be "
-        "left waiting",
+        f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
+        "would be left waiting",
         "command line",
         "let the platform start one launcher per node, or restart the job",
     )

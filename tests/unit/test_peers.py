@@ -308,7 +308,10 @@ def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
 @pytest.mark.parametrize("reason", ["has another token, or is of another job", "nothing listens there"])
 def test_who_has_another_token_is_told_of_tokens_first(reason: str) -> None:
     """On both sides, and only where the handshake has failed."""
-    for problem in (nodes_missing("node", 1, 2, 5.0, f"node 1: {reason}"), node_0_missing("node", 5.0, reason)):
+    for problem in (
+        nodes_missing("node", 1, 2, 5.0, f"node 1: {reason}"),
+        node_0_missing("node", 5.0, reason),
+    ):
         assert problem.fix.startswith("the same LAUNCHER_TOKEN or --token-file") == ("token" in reason)
 
 
