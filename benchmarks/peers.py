@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -22,6 +23,12 @@ OURS = "launcher"
 BEFORE = "launcher, before"
 # What everything is compared with: it starts them, waits for all, and does nothing else.
 SHELL_LOOP = 'i=0; while [ $i -lt "$0" ]; do "$@" & i=$((i+1)); done; wait'
+TWO_NODES = r"""
+eval "$0 --node-rank 0 \"\$@\"" & first=$!
+eval "$0 --node-rank 1 \"\$@\"" & second=$!
+wait $first; status=$?; wait $second || status=$?; exit $status
+"""
+"""The launcher of each node, one after the other, and the status of one that failed."""
 NOT_HERE = "not installed: see what benchmarks/run says"
 DEBIAN_MPIRUN = "/usr/bin/mpirun"
 MPI_ENVIRON = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
@@ -57,6 +64,37 @@ def find_both(before: str) -> list[Peer]:
     """Return the shell loop, our launcher, and the one of another checkout."""
     folder = peers_folder()
     return [_loop(), _ours(folder, CHECKOUT), _ours(folder, before)._replace(name=BEFORE)]
+
+
+def find_on_nodes() -> list[Peer]:
+    """Return ours and torchrun on two nodes, which are both this machine: half of the processes on each."""
+    folder = peers_folder()
+    ours, torchrun = _ours(folder, CHECKOUT), _python(folder, "torchrun", "torch", lambda n: [], "torchrun")
+    programs = [(ours, ours.words(1)[:-2]), (torchrun, [*torchrun.words(1), "--no-python"])]
+    return [_loop(), *(_on_nodes(peer, program) for peer, program in programs)]
+
+
+def _on_nodes(peer: Peer, program: Sequence[str]) -> Peer:
+    def words(count: int) -> list[str]:
+        flags = ["--nnodes", "2", "--nproc-per-node", str(count // 2), "--master-addr", "127.0.0.1"]
+        flags += ["--master-port", str(free_port())]
+        return ["/bin/sh", "-c", TWO_NODES, shlex.join([*program, *flags])]
+
+    return peer._replace(name=f"{peer.name}, 2 nodes", words=words, end_of_options=())
+
+
+def find_with_ranks() -> list[Peer]:
+    """Return mpirun by itself, and with our launcher for each rank: which becomes the rank, or stays."""
+    bare = _mpi("mpirun", "openmpi4", "mpirun", ["--oversubscribe", "-n"])
+    own = _ours(peers_folder(), CHECKOUT)
+    *words, _, _ = own.words(1)
+    environ = {**bare.environ, **own.environ, "MASTER_ADDR": "127.0.0.1"}
+    ways = [(f"{bare.name}, launcher run", ()), (f"{bare.name}, launcher run --stay", ("--stay",))]
+    ours = [
+        bare._replace(name=name, environ=environ, end_of_options=(*words, *flags, "--"))
+        for name, flags in ways
+    ]
+    return [_loop(), bare, *ours]
 
 
 def find_peers() -> list[Peer]:

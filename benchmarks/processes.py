@@ -5,7 +5,8 @@ Four questions, each in a module of its own that says how it measures: the time 
 (`process_death`), how much output passes (`process_logs`). Prints Markdown; all launchers of a question
 are measured in one interleaved run, and medians are shown. The status is 1 if a promise was broken.
 
-Against another commit: ``git worktree add /tmp/before COMMIT`` and ``--before /tmp/before``.
+Against another commit: ``git worktree add /tmp/before COMMIT`` and ``--before /tmp/before``. Beside
+torchrun on two nodes, which are both this machine: ``--job nodes``. What ``--stay`` costs: ``--job ranks``.
 """
 
 from __future__ import annotations
@@ -14,22 +15,24 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from benchmarks import process_death, process_logs, process_parent, process_start
 from benchmarks.jobs import Stage
 from benchmarks.machine import OtherLoad, describe_machine
-from benchmarks.peers import Peer, find_both, find_peers
+from benchmarks.peers import Peer, find_both, find_on_nodes, find_peers, find_with_ranks
 from benchmarks.rank import BLOCK_BYTES
 from benchmarks.tables import markdown, promise
 
+JOBS = {"node": find_peers, "nodes": find_on_nodes, "ranks": find_with_ranks}
 QUESTIONS = ("start", "parent", "death", "logs")
 
 
 class Effort(NamedTuple):
     """How much is measured."""
 
-    counts: tuple[int, ...]
+    counts: Sequence[int]
     rounds: int
     repeats: int
     idle_s: float
@@ -60,8 +63,17 @@ def main() -> int:
     parser.add_argument(
         "--before", help="measure beside the launcher of another checkout, not beside the peers"
     )
+    parser.add_argument(
+        "--job",
+        choices=JOBS,
+        default="node",
+        help="on one node, on two, or whose ranks mpirun starts",
+    )
     asked = parser.parse_args()
-    peers = find_both(asked.before) if asked.before else find_peers()
+    peers = find_both(asked.before) if asked.before else JOBS[asked.job]()
+    effort = QUICK if asked.quick else FULL
+    if asked.job != "node":
+        effort = effort._replace(counts=[count for count in effort.counts if count > 1])
     present = [peer for peer in peers if peer.present]
     print("\n".join(heading(peers)))
     promises = []
@@ -69,7 +81,7 @@ def main() -> int:
     with Stage() as stage:
         for question in asked.only:
             others = OtherLoad()
-            section = answer(question, stage, present, QUICK if asked.quick else FULL)
+            section = answer(question, stage, present, effort)
             said = [f"Failed: {text}  " for text in section.troubles]
             said.append(f"Everybody else used {others.percent():.0f} % of the CPUs meanwhile.")
             print("\n".join(["", *section.lines, "", *said]), flush=True)
@@ -98,7 +110,7 @@ def answer(question: str, stage: Stage, peers: list[Peer], effort: Effort) -> Se
             [title, "", *process_start.report(peers, starts)], process_start.promises(starts), said
         )
     if question == "parent":
-        rounds = 1 if effort is QUICK else 3
+        rounds = 1 if effort.rounds == 1 else 3
         found, troubles = process_parent.measure(stage, peers, rounds, effort.idle_s)
         title = f"### The parent at rest (2 processes that sleep; medians of {rounds})"
         lines = [title, "", *process_parent.report(peers, found)]
@@ -114,7 +126,7 @@ def answer(question: str, stage: Stage, peers: list[Peer], effort: Effort) -> Se
         )
     ways = process_logs.find_ways(peers)
     blocks = -(-effort.mib * 1024 * 1024 // BLOCK_BYTES)
-    rounds = 1 if effort is QUICK else 3
+    rounds = 1 if effort.rounds == 1 else 3
     flows = process_logs.measure(stage, ways, rounds, blocks)
     title = f"### Output (2 processes, {effort.mib} MiB each in lines of 80 bytes; medians of {rounds})"
     lines = [title, "", *process_logs.report(ways, flows)]

@@ -486,7 +486,7 @@ class Agent:
         """Give the verdict to people and platforms."""
         from launcher.agent.report import publish
 
-        self.loop.guard(lambda: publish(verdict, self.output, self.watch, self.environ, shown=shown))
+        self.loop.guard(lambda: publish(self, verdict, shown=shown))
 
 
 def _say_nothing(text: str) -> None:

@@ -330,5 +330,6 @@ class Observers:
             return
         if self.server is None:
             self.server = self._serve(agent)
-            self.server.open()
+            if agent.coordination.speaks:  # one for all launchers of a machine; the others answer it
+                self.server.open()
         agent.loop.timers.append(self.server)

@@ -21,15 +21,15 @@ from launcher.process.signals import name_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from launcher.agent.agent import Agent
-    from launcher.core.model import Supervision
     from launcher.failure.reason import Reason
-    from launcher.output.router import OutputRouter
     from launcher.process.spawn import Process
 
 SURVIVORS_SHOWN = 20
+ABOVE_BYTES = 4096
+"""What has been written since then is less than a page of a terminal."""
 
 
 def find_outcome(agent: Agent) -> Outcome:
@@ -135,18 +135,23 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
     )
 
 
-def publish(
-    verdict: Verdict,
-    output: OutputRouter,
-    watch: Supervision,
-    environ: Mapping[str, str],
-    *,
-    shown: bool = True,
-) -> None:
+def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> None:
     """Write the verdict as the last screen of the log, and as JSON where it is looked for."""
+    output = agent.output
     if shown:
-        output.write(render_text(verdict, output.has_colour))
-    path = watch.failure_file or default_failure_file(environ, Host(), verdict.node_rank)
+        output.write(render_text(verdict, output.has_colour, above=stands_above(agent, verdict)))
+    path = agent.watch.failure_file or default_failure_file(agent.environ, Host(), verdict.node_rank)
     if path is not None:
         complaint = write_verdict(render_json(verdict), path)
         output.say(f"the failure record: {path}" if complaint is None else f"no failure record: {complaint}")
+
+
+def stands_above(agent: Agent, verdict: Verdict) -> bool:
+    """Whether the traceback of the process that failed first is what our log shows right above."""
+    first = verdict.first
+    processes = agent.group.processes if verdict.node_rank == agent.place.node_rank else []
+    index = next((place for place, one in enumerate(processes) if one.pid == first.pid), None)
+    since = None if index is None else agent.output.shown_since(index)
+    if index is None or since is None or since > ABOVE_BYTES or not verdict.exception:
+        return False
+    return verdict.exception in agent.output.read_errors(index).decode("utf-8", "replace")

@@ -106,7 +106,7 @@ def _plan_start(
         from launcher.frameworks.script import describe_missing
 
         raise CommandNotFound(describe_missing(plan.missing))
-    if plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0:
+    if is_first_here(plan):
         _warn((*plan.warnings, *name_unknown(environ)))
     if plan.meeting is not None:
         from launcher.cluster.address_exchange import meet
@@ -114,6 +114,11 @@ def _plan_start(
         met = meet(plan.meeting, environ)
         plan = plan_job(environ, host, options, command, met=met)
     return plan, met
+
+
+def is_first_here(plan: Plan) -> bool:
+    """Whether this launcher is the node's only one, or the one that speaks for it."""
+    return plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0
 
 
 def _warn(sentences: Sequence[str]) -> None:
@@ -135,7 +140,7 @@ def _plan_checks(
     given = options.get("check")
     if given is None:
         has_stakes = plan.topology.spans_nodes or bool(plan.machine.gpu_count)
-        if plan.mode is not Mode.SUPERVISE or not has_stakes:
+        if plan.mode is not Mode.SUPERVISE or not has_stakes or not is_first_here(plan):
             return None
         return lambda: _find_problems(plan, environ, command)
     if given.value:

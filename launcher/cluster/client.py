@@ -228,13 +228,13 @@ class CoordinatorClient:
                 self.offset = better(self.offset, found)
                 self.has_met = self.is_connected = True
                 self._attempts = 0
-                self.connect_status.reason = "it waits for other nodes"
+                self.connect_status.reason = f"it waits for other {self._shape.member}s"
                 for kept in self._kept:  # it may have got lost with the last connection; twice does no harm
                     if self._connection is not None:
                         self._connection.send(pack(kept))
             case Waiting():
-                self.connect_status.reason = f"it waits for other nodes: {message.what}"
-                self._say(f"node 0 is {message.what}")
+                self.connect_status.reason = f"it waits for other {self._shape.member}s: {message.what}"
+                self._say(f"{self._shape.member} 0 is {message.what}")
             case Busy():
                 self._is_refused(message.why)
             case _:
@@ -281,7 +281,7 @@ class CoordinatorClient:
                 self._look(self._give_up)
             elif now >= self._say_at and not self.is_connected:
                 self._say_at = now + SAY_EVERY_S
-                self._look(lambda: self._say(f"waiting for node 0: {self.explain()}"))
+                self._look(lambda: self._say(f"waiting for {self._shape.member} 0: {self.explain()}"))
         self._set_due(now)
 
     @property

@@ -90,7 +90,7 @@ class Coordinator:
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
-        self.membership = Membership(shape.node_count, Member(own, shape.address, None, now))
+        self.membership = Membership(shape.node_count, Member(shape.member, own, shape.address, None, now))
         seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.ending = Ending(shape, self.membership, self._tell_all, lambda: self.has_started)
@@ -133,7 +133,8 @@ class Coordinator:
             member.reconnect(connection, address, now)
         else:
             ahead_s = compare_clocks(join, time.time_ns())
-            member = Member({**vars(join), "clock_ahead_s": ahead_s}, address, connection, now)
+            facts = {**vars(join), "clock_ahead_s": ahead_s}
+            member = Member(self._shape.member, facts, address, connection, now)
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
@@ -151,12 +152,12 @@ class Coordinator:
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
         """Somebody is none of our nodes: a launcher that was started again, or is of another job."""
-        known = self.members.get(rank)
+        kind, known = self._shape.member, self.members.get(rank)
         if known is not None:
-            why, with_whom = "calls as a node that takes part already", known.name
+            why, with_whom = f"calls as a {kind} that takes part already", known.name
         else:
-            why, with_whom = "calls when the job has begun", f"nodes 0 to {self._shape.node_count - 1}"
-        self.acceptor.turned_away.note(address, f"{why}: as node {rank}")
+            why, with_whom = "calls when the job has begun", f"{kind}s 0 to {self._shape.node_count - 1}"
+        self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.messages import pack
+from launcher.core.model import NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ class Member:
         has_heard_end: It knows how the job ended.
     """
 
-    __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "why")
+    __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "kind", "why")
 
-    def __init__(self, facts: Message, address: str, connection: Connection | None, now: float) -> None:
+    def __init__(
+        self, kind: str, facts: Message, address: str, connection: Connection | None, now: float
+    ) -> None:
+        self.kind = kind
         self.facts, self.address, self.connection, self.heard = facts, address, connection, now
         self.closed: float | None = None
         self.why = ""
@@ -49,7 +53,12 @@ class Member:
     @property
     def name(self) -> str:
         """What messages call it."""
-        return f"node {self.rank} ({self.host})"
+        return f"{self.kind} {self.rank} ({self.host})"
+
+    @property
+    def place(self) -> str:
+        """Where its processes are."""
+        return self.name if self.kind == NODE else self.host
 
     @property
     def described(self) -> str:

@@ -97,7 +97,7 @@ class ClusterNode(Coordination):
             make_twin: On node 0, where the job's address of it is not ours: calls there, as another launcher
                 may believe to be node 0, too.
         """
-        self.shape = shape
+        self.shape, self.speaks = shape, shape.speaks
         self.has_begun = False
         self.agreed: Mapping[str, object] | None = None
         self.over: Over | None = None
@@ -109,6 +109,11 @@ class ClusterNode(Coordination):
         self._is_told = False
         self._has_failed = False
         self._still_to_come: int | None = None
+
+    def say(self, text: str) -> None:
+        """Say what concerns the whole job, once on a machine."""
+        if self.speaks:
+            self.agent.say(text)
 
     # --- the rendezvous
 
@@ -149,7 +154,7 @@ class ClusterNode(Coordination):
             agent.loop.turn()
             agent.group.reap()
             if isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
-                raise NotReady(node_0_missing(self.shape.timeout_s, channel.explain()))
+                raise NotReady(node_0_missing(self.shape.member, self.shape.timeout_s, channel.explain()))
 
     def on_twin(self, message: object) -> None:
         """Another launcher that is node 0, too, refuses the job."""
@@ -167,12 +172,12 @@ class ClusterNode(Coordination):
             return
         error = read_refusal(refusal)
         for line in refusal.lines:
-            self.agent.say(line)
+            self.say(line)
         channel = self.channel
         if isinstance(channel, Coordinator) and channel.membership.missing():
             for problem in error.problems:
-                self.agent.say(f"the job does not start: [{problem.code}] {problem.what}")
-            self.agent.say(f"this node stays {LATE_COMERS_S:g} s to tell those that come late")
+                self.say(f"the job does not start: [{problem.code}] {problem.what}")
+            self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell those that come late")
             forwarder = self.agent.forwarder
             self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
@@ -214,7 +219,7 @@ class ClusterNode(Coordination):
             case Stop():
                 self._on_stop(message)
             case News() if message.by != self.shape.node_rank:
-                self.agent.say(f"{message.what} (--keep-going: this node goes on)")
+                self.say(f"{message.what} (--keep-going: this node goes on)")
             case Look():
                 self.tell(self._look())
             case Over():
@@ -235,14 +240,14 @@ class ClusterNode(Coordination):
             self.agent.observers.respond(DUE, stop.what, left_s, stop.by)
         elif stop.told is not None:
             if not is_ours:
-                self.agent.say(f"{stop.what}: for all nodes")
+                self.say(f"{stop.what}: for all {self.shape.member}s")
                 self._is_told = True
                 self._pass_on_for_job(stop.told)
         else:
             if not is_ours:
                 count = len(self.agent.group.running)
                 stopping = f"; stopping {count} process{'' if count == 1 else 'es'} here" if count else ""
-                self.agent.say(f"{stop.what}{stopping}")
+                self.say(f"{stop.what}{stopping}")
             if self.has_begun and not self.agent.is_ending:
                 self.agent.target.stop(signal.SIGTERM)
 
@@ -269,7 +274,7 @@ class ClusterNode(Coordination):
             return
         what, self.over = lose_coordinator(self.shape)
         if self.shape.keep_going:
-            self.agent.say(f"{what} (--keep-going: this node goes on)")
+            self.say(f"{what} (--keep-going: this node goes on)")
         else:
             self._on_stop(Stop(what, -1))
 
@@ -298,8 +303,8 @@ class ClusterNode(Coordination):
     def on_lost(self) -> None:
         """Node 0 was not heard for too long: it is told so, should it hear us yet."""
         after = f"{self.shape.lost_after_s:g} s"
-        name = f"node {self.shape.node_rank}"
-        what = f"{name} gave node 0 up: it heard nothing of it for {after}"
+        kind = self.shape.member
+        what = f"{kind} {self.shape.node_rank} gave {kind} 0 up: it heard nothing of it for {after}"
         self.tell_event(GAVE_UP, EXIT_NOT_READY, what)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
@@ -312,9 +317,8 @@ class ClusterNode(Coordination):
             return True
         if number == self._still_to_come:
             self._still_to_come = None
-            self.agent.say(
-                f"{name_signal(number)}: the processes have it already, as those of the other nodes do"
-            )
+            others = f"the other {self.shape.member}s"
+            self.say(f"{name_signal(number)}: the processes have it already, as those of {others} do")
             return True
         return False
 
@@ -391,8 +395,8 @@ class ClusterNode(Coordination):
     def describe_state(self) -> str | None:
         """Return what the node waits for."""
         if not self.has_begun:
-            return "waits for the other nodes"
-        return None if self.agent.group.running else "ended, waits for the other nodes"
+            return f"waits for the other {self.shape.member}s"
+        return None if self.agent.group.running else f"ended, waits for the other {self.shape.member}s"
 
     def describe_nodes(self) -> dict[str, object]:
         """Return how many of the job's nodes are there, as far as this node knows."""
@@ -408,7 +412,7 @@ class ClusterNode(Coordination):
         outcome = self.agent.find_outcome()
         verdict = outcome.verdict
         if outcome.line:
-            self.agent.say(outcome.line)
+            self.say(outcome.line)
         has_given_up = self._has_lost_coordinator and not self.shape.keep_going
         status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
         self.tell(Ended(status, None if verdict is None else fit(verdict)))
@@ -416,7 +420,7 @@ class ClusterNode(Coordination):
         over = self.over
         if over is None or (self.shape.keep_going and self._has_lost_coordinator):
             if verdict is not None:
-                self.agent.publish(verdict, shown=True)
+                self.agent.publish(verdict, shown=self.speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         self.agent.loop.guard(lambda: self._say_verdict(over, verdict))
         return over.status
@@ -425,7 +429,7 @@ class ClusterNode(Coordination):
         """Say what failed first: the same on every node."""
         verdict = read_verdict(over, own, self.shape, self.agent.started_ns)
         if verdict is not None:
-            self.agent.publish(verdict, shown=True)
+            self.agent.publish(verdict, shown=self.speaks)
 
     def _wait_for_end(self, own: int) -> None:
         """Wait until node 0 has told how the job ended; it knows when that can be known.
@@ -443,7 +447,7 @@ class ClusterNode(Coordination):
             agent.loop.guard(agent.group.collect)
             if time.monotonic() > say_at and not own and self._stop is None:
                 say_at = float("inf")
-                agent.say("the processes of this node have ended well; waiting for those of the other nodes")
+                self.say("the processes of this node have ended well; waiting for those of the other nodes")
         self._leave()
 
     def _leave(self) -> None:

@@ -10,6 +10,7 @@ from launcher.cluster.rendezvous import LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
+from launcher.core.model import NODE
 from launcher.failure.arbiter import (
     CUT_OFF,
     GAVE_UP,
@@ -140,7 +141,7 @@ class Ending:
         for rank, names in seen:
             member = self._membership.members.get(rank)
             if names and member is not None:
-                what = f"stalled: {', '.join(names)} on {member.name}, and the others wait"
+                what = f"stalled: {', '.join(names)} on {member.place}, and the others wait"
                 blamed = replace(stalled, node=rank, what=what, cause=replace(CAUSES[STALLED], what=what))
                 self.arbiter.events[self.arbiter.events.index(stalled)] = blamed
                 self.begin_stop(what, rank)
@@ -170,7 +171,8 @@ class Ending:
         how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
         what = f"{member.name} is lost: {how}, and {after}"
         if self._shape.node_count == 2 and not member.closed:
-            what += "; or the network of node 0 was cut, or node 0 was paused"
+            own = f"{member.kind} 0"
+            what += f"; or the network of {own} was cut, or {own} was paused"
         cause = Cause("node-lost", what, LOST_FIX, retryable=True)
         within_ns = 0 if member.closed else SILENT_NS
         self.take(
@@ -181,7 +183,8 @@ class Ending:
         """All other nodes fell silent at once: it is this node that is cut off, or was paused."""
         own = self._membership.members[0]
         what = (
-            f"{own.name} heard nothing of all {len(members)} other nodes for {self._shape.lost_after_s:g} s: "
+            f"{own.name} heard nothing of all {len(members)} other {own.kind}s "
+            f"for {self._shape.lost_after_s:g} s: "
             "its own network was cut, or it was paused"
         )
         cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
@@ -236,8 +239,9 @@ class Ending:
     def _blame_coordinator(self, first: Event) -> Event:
         """Return that nodes have given this one up as a failure of this one."""
         ranks = [event.node for event in self.arbiter.events if event.kind == GAVE_UP]
-        names = f"node {ranks[0]}" if len(ranks) == 1 else f"nodes {', '.join(map(str, sorted(ranks)))}"
         own = self._membership.members[0]
+        many = "s" if len(ranks) > 1 else ""
+        names = f"{own.kind}{many} {', '.join(map(str, sorted(ranks)))}"
         what = (
             f"{names} heard nothing of {own.name} for {self._shape.lost_after_s:g} s: "
             "the network between them was cut, or one of them was paused"
@@ -257,7 +261,7 @@ def read_failure(member: Member, failed: Failed) -> Event:
     """
     if failed.kind not in (RANK, *CAUSES):
         raise Garbled("a failure of an unknown kind")
-    what = failed.what if failed.kind == GAVE_UP else f"{failed.what} on {member.name}"
+    what = failed.what if failed.kind == GAVE_UP else f"{failed.what} on {member.place}"
     cause = CAUSES.get(failed.kind)
     facts = {
         name: value
@@ -286,7 +290,7 @@ def read_failure(member: Member, failed: Failed) -> Event:
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:
     """Return that node 0 is gone, in words, and how the job ends by that: no node is left to decide it."""
-    what = f"node 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
+    what = f"{shape.member} 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
     cause = Cause("node-lost", what, LOST_FIX, retryable=True)
     event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
     first = First(event, shape.address, int(shape.lost_after_s * 1e9), time.time_ns())
@@ -304,23 +308,23 @@ def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int)
     """
     verdict = over.record
     if verdict is None and over.first is not None:
-        verdict = judge_event(over.first, shape.world_size, started_ns)
+        verdict = judge_event(over.first, shape, started_ns)
     if verdict is None and over.status:
         verdict = own
     return verdict if verdict is None or not over.also else replace(verdict, also=over.also)
 
 
-def judge_event(first: First, world_size: int | None, started_ns: int) -> Verdict:
+def judge_event(first: First, shape: Shape, started_ns: int) -> Verdict:
     """Return the verdict on an event of which no node could tell more.
 
     Args:
         first: What came first.
-        world_size: Processes in the job.
+        shape: The job.
         started_ns: When it was started, nanoseconds since 1970.
     """
     event = first.event
     facts = event.facts or {}
-    called = "" if facts else event.called or f"node {event.node}"
+    called = "" if facts else event.called or f"{shape.member} {event.node}"
     exit_ = ProcessExit(
         rank=facts.get("rank", 0),
         local_rank=facts.get("local_rank", 0),
@@ -333,8 +337,8 @@ def judge_event(first: First, world_size: int | None, started_ns: int) -> Verdic
         exit_,
         [],
         host_name=first.host,
-        node_rank=event.node,
-        world_size=world_size,
+        node_rank=event.node if shape.member == NODE else None,
+        world_size=shape.world_size,
         attempt=0,
         started_ns=started_ns,
         told=None,

@@ -48,7 +48,7 @@ def hear(node: ClusterNode, noticed: NodeNotice) -> None:
     by, notice = noticed.by, noticed.notice
     if by == node.shape.node_rank:
         return  # it is our own
-    what = f"node {by}: {notice.what[:WORDS_LENGTH]}"
+    what = f"{node.shape.member} {by}: {notice.what[:WORDS_LENGTH]}"
     if node.shape.keep_going:
         node.agent.say(f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)")
     elif notice.kind in (ANNOUNCED, WITHDRAWN) and node.has_begun:

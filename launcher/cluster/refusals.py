@@ -6,6 +6,7 @@ import json
 
 from launcher.channel.frames import OTHER_KEY
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
+from launcher.core.model import NODE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,48 +49,53 @@ def fit_table(lines: Sequence[str]) -> list[str]:
     return kept
 
 
-def nodes_differ(found: Sequence[Disagreement]) -> Problem:
-    """Return that nodes cannot work together; ``found`` has at least one problem."""
+def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
+    """Return that they cannot work together; ``found`` has at least one problem.
+
+    ``kind``, here and below, is that of `Shape.member`.
+    """
     rules = [item.rule for item in found if item.is_problem]
     names = ", ".join(rule.title for rule in rules)
-    what = f"the nodes cannot work together, they differ in: {names} (the table above has who)"
+    what = f"the {kind}s cannot work together, they differ in: {names} (the table above has who)"
     fix = f"{rules[0].fix} (or --no-peers on all nodes: nothing is compared then)"
     return Problem("nodes-differ", what, ROLL_CALL, fix)
 
 
-def two_nodes(rank: object, one: str, other: str) -> Problem:
+def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
     """Return that two launchers claim to be the same node."""
     return Problem(
         "two-nodes-one-rank",
-        f"two nodes say that they are node {rank}: {one}, and {other}",
+        f"two {kind}s say that they are {kind} {rank}: {one}, and {other}",
         ROLL_CALL,
-        "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first",
+        "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first"
+        if kind == NODE
+        else "RANK (or what your platform gives for it) with another number for each process",
     )
 
 
-def no_such_node(names: str, count: int) -> Problem:
+def no_such_node(kind: str, names: str, count: int) -> Problem:
     """Return that a node has a rank beyond the last."""
-    what = f"{names}: there are {count} nodes, counted from 0"
+    what = f"{names}: there are {count} {kind}s, counted from 0"
     return Problem("no-such-node", what, ROLL_CALL, "--nnodes N, the same on all nodes")
 
 
-def nodes_missing(missing: int, count: int, waited_s: float, described: str) -> Problem:
+def nodes_missing(kind: str, missing: int, count: int, waited_s: float, described: str) -> Problem:
     """Return that nodes have not come in time."""
     return Problem(
         "nodes-missing",
-        f"{missing} of {count} nodes did not come within {waited_s:g} s: {described}",
+        f"{missing} of {count} {kind}s did not come within {waited_s:g} s: {described}",
         ROLL_CALL,
         f"{_key_fix(described)}start the same command on them, correct the list of nodes, {OR_ELSE}",
     )
 
 
-def node_0_missing(waited_s: float, reason: str) -> Problem:
+def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
     """Return that node 0 has not started the job in time."""
     return Problem(
         "nodes-missing",
-        f"node 0 did not start the job within {waited_s:g} s: {reason}",
+        f"{kind} 0 did not start the job within {waited_s:g} s: {reason}",
         ROLL_CALL,
-        f"{_key_fix(reason)}start the same command on all nodes, see what node 0 says, {OR_ELSE}",
+        f"{_key_fix(reason)}start the same command on all nodes, see what {kind} 0 says, {OR_ELSE}",
     )
 
 
@@ -105,6 +111,7 @@ def ended_by_signal(name: str, node: str) -> Problem:
 
 
 def describe_missing(
+    kind: str,
     missing: Sequence[int],
     hosts: Sequence[str],
     reasons: Mapping[int, str],
@@ -116,6 +123,7 @@ def describe_missing(
     """Return who has not come, with what is known of each.
 
     Args:
+        kind: Of `Shape.member`.
         missing: Their ranks.
         hosts: The nodes by rank, if they are listed.
         reasons: What a look at their hosts has told, by rank.
@@ -126,7 +134,7 @@ def describe_missing(
     parts = []
     for rank in missing[:shown]:
         host = hosts[rank] if rank < len(hosts) else ""
-        name = f"node {rank} ({host})" if host else f"node {rank}"
+        name = f"{kind} {rank} ({host})" if host else f"{kind} {rank}"
         why = turned_away.get(host) or reasons.get(rank, "")
         parts.append(f"{name}: {why}" if why else name)
     if len(missing) > shown:

@@ -78,6 +78,7 @@ class Rendezvous:
         self.refusal: Refuse | None = None
         self.leave_by: float | None = None
         self._shape, self._membership, self._seen = shape, membership, seen
+        self._kind = shape.member
         self._say, self._tell_all = say, tell_all
         self._began, self._say_at = now, now + SAY_EVERY_S
         self._is_miscounted = self._is_looking = False
@@ -101,9 +102,9 @@ class Rendezvous:
         beyond = [member.name for rank, member in members.items() if rank >= count]
         found = self._compare()
         if any(item.is_problem for item in found):
-            self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(found), render_table(found))
+            self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
         elif beyond:
-            self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(name_nodes(beyond), count), [])
+            self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(self._kind, name_nodes(beyond), count), [])
         elif not self._membership.missing():
             self._begin(found)
 
@@ -115,7 +116,7 @@ class Rendezvous:
             self._say(line)
         self.start = Start(self._seen.agree())
         seconds = time.monotonic() - self._began
-        self._say(f"all {self._shape.node_count} nodes are here, after {seconds:.1f} s")
+        self._say(f"all {self._shape.node_count} {self._kind}s are here, after {seconds:.1f} s")
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
@@ -142,7 +143,7 @@ class Rendezvous:
 
     def refuse_doubles(self, one: Member, other: Member) -> None:
         """Two launchers say that they are the same node."""
-        problem = refusals.two_nodes(one.rank, one.described, other.described)
+        problem = refusals.two_nodes(self._kind, one.rank, one.described, other.described)
         self._refuse(EXIT_UNTRUSTED, problem, [])
 
     def fire(self, now: float) -> None:
@@ -169,12 +170,13 @@ class Rendezvous:
     def _refuse_late(self, reasons: Reasons) -> None:
         missing, timeout_s = len(self._membership.missing()), self._shape.timeout_s
         what = self._describe_missing(reasons)
-        problem = refusals.nodes_missing(missing, self._shape.node_count, timeout_s, what)
+        problem = refusals.nodes_missing(self._kind, missing, self._shape.node_count, timeout_s, what)
         self._refuse(EXIT_NOT_READY, problem, render_table(self._compare()))
 
     def _say_missing(self, reasons: Reasons) -> None:
         missing = len(self._membership.missing())
-        what = f"waiting for {missing} of {self._shape.node_count} nodes: {self._describe_missing(reasons)}"
+        count = f"{self._shape.node_count} {self._kind}s"
+        what = f"waiting for {missing} of {count}: {self._describe_missing(reasons)}"
         self._say(what)
         self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
@@ -182,6 +184,7 @@ class Rendezvous:
         """Return who has not come, with what is known of each."""
         missing = self._membership.missing()
         described = refusals.describe_missing(
+            self._kind,
             missing,
             self._shape.hosts,
             reasons,

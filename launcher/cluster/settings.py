@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
+from launcher.core.model import NODE
 
 BEAT_S = 2.0
 """How often a node says that it is there."""
@@ -27,6 +28,8 @@ class Shape:
         grace_s: Between SIGTERM and SIGKILL.
         keep_going: Whether a failure or a lost node stops nobody else.
         master_port: Where the processes of the job will meet.
+        member: What has a launcher: `NODE`, or each `RANK` by itself: names here mean that by node then.
+        speaks: This launcher says what concerns all: not each of the ranks of a machine does.
     """
 
     node_rank: int
@@ -40,3 +43,5 @@ class Shape:
     grace_s: float = 30.0
     keep_going: bool = False
     master_port: int = 0
+    member: str = NODE
+    speaks: bool = True

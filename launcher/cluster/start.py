@@ -18,6 +18,7 @@ from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
 from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import parse
+from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.machine.host import Host
 from launcher.machine.ports import is_taken
@@ -75,7 +76,7 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.agent.say, node.deliver, node.on_lost)
+            return make_client(node, node.say, node.deliver, node.on_lost)
         return make_coordinator(plan, shape, address, join, key, node, has_token=has_token)
 
     def make_client(
@@ -96,7 +97,7 @@ def run_together(
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
         return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
 
-    place = Place(shape.node_rank, shape.world_size)
+    place = Place(plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
     return agent.run()
@@ -187,7 +188,7 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
     if is_loopback(address):
         why = f"{printable(shape.address)} means that here, and there is no other address"
         if is_loopback(shape.address):
-            why = f"{printable(shape.address)} is this machine, so all nodes of this job run here"
+            why = f"{printable(shape.address)} is this machine, so all of this job runs here"
         place += f", which only launchers on this machine reach: {why}"
     if not has_token:
         place += (
@@ -200,19 +201,26 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
 def plan_shape(plan: Plan, peers: Peers) -> Shape:
     """Return the job as its channel sees it."""
     allocation = plan.allocation
-    assert allocation.node_rank is not None and allocation.node_count is not None  # noqa: S101 - see plan_peers
+    if peers.member == RANK:
+        rank, count = allocation.rank, plan.topology.world_size
+        speaks = not (rank if allocation.local_rank is None else allocation.local_rank)
+    else:
+        rank, count, speaks = allocation.node_rank, allocation.node_count, True
+    assert rank is not None and count is not None  # noqa: S101 - see plan_channel
     return Shape(
-        node_rank=allocation.node_rank,
-        node_count=allocation.node_count,
+        node_rank=rank,
+        node_count=count,
         world_size=plan.topology.world_size,
         address=allocation.master_addr,
         ports=peers.ports,
-        hosts=allocation.hosts,
+        hosts=allocation.hosts if peers.member == NODE else (),
         timeout_s=peers.timeout_s,
         lost_after_s=peers.lost_after_s,
         grace_s=plan.supervision.grace_s,
         keep_going=peers.keep_going,
         master_port=plan.topology.master_port,
+        member=peers.member,
+        speaks=speaks,
     )
 
 

@@ -34,8 +34,9 @@ class View:
     """A job at one moment, as its nodes tell it.
 
     Attributes:
-        nodes: One answer per node that has given one, by node rank.
-        silent: Per node that has given none, why.
+        nodes: One answer per launcher that has given one, by the rank of its node; of its process, where each
+            has a launcher.
+        silent: Per launcher that has given none, why.
     """
 
     nodes: tuple[tuple[int, Message], ...]
@@ -101,7 +102,7 @@ def headline(view: View) -> str:
     rows = [row for _, answer in view.nodes for row in rows_of(answer)]
     ranks = [row for row in rows if number(row, "rank") is not None]
     up = sum(words(row, "state") == "running" for row in ranks)
-    count = len(view.nodes) + len(view.silent)
+    count = len({_place(rank, answer) for rank, answer in view.nodes}) + len(view.silent)
     first = view.nodes[0][1] if view.nodes else {}
     world = number(first, "world_size")
     command = words(first, "command")
@@ -118,6 +119,12 @@ def headline(view: View) -> str:
     return " · ".join(parts)
 
 
+def _place(rank: int, answer: Message) -> str:
+    """Return the node of a launcher, which may have one rank of several there; its own rank else."""
+    node = number(answer, "node_rank")
+    return f"{rank if node is None else node:g}"
+
+
 def make_rows(view: View) -> list[tuple[str, ...]]:
     """Return the table's rows: a process each, and a node that gives no answer."""
     rows: list[tuple[str, ...]] = []
@@ -125,11 +132,12 @@ def make_rows(view: View) -> list[tuple[str, ...]]:
         gpus = {number(gpu, "index"): gpu for gpu in mappings(answer, "gpus")}
         host = words(answer, "host") or UNKNOWN
         ours = rows_of(answer)
-        rows += [_row(str(node), host, one, gpus) for one in ours]
+        place = _place(node, answer)
+        rows += [_row(place, host, one, gpus) for one in ours]
         left_out = number(answer, "left_out")
         if left_out or not ours:
             what = f"{left_out:g} more" if left_out else words(answer, "state") or UNKNOWN
-            rows.append((str(node), host, UNKNOWN, UNKNOWN, what, *[UNKNOWN] * 5))
+            rows.append((place, host, UNKNOWN, UNKNOWN, what, *[UNKNOWN] * 5))
     rows += [(str(node), UNKNOWN, UNKNOWN, UNKNOWN, why, *[UNKNOWN] * 5) for node, why in view.silent]
     return rows
 
@@ -170,7 +178,7 @@ def make_events(view: View) -> list[str]:
         for event in mappings(answer, "events"):
             ago, what = number(event, "ago_s"), words(event, "what")
             if ago is not None and what:
-                where = f"node {node}, " if several else ""
+                where = f"node {_place(node, answer)}, " if several else ""
                 found.append((ago, f"{where}{duration(max(0.0, ago))} ago: {what}"))
     latest = sorted(found, key=lambda event: event[0])[:EVENTS_SHOWN]
     return [text for _, text in reversed(latest)]

@@ -579,6 +579,9 @@ class Meeting:
     token_file: str = ""
 
 
+NODE, RANK = "node", "rank"
+
+
 @frozen
 class Peers:
     """How the launchers of a job of several nodes find each other.
@@ -590,6 +593,7 @@ class Peers:
         timeout_s: How long the nodes may take to come together.
         lost_after_s: Silence after which a node counts as lost.
         keep_going: Whether a failure or a lost node is only told, and stops nobody.
+        member: What has a launcher: `NODE`, or each `RANK` by itself.
     """
 
     ports: tuple[int, ...]
@@ -598,6 +602,7 @@ class Peers:
     timeout_s: float = 900.0
     lost_after_s: float = 10.0
     keep_going: bool = False
+    member: str = NODE
 
 
 @frozen

@@ -108,6 +108,8 @@ def choose(
     """
     asked = options.text("engine", "auto")
     needs = _needs(options, allocation)
+    if allocation.scope is Scope.PROCESS and options.switch("stay"):
+        return Choice(PROCESS, "this is one process of the job: the launcher stays as its parent")
     if allocation.scope is Scope.PROCESS:
         return Choice(PROCESS, "this is one process of the job: the launcher becomes it")
     if asked in (PROCESS, MPIRUN):

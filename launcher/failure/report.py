@@ -22,8 +22,11 @@ STDERR_SHOWN = 8
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 
 
-def render_text(verdict: Verdict, color: bool = False) -> str:
-    """Return the last screen of the log: at most about `SCREEN_LINES` lines, with a newline at the end."""
+def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:
+    """Return the last screen of the log: at most about `SCREEN_LINES` lines, with a newline at the end.
+
+    ``above``: its traceback stands there in its own words, and need not be read twice.
+    """
     head = list(_head(verdict))
     tail = list(_tail(verdict))
     room = max(10, SCREEN_LINES - len(head) - len(tail) - 2)
@@ -32,10 +35,12 @@ def render_text(verdict: Verdict, color: bool = False) -> str:
     )
     news = _leave_out_said(verdict)
     stderr_room = min(len(news), wanted)
-    traceback = _quoted(verdict.traceback, room - stderr_room)
+    traceback = [] if above else _quoted(verdict.traceback, room - stderr_room)
     stderr = [_cut(line) for line in news[len(news) - stderr_room :]]
     lines = list(head)
-    if traceback:
+    if verdict.traceback and above:
+        lines.append("  traceback: above, in its output")
+    elif traceback:
         lines += [f"  traceback, from its {verdict.traceback_from}:", *(f"  | {line}" for line in traceback)]
     if stderr:
         lines += ["  its stderr ended with:", *(f"  | {line}" for line in stderr)]

@@ -241,6 +241,14 @@ FLAGS = (
         group="watch",
     ),
     Flag(
+        "stay",
+        "",
+        "where the platform starts each rank by itself: stay as its parent, and end with the others",
+        None,
+        negatable=True,
+        group="watch",
+    ),
+    Flag(
         "restarts",
         "N",
         "on one node: start all processes again after a failure, N times (0)",

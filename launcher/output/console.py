@@ -223,6 +223,7 @@ class Screen:
     Attributes:
         console: Where it goes.
         inserted_newlines: How often an open line was ended so that somebody else could write.
+        written: Bytes of output that were given to it.
     """
 
     def __init__(self, console: Console, *, escapes: bool = True) -> None:
@@ -234,7 +235,7 @@ class Screen:
                 no terminal never gets any.
         """
         self.console = console
-        self.inserted_newlines = 0
+        self.inserted_newlines = self.written = 0
         self._escapes = escapes and console.is_terminal
         self._writer: object = None
         self._line = _FRESH
@@ -304,6 +305,7 @@ class Screen:
         if text or wanted != self._drawn:
             before = _ERASE_LINE if self._drawn else b""
             self._drawn = wanted
+            self.written += len(text)
             self.console.write(b"".join((before, lead, text, wanted)))
 
     def _clip_status(self) -> bytes:

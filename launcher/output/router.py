@@ -263,6 +263,11 @@ class OutputRouter:
         stream = self._errors.get(index)
         return b"" if stream is None else stream.tail
 
+    def shown_since(self, index: int) -> int | None:
+        """Return how many bytes stand below the last errors of a process; None where none are shown."""
+        stream = self._errors.get(index)
+        return None if stream is None else stream.shown_since
+
     def end_attempt(self) -> None:
         """All processes have ended: pass on what they have left in their pipes."""
         for stream in tuple(self._streams.values()):

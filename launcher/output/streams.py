@@ -105,12 +105,24 @@ class Stream:
         self._partial = bytearray()
         self._recent = bytearray()
         self._ended = False
+        self._shown_at: int | None = None
         os.set_blocking(fd, False)
 
     @property
     def tail(self) -> bytes:
         """The last `TAIL_BYTES` that were read."""
         return bytes(self._recent[-TAIL_BYTES:])
+
+    @property
+    def shown_since(self) -> int | None:
+        """How many bytes were written to its screen since its own last ones; None where it has shown none."""
+        if self._screen is None or self._shown_at is None:
+            return None
+        return self._screen.written - self._shown_at
+
+    def _show(self, screen: Screen, writer: object, text: Bytes) -> None:
+        screen.put(writer, self._prefix, text)
+        self._shown_at = screen.written
 
     def read(self) -> bool:
         """Read once and pass on what came; return whether more can come (False: the end)."""
@@ -154,7 +166,7 @@ class Stream:
             if self._lines:
                 self._pass_on_lines(self._screen, data)
             else:
-                self._screen.put(_UNTOUCHED, self._prefix, data)
+                self._show(self._screen, _UNTOUCHED, data)
         return len(data)
 
     def _remember(self, data: bytes) -> None:
@@ -169,7 +181,7 @@ class Stream:
             lines = b"".join((self._partial, data[:end])) if self._partial else data[:end]
             self._partial.clear()
             self.hold_until_s = None
-            screen.put(self, self._prefix, self._with_prefixes(lines))
+            self._show(screen, self, self._with_prefixes(lines))
         self._partial += data[end:]
         if not self._partial:
             return
@@ -195,7 +207,7 @@ class Stream:
         """Pass on the first bytes of a line that has not ended."""
         self.hold_until_s = None
         if count and self._screen is not None:
-            self._screen.put(self, self._prefix, bytes(self._partial[:count]))
+            self._show(self._screen, self, bytes(self._partial[:count]))
             del self._partial[:count]
 
 

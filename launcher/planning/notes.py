@@ -188,9 +188,33 @@ def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]
     return check(case, own, host)
 
 
-def note_metrics(options: Options, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return that nobody serves metrics, where they were asked for and nobody does."""
-    if not options.get("metrics_port") or (stays and (agent is None or agent.fleet is None)):
+OF_PARENT = (
+    "metrics_port",
+    "prefix",
+    "progress",
+    "redirects",
+    "tee",
+    "signal_to",
+    "signal_map",
+    "stall_timeout",
+    "failure_file",
+)
+"""Flags that only a launcher which stays can honour."""
+
+
+def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
+    """Return what was asked for and is not done, because the launcher does not stay."""
+    if stays:
+        served = agent is None or agent.fleet is None or not case.options.get("metrics_port")
+        return () if served else ("no metrics: mpirun starts the processes",)
+    asked = case.options.origins(*OF_PARENT) if agent is None else case.options.origins("metrics_port")
+    way = "--init" if case.forks else "--stay"
+    if not asked:
         return ()
-    why = "mpirun starts the processes" if stays else "the launcher becomes the command (--init: it stays)"
-    return (f"no metrics: {why}",)
+    return (f"{', '.join(asked)}: not here, the launcher becomes the command ({way}: it stays)",)
+
+
+def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
+    """Return the same, where somebody has typed it."""
+    typed = [dest for dest in OF_PARENT if (given := case.options.get(dest)) and given.is_typed]
+    return note_gone(case, agent, stays=stays) if typed and agent is None and not stays else ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from launcher.core.frozen import frozen, replace
 from launcher.core.model import (
+    NODE,
+    RANK,
     Agent,
     Allocation,
     Binding,
@@ -197,11 +199,16 @@ def _must_meet(options: Options, topology: Topology) -> bool:
 def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
     """Return how the launchers of all nodes find each other; loaded only where there may be several."""
     allocation = case.allocation
-    if allocation.scope is not Scope.NODE or (allocation.node_count or 1) < 2 or table.bears_losses(case):
+    if allocation.scope is Scope.NODE:
+        member, count = NODE, allocation.node_count
+    elif stays_with_process(case):
+        member, count = RANK, case.topology.world_size
+    else:
         return None
-
+    if (count or 1) < 2 or table.bears_losses(case):
+        return None
     used = frozenset({case.free_port[0], *([horovod.find_port(case)] if case.horovod.kind == GLOO else [])})
-    return plan_peers(case.options, allocation, agent, case.environ, used)
+    return plan_peers(case.options, allocation, agent, case.environ, used, member)
 
 
 def plan_preempted(
@@ -235,19 +242,24 @@ def plan_peers(
     agent: Agent | None,
     environ: Mapping[str, str],
     used: frozenset[int] = frozenset(),
+    member: str = NODE,
 ) -> Peers | None:
     """Return how the launchers of a job of several nodes find each other; None if they do not.
 
     Args:
         options: What the user asked for.
-        allocation: What the platform gave us, at NODE scope.
+        allocation: What the platform gave us.
         agent: Who starts the processes; None for the launcher.
         environ: The environment of the launcher.
         used: Ports on which processes of the job will listen, besides that of the rendezvous.
+        member: What has a launcher: `NODE`, or each `RANK` by itself.
     """
     if agent is not None and (agent.fleet is not None or agent.engine != "torchrun"):
         return None
-    if allocation.node_rank is None or (allocation.node_count or 1) < 2 or allocation.node_range is not None:
+    own = allocation.node_rank if member == NODE else allocation.rank
+    if own is None or allocation.node_range is not None:
+        return None
+    if member == NODE and (allocation.node_count or 1) < 2:
         return None
     if not options.switch("peers", default=True):
         return None
@@ -263,4 +275,13 @@ def plan_peers(
         lost_after_s=options.number("lost_after", LOST_AFTER_S),
         # Ranks that are given out at the start are given out again after a failure: torchrun decides
         keep_going=options.switch("keep_going") or allocation.ranks_at_start,
+        member=member,
     )
+
+
+def stays_with_process(case: Case) -> bool:
+    """Whether the launcher stays as the parent of the one process that the platform has started it for.
+
+    Not inside of a process of another launcher, which stays already.
+    """
+    return not case.forks and case.options.switch("stay") and MARKER not in case.environ

@@ -26,8 +26,8 @@ from launcher.engines.choice import WITH_WORKERS
 from launcher.frameworks import python, table, torch
 from launcher.frameworks.horovod_meeting import TRAP
 from launcher.frameworks.script import find_missing
-from launcher.planning.notes import note_job, note_metrics, warn_job
-from launcher.planning.parts import Parts, plan_parts
+from launcher.planning.notes import note_gone, note_job, warn_gone, warn_job
+from launcher.planning.parts import Parts, plan_parts, stays_with_process
 from launcher.planning.settings import CONSUMED, plan_companions, plan_one, plan_settings, plan_unset
 from launcher.planning.shape import Shape, decide_shape
 from launcher.planning.supervision import plan_supervision, require_metrics
@@ -83,7 +83,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     settings = (*plan_settings(case, role, parts.binding), *unbuffered, *parts.wiring.settings)
     stays = _stays(parts, shown, host, proof)
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
-    warnings = warn_job(case, agent, parts.wiring.notes, host)
+    warnings = (*warn_job(case, agent, parts.wiring.notes, host), *warn_gone(case, agent, stays=stays))
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
     return Plan(
         allocation=case.allocation,
@@ -124,6 +124,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         parts.case.options,
         parts.case.topology,
         starts_node=parts.case.forks,
+        stays=stays_with_process(parts.case),
         of_agent=parts.agent is not None,
         companion_count=len(parts.beside),
         proof=proof,
@@ -136,7 +137,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
 def _find_blindness(parts: Parts, *, stays: bool) -> str:
     """Return why the launcher cannot see whether the processes of this node meet; empty if it can."""
     case, agent = parts.case, parts.agent
-    if not case.forks:
+    if not case.forks and not stays_with_process(case):
         return "the platform has started the processes, one launcher for each"
     if agent is not None and agent.engine not in WITH_WORKERS:
         return f"{agent.engine} starts the processes"
@@ -157,7 +158,11 @@ def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
     """Whether the launcher stays: as a parent, as init, or because there is something to watch."""
     agent = parts.agent
-    parent = (parts.case.forks and (agent is None or agent.stays)) or bool(parts.beside and shown)
+    parent = (
+        stays_with_process(parts.case)
+        or (parts.case.forks and (agent is None or agent.stays))
+        or bool(parts.beside and shown)
+    )
     watches = parts.preemption is not None or proof is not None
     return parent or watches or parts.case.options.switch("init", host.is_init())
 
@@ -174,7 +179,7 @@ def _gather_notes(
         *([f"{missing}: no such script here"] if missing else []),
         *warnings,
         *note_job(parts.case, shape.request, parts.choice, shape.ledger, host),
-        *note_metrics(parts.case.options, parts.agent, stays=stays),
+        *note_gone(parts.case, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))
 

@@ -19,6 +19,7 @@ def plan_supervision(
     topology: Topology,
     *,
     starts_node: bool = True,
+    stays: bool = False,
     of_agent: bool = False,
     companion_count: int = 0,
     proof: Proof | None = None,
@@ -29,6 +30,7 @@ def plan_supervision(
     """Return how the processes of this node are watched.
 
     ``starts_node``: all processes of the node are ours to start.
+    ``stays``: one is, the platform has started launchers for the others, and all stay.
     ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
     restarts are its own. ``companion_count``: how many processes run beside the ranks. ``towards``: node 0
     of several; empty for one. ``blind``: why it cannot be seen whether the processes meet; empty if it can.
@@ -36,7 +38,7 @@ def plan_supervision(
     Raises:
         UsageError: Options that exclude each other, or that cannot be honoured here.
     """
-    restarts = _read_restarts(options, topology)
+    restarts = _read_restarts(options, topology, starts_node=starts_node)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     count = 1 if of_agent else len(routes) + companion_count
     return Supervision(
@@ -44,7 +46,7 @@ def plan_supervision(
         signal_to=options.text("signal_to", "leader"),
         signal_map=options.pairs("signal_map"),
         routes=routes if not of_agent else (Route(),),
-        prefix=options.switch("prefix", count > 1),
+        prefix=options.switch("prefix", count > 1 or (stays and topology.world_size != 1)),
         log_dir=None if of_agent else options.text("log_dir") or None,
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=options.number("stall_timeout", 0.0),
@@ -126,11 +128,23 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 
-def _read_restarts(options: Options, topology: Topology) -> int:
+def _read_restarts(options: Options, topology: Topology, *, starts_node: bool) -> int:
     restarts, given = int(options.number("restarts", 0)), options.get("restarts")
+    if restarts and given and not starts_node and topology.world_size != 1:
+        raise UsageError(_restarts_of_others(given.origin))
     if restarts and given and topology.node_count != 1:
         raise UsageError(_restarts_on_one_node(given.origin, topology))
     return restarts
+
+
+def _restarts_of_others(asked: str) -> Problem:
+    return Problem(
+        "restarts-need-one-node",
+        f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
+        "would be left waiting",
+        "command line",
+        "let the platform start one launcher per node, or restart the job",
+    )
 
 
 def _restarts_on_one_node(asked: str, topology: Topology) -> Problem:

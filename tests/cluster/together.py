@@ -71,21 +71,36 @@ class Job:
             master: What node 0 is called, if not by its address.
             cwd: Where it runs; a launcher that is there is the one that is started.
         """
-        node = self.cluster.nodes[index]
         shape: tuple[str, ...] = ("--nnodes", str(count or len(self.cluster.nodes)))
         if per_node is not None:
             shape = (*shape, "--nproc-per-node", str(per_node))
         place = ("--node-rank", str(index if rank is None else rank))
         first = ("--master-addr", master or self.cluster.nodes[0].address)
-        name = index if key is None else key
+        words = (*shape, *place, *first, *words)
+        self.start_as(index, index if key is None else key, *words, environ=environ, cwd=cwd)
+
+    def start_as(
+        self,
+        index: int,
+        name: int,
+        *words: str,
+        environ: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> None:
+        """Start a launcher on a node, with these flags and no others.
+
+        Args:
+            index: Which node.
+            name: What the launcher is called here.
+            words: Flags and the command.
+            environ: More variables.
+            cwd: Where it runs; a launcher that is there is the one that is started.
+        """
         self.errors[name] = self.folder / f"launcher{name}-{len(self.launchers)}.err"
+        line = (sys.executable, "-m", "launcher", "run", *words)
         with self.errors[name].open("w") as errors:
             self.launchers[name] = subprocess.Popen(
-                self.cluster.argv(
-                    node,
-                    (sys.executable, "-m", "launcher", "run", *shape, *place, *first, *words),
-                    cwd=cwd,
-                ),
+                self.cluster.argv(self.cluster.nodes[index], line, cwd=cwd),
                 env=clean_environ(**{"LAUNCHER_ENGINE": "process", "NO_COLOR": "1", **(environ or {})}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

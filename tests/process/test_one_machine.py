@@ -209,7 +209,7 @@ def test_two_nodes_on_one_machine_are_one_job() -> None:
     """As with torchrun: what is typed is obeyed, with a note."""
     (out, err), (_, other) = end_all(open_nodes("--", sys.executable, ALLREDUCE))
     assert '"sum": 10, "expected": 10' in out
-    assert "only launchers on this machine reach: 127.0.0.1 is this machine, so all nodes of this job" in err
+    assert "only launchers on this machine reach: 127.0.0.1 is this machine, so all of this job runs" in err
     assert other == ""
 
 

@@ -17,13 +17,14 @@ from launcher.command.launcher_table import TABLE
 from launcher.command.launchers import find_launcher
 from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
-from launcher.core.model import Mode, Plan, Scope
+from launcher.core.model import RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.flags import FLAGS, Flag
 from launcher.options.reading import read_options
 from launcher.planning.plan import plan_job
 from launcher.planning.recorded import RecordedHost
 from launcher.planning.settings import apply_settings, render_environ
+from launcher.sources.launched import MARKER
 from launcher.views.plan_json import describe
 from tests.unit.test_options import SAMPLE
 
@@ -1084,3 +1085,57 @@ def test_a_framework_that_an_engine_does_not_serve_names_both(
     _, code, text = refuse(*command, machine=TORCH, framework="horovod", nproc_per_node="2", **flags)
     assert code == "engine-conflict"
     assert fix in text and text.endswith("or --framework horovod")
+
+
+# --- one launcher for each rank
+
+
+def test_a_launcher_stays_with_its_rank_where_it_is_asked_to() -> None:
+    """It talks with those of the other ranks, wherever they are; by default it becomes the process."""
+    stays = plan(*TRAIN, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"}, stay=True)
+    assert stays.allocation.scope is Scope.PROCESS and stays.mode is Mode.SUPERVISE
+    assert stays.peers is not None and stays.peers.member == RANK and stays.supervision.prefix
+    assert [process.rank for process in stays.processes] == [1]
+    becomes = plan(*TRAIN, environ={**PER_RANK, "MASTER_ADDR": "10.0.0.4"})
+    assert becomes.mode is Mode.EXEC and becomes.peers is None
+    assert [process.settings for process in becomes.processes] == [one.settings for one in stays.processes]
+
+
+@pytest.mark.parametrize(
+    ("environ", "flags"),
+    [
+        ({**PER_RANK, MARKER: "1"}, {"stay": True}),  # a process of a launcher, which stays already
+        (PER_RANK, {"stay": False}),
+        ({**PER_RANK, "LAUNCHER_STAY": "0"}, {}),
+    ],
+)
+def test_a_launcher_that_need_not_stay_is_gone(environ: dict[str, str], flags: dict[str, Any]) -> None:
+    """Nothing is left of it."""
+    found = plan(*TRAIN, environ={"MASTER_ADDR": "10.0.0.4", **environ}, **flags)
+    assert found.mode is Mode.EXEC and found.peers is None
+
+
+def test_who_stays_alone_talks_to_nobody() -> None:
+    """One rank has no others; with --no-peers they are left alone."""
+    alone = {**PER_RANK, "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"}
+    alone |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "OMPI_COMM_WORLD_LOCAL_SIZE": "1"}
+    one = plan(*TRAIN, environ=alone, stay=True)
+    assert one.mode is Mode.SUPERVISE and one.peers is None and not one.supervision.prefix
+    two = plan(*TRAIN, environ=PER_RANK, stay=True, peers=False, master_addr="10.0.0.4")
+    assert two.mode is Mode.SUPERVISE and two.peers is None and two.supervision.prefix
+
+
+def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
+    """Who has typed it is warned; what an image says for all jobs is a note."""
+    words = "not here, the launcher becomes the command (--stay: it stays)"
+    typed = plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", failure_file="f.json", prefix=True)
+    assert f"--prefix, --failure-file f.json: {words}" in typed.warnings
+    told = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_PREFIX": "1"}, master_addr="10.0.0.4")
+    assert f"LAUNCHER_PREFIX='1': {words}" in told.notes and not told.warnings
+    assert not plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", prefix=True, stay=True).warnings
+
+
+def test_one_rank_is_not_started_again_alone() -> None:
+    """The others would wait for a process that does not know them."""
+    status, code, text = refuse(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", restarts="2")
+    assert (status, code) == (64, "restarts-need-one-node") and "a launcher for each" in text

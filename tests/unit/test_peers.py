@@ -300,7 +300,7 @@ def test_problems_come_before_warnings() -> None:
 def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
     """Its host, what a look at it has told, and who else was at the door."""
     said = describe_missing(
-        [1, 2, 3], ("a", "b", "c"), {1: "down"}, {"c": "has another token", "d": "noise"}, shown=2
+        "node", [1, 2, 3], ("a", "b", "c"), {1: "down"}, {"c": "has another token", "d": "noise"}, shown=2
     )
     assert said == ("node 1 (b): down; node 2 (c): has another token; 1 more; turned away was d: noise")
 
@@ -308,7 +308,10 @@ def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
 @pytest.mark.parametrize("reason", ["has another token, or is of another job", "nothing listens there"])
 def test_who_has_another_token_is_told_of_tokens_first(reason: str) -> None:
     """On both sides, and only where the handshake has failed."""
-    for problem in (nodes_missing(1, 2, 5.0, f"node 1: {reason}"), node_0_missing(5.0, reason)):
+    for problem in (
+        nodes_missing("node", 1, 2, 5.0, f"node 1: {reason}"),
+        node_0_missing("node", 5.0, reason),
+    ):
         assert problem.fix.startswith("the same LAUNCHER_TOKEN or --token-file") == ("token" in reason)
 
 
