@@ -67,7 +67,7 @@ def run_together(
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
     """
-    shape = plan_shape(plan, peers)
+    shape = plan_shape(plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0")
     key, has_token = find_key(plan, peers, environ)
     join = make_join(plan, shape, command, environ)
     # Names are asked for here: once there is an agent, its loop waits for nothing.
@@ -198,8 +198,8 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
     return place
 
 
-def plan_shape(plan: Plan, peers: Peers) -> Shape:
-    """Return the job as its channel sees it."""
+def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
+    """Return the job as its channel sees it; ``shares_log``: another node says what concerns all."""
     allocation = plan.allocation
     if peers.member == RANK:
         rank, count = allocation.rank, plan.topology.world_size
@@ -220,7 +220,7 @@ def plan_shape(plan: Plan, peers: Peers) -> Shape:
         keep_going=peers.keep_going,
         master_port=plan.topology.master_port,
         member=peers.member,
-        speaks=speaks,
+        speaks=speaks and not shares_log,
     )
 
 

@@ -45,6 +45,7 @@ OTHER_VARIABLES = (
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
     "LAUNCHER_DEADLINE",  # the same, where a machine may be taken back
     *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # of the environment hook
+    "LAUNCHER_REHEARSED",  # of a rehearsal: which of its nodes this is
     "LAUNCHER_SERVE_SOCKET",  # between a node that serves and its sessions
     "LAUNCHER_CACHE",  # of tools/setup.sh
     "LAUNCHER_PORT",  # Kubernetes, for a Service named launcher

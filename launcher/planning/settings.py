@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 CONSUMED = (
     *(flag.variable for flag in FLAGS),
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_CONFIG", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
+    "LAUNCHER_REHEARSED",
 )
 """LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from launcher.rehearse.nodes import Node
 
 MASTER_PORT = str(azure.MASTER_PORT)
+REHEARSED = "LAUNCHER_REHEARSED"
+"""Tells a launcher that all nodes write to one screen: node 0 says what concerns all."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
 def _each(job: Job, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
     """Return one start per process that the platform itself starts, in rank order."""
     return [
-        Start(node, job.command, job.environ(variables(node, local)))
+        Start(node, job.command, job.environ({REHEARSED: str(node.index), **variables(node, local)}))
         for node in job.nodes
         for local in range(job.per_node)
     ]

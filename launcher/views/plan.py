@@ -12,9 +12,11 @@ from launcher.core.model import Fact, Fleet, Mode, Plan, Process, Setting
 from launcher.core.redact import printable, redact, redact_argv
 from launcher.engines.forward import list_withheld
 from launcher.engines.mpirun import FOLDER, JOB, MPIRUN
+from launcher.failure.report import name_ranks
 from launcher.machine.cpus import render_cpu_list
 from launcher.options.flags import PREFIX
 from launcher.process.signals import name_signal
+from launcher.views.folding import fold
 from launcher.views.plan_json import describe_setting
 
 TYPE_CHECKING = False
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from launcher.core.model import Claim
+
+    Row = tuple[str, str, str]
 
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
@@ -87,11 +91,32 @@ def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
     for companion in plan.companions:
         rows.append((f"-- {companion.name} --", "", ""))
         rows += [_setting_row(setting, environ) for setting in companion.settings]
-    for process in plan.processes:
-        if len(plan.processes) + len(plan.companions) > 1:
-            rows.append((f"-- rank {process.rank} --", "", ""))
-        rows += [_setting_row(setting, environ) for setting in process.settings]
+    several = len(plan.processes) + len(plan.companions) > 1
+    own_rows = [(p.rank, [_setting_row(item, environ) for item in p.settings]) for p in plan.processes]
+    for ranks, own in _fold_rows(own_rows):
+        rows += [(f"-- {name_ranks(ranks)} --", "", "")] if several else []
+        rows += own
     return _table(("variable", "value", "from"), rows)
+
+
+def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int], list[Row]]]:
+    """Return the rows of all ranks as those of one, and after them what cannot be folded, rank by rank."""
+    ranks = [rank for rank, _ in of_ranks]
+    kinds = {tuple((name, origin) for name, _, origin in rows) for _, rows in of_ranks}
+    if len(ranks) < 2 or len(kinds) > 1:
+        return [([rank], rows) for rank, rows in of_ranks]
+    folded = [fold([rows[place][1] for _, rows in of_ranks]) for place in range(len(of_ranks[0][1]))]
+    first = of_ranks[0][1]
+    common = [
+        (name, value, origin)
+        for (name, _, origin), value in zip(first, folded, strict=True)
+        if value is not None
+    ]
+    rest = [
+        ([rank], [row for row, value in zip(rows, folded, strict=True) if value is None])
+        for rank, rows in of_ranks
+    ]
+    return [(ranks, common), *[(rank, rows) for rank, rows in rest if rows]]
 
 
 def _setting_row(setting: Setting, environ: Mapping[str, str]) -> tuple[str, str, str]:
@@ -138,7 +163,11 @@ def _commands(plan: Plan) -> list[str]:
         where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
         return [f"serve: sshd at {where}, with the keys of the job, until node 0 says how it ended"]
     lines = [(one.name, one.argv) for one in plan.companions if one.argv]
-    lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in plan.processes if p.argv]
+    started = [p for p in plan.processes if p.argv]
+    if len({p.argv for p in started}) == 1 and not any(p.cpus for p in started):
+        lines.append((name_ranks([p.rank for p in started]), started[0].argv))
+    else:
+        lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in started]
     if plan.agent is not None and plan.agent.argv:
         lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]

@@ -59,6 +59,16 @@ def test_the_node_that_failed_first_is_named(capfd: pytest.CaptureFixture[str]) 
     assert "node1 ended first, with status 3" in capfd.readouterr().err
 
 
+def test_nodes_that_share_a_screen_give_one_verdict(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of a hundred nodes would say the same."""
+    monkeypatch.chdir(tmp_path)  # Azure ML shows the failure record that is in ./outputs
+    command = ["sh", "-c", "test $RANK != 3 || exit 4; exec sleep 60"]
+    assert run_rehearsal("azureml-pytorch", 2, 2, command, loopback=True) == 4
+    assert capfd.readouterr().err.count("rank 3 of 4 failed first: it exited with status 4") == 1
+
+
 @KINDS
 def test_missing_command_is_127(loopback: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a shell."""

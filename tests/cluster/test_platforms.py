@@ -39,7 +39,7 @@ def starts(like: str, processes: int, scope: str | None = None, **extra: str) ->
 
 def platform_names(environ: Mapping[str, str]) -> set[str]:
     """Return the names that come from the platform."""
-    return set(environ) - {"PATH", "LAUNCHER_NPROC_PER_NODE", "LAUNCHER_BIND"}
+    return set(environ) - {"PATH", "LAUNCHER_NPROC_PER_NODE", "LAUNCHER_BIND", "LAUNCHER_REHEARSED"}
 
 
 def test_slurm_gives_what_srun_gives() -> None:

@@ -57,7 +57,7 @@ def test_the_first_failure_is_told_once_on_each_node(
     monkeypatch.chdir(tmp_path)  # Azure ML shows the failure record that is in ./outputs
     command = ["launcher", "run", "--stay", "--", sys.executable, write(tmp_path, FAIL)]
     begun = time.monotonic()
-    env = {"NO_COLOR": "1"}
+    env = {"NO_COLOR": "1", "LAUNCHER_REHEARSED": "0"}  # each node has its own log
     status = run_rehearsal(
         platform, 2, 2, command, scope=None if platform == "torchrun" else "process", env=env
     )
