@@ -28,15 +28,6 @@ def test_texts_that_differ_by_numbers_are_one(texts: list[str], folded: str | No
     assert fold(texts) == folded
 
 
-def test_ranks_have_a_name_together() -> None:
-    """One by itself too."""
-    assert (name_ranks([3]), name_ranks(range(8)), name_ranks([0, 4])) == (
-        "rank 3",
-        "ranks 0 ... 7",
-        "ranks 0, 4",
-    )
-
-
 def test_the_plan_of_eight_ranks_is_that_of_one() -> None:
     """One block for all, and one line for their command."""
     from launcher.views.plan import render_text
