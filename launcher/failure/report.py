@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from launcher.core.signal import signal
 from launcher.failure.causes import ERROR, FIX
 from launcher.failure.text import shorten_lines
 
@@ -19,6 +20,8 @@ GROUPS_SHOWN = 4
 LEFT_SHOWN = 3
 STDERR_SHOWN = 8
 """Lines of stderr on the screen at least, beside a long traceback."""
+STOPPED_BY_HAND = {-signal.SIGINT, 128 + signal.SIGINT, 0}
+"""Exit codes of processes that were stopped by Ctrl-C, as Python's and a shell's are."""
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 
 
@@ -27,6 +30,8 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
 
     ``above``: its traceback stands there in its own words, and need not be read twice.
     """
+    if is_stopped_by_hand(verdict):
+        return f"launcher: stopped by Ctrl-C (SIGINT), {_seconds(verdict.lasted_ns)} s after the start\n"
     head = list(_head(verdict))
     tail = list(_tail(verdict))
     room = max(10, SCREEN_LINES - len(head) - len(tail) - 2)
@@ -48,6 +53,13 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
     if color:
         lines = _colored(lines)
     return "".join(f"launcher: {line}\n" for line in lines)
+
+
+def is_stopped_by_hand(verdict: Verdict) -> bool:
+    """Whether somebody has typed Ctrl-C, and every process has ended by that, or well."""
+    codes = {verdict.first.code, *(end.code for end in verdict.others)}
+    quiet = not verdict.leftovers and not verdict.also and len(verdict.causes) == 1
+    return verdict.told == "SIGINT" and quiet and codes <= STOPPED_BY_HAND
 
 
 def traceback_is_enough(verdict: Verdict) -> bool:

@@ -170,6 +170,10 @@ class _Watch:
                 continue
             if self._deadline is not None:
                 self._deadline = time.monotonic()
+            else:
+                name = signal.Signals(signum).name
+                what = f"{name}: ending what was started, {self._grace_s:g} s until SIGKILL"
+                print(f"launcher: rehearsal: {what}", file=sys.stderr, flush=True)
             self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:

@@ -143,6 +143,15 @@ def test_ctrl_c_is_one_cause() -> None:
     assert [cause.code for cause in told.causes] == ["told-to-stop"]
 
 
+def test_the_screen_of_ctrl_c_is_a_line() -> None:
+    """Who has typed it knows why the job ended; another failure meanwhile is a report."""
+    others = [dead(1, 130, 0.25, asked=2), dead(2, 0, 0.3, asked=2)]
+    line = "launcher: stopped by Ctrl-C (SIGINT), 83.214 s after the start\n"
+    assert render_text(judge(dead(0, -2, asked=2), others, told="SIGINT")) == line
+    failed = render_text(judge(dead(0, -2, asked=2), [dead(1, 3, 0.1, asked=2)], told="SIGINT"))
+    assert failed.startswith("launcher: rank 0 of 8 ended first")
+
+
 def test_the_screen_of_an_exception() -> None:
     """The traceback whole, the rest of stderr beside it, without secrets; what is left over."""
     first = dead(0, 1, stderr=f"starting\ntoken={SECRET}\n{TRACEBACK}")
