@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
 
 LEAST_S = 5.0
-"""Of processes that end sooner nothing is said: looking has to see what there was. So most jobs that end at once cost
-no look."""
+"""Of processes that end sooner nothing is said: looking has to see what there was. So jobs that end at once
+cost no look."""
 PAUSE_S = 0.1
 PAUSE_LIMIT_S = 30.0
 AGE_SHARE = 200
