@@ -186,7 +186,8 @@ class Stage:
     def leftovers(self) -> list[str]:
         """Return the command lines of what still runs below us."""
         self._reap()
-        return [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+        left = psutil.Process().children(recursive=True)
+        return [" ".join(one.cmdline()) for one in left if one.status() != psutil.STATUS_ZOMBIE]
 
     def _reap(self) -> None:
         launchers = {job.process.pid for job in self._jobs}

@@ -11,5 +11,5 @@ unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers rewrites every 
 ruff check .
 ruff format --check .
 mypy
-exec python -m pytest -m "quick and not thorough" -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
+exec python -m pytest -m "quick and not thorough" --hypothesis-profile quick -n "$(($(nproc) + 1))" --dist loadgroup -q "$@" \
   tests/unit tests/golden tests/fuzz tests/process tests/cluster </dev/null

@@ -63,7 +63,8 @@ options=(-n "$(($(nproc) + 1))" --dist loadgroup --reruns 1 --rerun-show-traceba
 say "python -m pytest ${options[*]}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT
-python -m pytest "${options[@]}" </dev/null | tee "$totals" || failed+=(pytest)
+# Started in the background of a script, or by nohup, signals are ignored here that tests send.
+env --default-signal=HUP,INT,QUIT,TSTP,TTIN,TTOU python -m pytest "${options[@]}" </dev/null | tee "$totals" || failed+=(pytest)
 if ((${#failed[@]})); then
   say "FAILED, see above: ${failed[*]}"
   tail -n 1 "$totals"

@@ -28,6 +28,8 @@ CHECK_S = 30.0
 NICE = 19
 SERVE_AFTER_S = 0.2
 """Nothing is asked of a job before there is something to be seen; until then its processes have the CPU."""
+WATCH_AFTER_S = 0.05
+"""What was connected before the processes is read then: no program meets another one sooner."""
 STATUS_AFTER_S = 1.0
 """On a terminal a status line appears after this."""
 SILENCE_AFTER_S = 59.0
@@ -221,18 +223,27 @@ class Observers:
         )
 
     def _watch_meeting(self) -> None:
-        """Look whether the processes meet, where they can."""
+        """Look whether the processes meet, where they can; first lines come before that."""
         agent = self._agent
         planned = agent.watch.contact
         if planned is None or agent.group.refused is not None:
             return
-        from launcher.observers.meeting import MeetingWatch
+        started = time.monotonic()
 
-        now = time.monotonic()
-        self._meeting = MeetingWatch(
-            planned, agent.group.processes, agent.output.say, self._end_unmet, lambda: agent.is_ending, now
-        )
-        agent.loop.timers.append(self._meeting)
+        def begin() -> None:
+            from launcher.observers.meeting import MeetingWatch
+
+            self._meeting = MeetingWatch(
+                planned,
+                agent.group.processes,
+                agent.output.say,
+                self._end_unmet,
+                lambda: agent.is_ending,
+                started,
+            )
+            agent.loop.timers.append(self._meeting)
+
+        agent.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
 
     def _judge_meeting(self, never_met: str | None) -> None:
         """All processes have ended; ``never_met``: without having met."""

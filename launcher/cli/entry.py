@@ -28,7 +28,8 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
     from launcher.cli.main import dispatch
 
     try:
-        return dispatch(sys.argv[1:] if argv is None else argv, os.environ if environ is None else environ)
+        given = dict(os.environ) if environ is None else environ  # each look into os.environ encodes its name
+        return dispatch(sys.argv[1:] if argv is None else argv, given)
     except LauncherError as error:
         print_problems(error)
         return error.exit_status

@@ -38,10 +38,11 @@ if TYPE_CHECKING:
 
 Message = dict[str, object]
 
-RETRY_S = 0.5
+RETRY_FIRST_S, RETRY_S = 0.025, 0.5
+"""Between the first two attempts, and doubled up to this: nodes start at about the same moment."""
 RETRY_LATE_S = 2.0
-"""Between two attempts, once the first ten have failed."""
-ATTEMPTS_SOON = 10
+"""Between two attempts, once the first ones have failed, for 5 s."""
+ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
 """Every so many attempts, the further ports are tried as well."""
 LATE_S = 1.0
@@ -183,6 +184,8 @@ class CoordinatorClient:
                 self._port = 0
                 self._address += 1
             wait_s = RETRY_S if self.has_met or self._attempts < ATTEMPTS_SOON else RETRY_LATE_S
+            if not self.has_met:
+                wait_s = min(wait_s, RETRY_FIRST_S * 2 ** min(self._attempts, ATTEMPTS_SOON))
             self._retry_at = now + wait_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that not all call at once
             if not self._address % max(1, len(self._addresses)) and not self.has_met:
                 self._addresses = ()  # a name may come to mean something else while containers start

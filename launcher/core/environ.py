@@ -364,7 +364,8 @@ def find_job_id(environ: Mapping[str, str]) -> str:
     """Return what the platform calls the job, the same on all nodes; empty where that is not known."""
     if any(name in environ for name in CARRIED_BY_MPIRUN):
         return ""
-    return next((environ[name] for name in JOB_IDS if environ.get(name)), "")
+    found = (environ.get(name, "") for name in JOB_IDS)
+    return next((value for value in found if value and value.isprintable()), "")
 
 
 def shorten(value: str, limit: int = 120) -> str:

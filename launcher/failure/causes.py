@@ -8,7 +8,7 @@ from launcher.core.errors import EXIT_NOT_READY, EXIT_UNTRUSTED, EXIT_USAGE, say
 from launcher.core.signal import signal
 from launcher.failure.counters import Counters, read_counters
 from launcher.failure.model import Cause
-from launcher.failure.stderr import LastWords, read_words_of
+from launcher.failure.stderr import TERMINATE, LastWords, read_words_of
 from launcher.failure.symptoms import find_symptoms
 from launcher.failure.symptoms.hardware import GPU_FIX, SHM_FIX
 from launcher.failure.symptoms.program import MEMORY_FIX
@@ -229,6 +229,9 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
             f"somebody other than the launcher sent SIGKILL; {seen}",
             "ask the platform: a time limit, an eviction, its own out-of-memory killer; or who typed kill -9",
         )
+    elif number == signal.SIGABRT and words.exception and words.was_ending:
+        what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
+        yield Cause("python-exception", what, "the traceback says where", False)
     elif number == signal.SIGABRT:
         yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
@@ -272,7 +275,7 @@ SIGNALS: dict[int, Cause] = {
 def _explain_abort(words: LastWords) -> str:
     """Return what C++ or glibc said before it aborted."""
     for index in range(len(words.lines) - 1, -1, -1):
-        if words.lines[index].startswith("terminate called"):
+        if words.lines[index].startswith(TERMINATE):
             return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
     return "native code found a fault and ended the process"
 

@@ -41,6 +41,8 @@ BY_THE_WAY = (
 )
 """Lines before a traceback that did not end the process."""
 FATAL = "Fatal Python error:"
+TERMINATE = "terminate called"
+"""So C++ begins its last words."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
 _BLOCK = re.compile(
@@ -63,6 +65,8 @@ class LastWords:
         messages: Those lines of the traceback in which exceptions speak; no file, no line of code.
         lines: The other lines of its stderr, oldest first, without empty ones.
         note: Why its error file could not be used; empty if it could, or is not there.
+        was_ending: Whether the exception was ending Python: it stands in the error file, or nothing follows
+            its traceback but what C++ says when it aborts.
     """
 
     traceback: tuple[str, ...] = ()
@@ -71,6 +75,7 @@ class LastWords:
     messages: tuple[str, ...] = ()
     lines: tuple[str, ...] = ()
     note: str = ""
+    was_ending: bool = False
 
 
 def read_words_of(death: ProcessExit) -> LastWords:
@@ -105,15 +110,18 @@ def read_last_words(
         recorded, note = None, f"its error file is of process {writer}, which it had started: {raised}"
     if recorded is None:
         source = "stderr" if block else None
-        return LastWords(tuple(block), source, exception, messages, _other_lines(rest), note)
+        follows = next((line for line in lines[place[1] :] if line), "") if place else ""
+        was_ending = HEADER.match(block[0]) is not None if block else False
+        was_ending = was_ending and (not follows or follows.startswith(TERMINATE))
+        return LastWords(tuple(block), source, exception, messages, _other_lines(rest), note, was_ending)
     theirs = clean_lines(recorded[1])
     if theirs:
         told, raised = read_messages(theirs)
         same = raised == exception
         others = _other_lines(rest if same else lines)
-        return LastWords(tuple(theirs), "error file", raised or recorded[0], told, others)
+        return LastWords(tuple(theirs), "error file", raised or recorded[0], told, others, was_ending=True)
     told = (recorded[0], *messages)
-    return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest))
+    return LastWords(tuple(block), "error file", recorded[0], told, _other_lines(rest), was_ending=True)
 
 
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
@@ -206,7 +214,7 @@ def _block_end(lines: Sequence[str], header: int) -> int:
 
 
 def _begins_something_else(line: str) -> bool:
-    return line.startswith(("[", "terminate called", FATAL, *BY_THE_WAY)) or line in CHAINED
+    return line.startswith(("[", TERMINATE, FATAL, *BY_THE_WAY)) or line in CHAINED
 
 
 def _stacks_end(lines: Sequence[str], index: int) -> int:

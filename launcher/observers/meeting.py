@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import time
 
-from launcher.failure.reason import NEVER_MET_FIX
 from launcher.observers import connections
 from launcher.observers.connections import ORPHAN
 from launcher.observers.watched import Children, Workers
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
 
 LEAST_S = 5.0
-"""Of processes that end sooner nothing is said: looking has to see what there was."""
+"""Of processes that end sooner nothing is said: looking has to see what there was. So jobs that end at once
+cost no look."""
 PAUSE_S = 0.1
 PAUSE_LIMIT_S = 30.0
 AGE_SHARE = 200
@@ -123,6 +123,8 @@ class MeetingWatch:
             return
         if self._processes.update(now):
             self._begin(now)
+        gone = [one for one in self._processes.members if one not in self._processes.running]
+        self._met.update(one.pid for one in gone if one.end - one.began < self._least_s)
         age, limit_s = now - self._started, self._planned.timeout_s
         is_long = age >= limit_s and not self._has_said and not self._is_ending()
         is_long = is_long and bool(self._processes.running)
@@ -148,7 +150,7 @@ class MeetingWatch:
 
     def note_end(self) -> None:
         """A process has ended: look before what it leaves behind is gone."""
-        if self.due is not None:
+        if self.due is not None and time.monotonic() - self._started >= self._least_s:
             self.due = 0.0
 
     def end(self) -> str | None:
@@ -157,13 +159,15 @@ class MeetingWatch:
             return None
         now = time.monotonic()
         self._processes.update(now)
-        self._look(now, in_any_case=True)
         members = self._processes.members
-        if self.due is None or not members or self.has_met:
+        lasted = min((one.end - one.began for one in members), default=0.0)
+        if lasted < self._least_s:
+            return None
+        self._look(now, in_any_case=True)
+        if self.due is None or self.has_met:
             return None
         self.due = None
-        lasted = min(one.end - one.began for one in members)
-        has_seen = lasted >= self._least_s and self._gap_s <= max(GAP_S, lasted / GAP_SHARE)
+        has_seen = self._gap_s <= max(GAP_S, lasted / GAP_SHARE)
         return self._describe(lasted) if has_seen and self._is_sure() else None
 
     def _is_sure(self) -> bool:
@@ -194,6 +198,8 @@ class MeetingWatch:
         if self._planned.required:
             self._end(self.unmet)
         else:
+            from launcher.failure.reason import NEVER_MET_FIX
+
             self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}")
 
     def _describe(self, age: float) -> str:

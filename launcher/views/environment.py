@@ -20,6 +20,8 @@ dotenv  ``NAME=value`` lines, without quotes wherever that means the same to ``d
 
 from __future__ import annotations
 
+import unicodedata
+
 from launcher.core.redact import printable
 
 TYPE_CHECKING = False
@@ -142,8 +144,8 @@ def _is_dotenv_name(name: str) -> bool:
 
 
 def _is_dotenv_text(value: str) -> bool:
-    """Return whether a value is UTF-8 without NUL."""
-    return "\0" not in value and not any("\ud800" <= c <= "\udfff" for c in value)
+    """Return whether a value is UTF-8, without control characters for which env files have no word."""
+    return all(c in "\t\n\r" or unicodedata.category(c) not in ("Cc", "Cs") for c in value)
 
 
 def _is_plain(value: str) -> bool:

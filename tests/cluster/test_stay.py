@@ -24,7 +24,11 @@ PLATFORMS = ("openmpi", "azureml-mpi", "azureml-pytorch", "slurm", "torchrun")
 FAIL = """
 import os, time
 print("at work", flush=True)
+here = os.path.dirname(__file__)
+open(f"{here}/up-{os.environ['RANK']}", "w").close()
 if os.environ["RANK"] == "3":
+    while not all(os.path.exists(f"{here}/up-{rank}") for rank in range(4)):
+        time.sleep(0.01)
     raise ValueError("no such column")
 time.sleep(100)
 """

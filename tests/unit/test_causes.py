@@ -512,6 +512,22 @@ def test_an_abort_says_what_cpp_said() -> None:
     assert codes(find_causes(death(-6, lost), QUIET, NOBODY, after())) == ["nccl-peer-lost"]
 
 
+def test_an_abort_while_an_exception_ends_python_is_the_exceptions() -> None:
+    """Threads of C++ are torn down then, and may fail; what was logged long before has ended nothing."""
+    said = "terminate called after throwing an instance of 'x'\n  what():  peer closed\n"
+    for last in ("", said):
+        (cause,) = find_causes(death(-6, raised("ValueError: no") + last), QUIET, NOBODY, after())
+        assert cause.code == "python-exception" and cause.what.startswith(
+            "ValueError: no; while Python ended, "
+        )
+    logged = raised("ValueError: no") + "\n[step 12] loss 0.3\n" + said
+    assert codes(find_causes(death(-6, logged), QUIET, NOBODY, after())) == ["aborted"]
+    dump = (
+        'Fatal Python error: Aborted\n\nCurrent thread 0x1 (most recent call first):\n  File "t.py", line 1\n'
+    )
+    assert codes(find_causes(death(-6, dump), QUIET, NOBODY, after())) == ["aborted"]
+
+
 @pytest.mark.parametrize(
     ("space", "code", "words"),
     [

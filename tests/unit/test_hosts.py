@@ -223,6 +223,7 @@ def mute_resolver(tmp_path: Path) -> Iterator[tuple[str, ...]]:
         yield words
 
 
+@pytest.mark.thorough
 def test_one_deadline_for_all_names_of_a_list(mute_resolver: tuple[str, ...], tmp_path: Path) -> None:
     """The hook waits some seconds, ``launcher plan`` some more; the error says why."""
     path = tmp_path / "hosts"

@@ -298,7 +298,9 @@ def test_the_error_file_of_record(tmp_path: Path) -> None:
 def test_the_error_file_with_a_plain_message(tmp_path: Path) -> None:
     """The other shape: a text. The traceback is that of stderr then, if there is one."""
     path = record(tmp_path, {"message": "it broke", "timestamp": 1})
-    assert read_last_words(b"x", path) == LastWords((), "error file", "it broke", ("it broke",), ("x",))
+    assert read_last_words(b"x", path) == LastWords(
+        (), "error file", "it broke", ("it broke",), ("x",), was_ending=True
+    )
     both = read_last_words(TRACEBACK.encode(), path)
     assert both.exception == "it broke" and both.traceback == tuple(TRACEBACK.split("\n"))
     whole = read_last_words(b"", record(tmp_path, {"message": TRACEBACK}))

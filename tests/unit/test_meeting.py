@@ -313,6 +313,7 @@ WRONG: tuple[dict[str, object], ...] = (
 )
 
 
+@pytest.mark.thorough  # two seconds of patience in each
 @pytest.mark.parametrize("said", WRONG, ids=range(len(WRONG)))
 def test_a_list_that_is_none_is_asked_for_again(said: dict[str, object]) -> None:
     """Nothing of it is believed; no traceback."""

@@ -136,7 +136,7 @@ def test_stacks_come_back_as_they_were() -> None:
 
 
 @pytest.mark.parametrize(("count", "threads", "depth"), [(1, 20, 80), (16, 20, 80), (256, 2, 10)])
-@pytest.mark.parametrize("width", [10, 5000])
+@pytest.mark.parametrize("width", [10, pytest.param(5000, marks=pytest.mark.thorough)])
 def test_stacks_are_never_too_long(count: int, threads: int, depth: int, width: int) -> None:
     """However many, however deep; the innermost frame is kept."""
     answers = [make_answer(rank, threads=threads, depth=depth, width=width) for rank in range(count)]
