@@ -1,4 +1,4 @@
-"""The table of platforms in the README and in docs/platforms.md: how each was verified, counted in the tests.
+"""The table of platforms in docs/platforms.md: how each was verified, counted in the tests.
 
 A row's numbers are those of the jobs in ``tests/golden/cases`` that are its own, by what the first note of
 each says that it is made from. Every job and every source has a row: ``tests/unit/test_docs.py``.

@@ -48,10 +48,6 @@ def make_tables() -> dict[str, dict[str, str]]:
     """Return the tables of each page, by the names that stand in its comments."""
     flags = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
     return {
-        "README.md": {
-            "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("tests"))),
-            "statuses": _table(("status", "meaning"), [(row[0], row[2]) for row in status_rows()]),
-        },
         "docs/platforms.md": {
             "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
         },

@@ -121,7 +121,7 @@ class Acceptor:
         try:
             data = arrival.socket.recv(READ_BYTES)
             if not data:
-                self._turn_away(arrival, "hung up before it said who it is")
+                self._turn_away(arrival, "closed the connection before its first message")
                 return
             reply = arrival.answering.feed(data)
             if reply:

@@ -52,7 +52,7 @@ TABLE = (
     Row("disk", "space for log files and temporary files"),
     Row(
         "port",
-        "MASTER_PORT on the first node, where it is not any that is free: free, and who holds it",
+        "MASTER_PORT on the first node, if it is fixed: free, or which process holds it",
         is_live=True,
         is_before=True,
     ),

@@ -33,7 +33,7 @@ def _judge(gpu: GpuFacts) -> list[Finding]:
     what, number = _name(gpu), gpu.address or gpu.index
     found = []
     if gpu.remapping_failed:
-        fix = "another node, and this GPU to whoever replaces it (nvidia-smi -q -d ROW_REMAPPER)"
+        fix = "use another node, and have this GPU replaced (nvidia-smi -q -d ROW_REMAPPER)"
         found.append(
             Finding("health", PROBLEM, what, "spare rows for memory that fails", "none are left", fix)
         )

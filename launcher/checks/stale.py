@@ -33,7 +33,11 @@ def look(case: Case) -> list[Finding]:
 def _judge(host: Host, gpu: GpuUse) -> Finding:
     level = PROBLEM if gpu.used_bytes > max(OWN_BYTES, MUCH * gpu.total_bytes) else WARNING
     names = [f"{pid} ({_name(host, pid)})" for pid in gpu.pids]
-    by = f"process{'es' if len(names) > 1 else ''} {', '.join(names)}" if names else "nobody that we may see"
+    by = (
+        f"process{'es' if len(names) > 1 else ''} {', '.join(names)}"
+        if names
+        else "processes that this user may not see"
+    )
     found = f"{say_size(gpu.used_bytes)} of {say_size(gpu.total_bytes)} taken by {by}"
     pids = " ".join(str(pid) for pid in gpu.pids)
     fix = "end what uses it, outside of this container: nvidia-smi on the machine"

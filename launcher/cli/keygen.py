@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _ONE_FILE = """\
-{path}: the client key and the host key of a job. Whoever has this file can enter the job's nodes.
+{path}: the client key and the host key of a job. This file opens the nodes of the job: keep it secret.
 Give it to every node, as one of
   launcher run --ssh-key {path} ...     where the file is on every node
   LAUNCHER_SSH_KEY={path}               the same, as a variable
   LAUNCHER_SSH_KEY="$(cat {path})"      its text, from a secret store
 """
 _FOLDER = """\
-{path}: the client key ({client}) and the host key ({host}) of a job. Whoever has the client key
-can enter the job's nodes. Give them to every node, e.g.
+{path}: the client key ({client}) and the host key ({host}) of a job. The client key
+opens the nodes of the job: keep it secret. Give them to every node, e.g.
   kubectl create secret generic launcher-ssh --from-file={path}     and mount it, mode 0400
   LAUNCHER_SSH_KEY=/where/it/is/mounted
 """

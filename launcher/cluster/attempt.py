@@ -204,7 +204,7 @@ class ConnectStatus:
             silence = f"{self.reason} to calls for {now - self._silent_since:.0f} s"
             return f"{silence}{explain_silence(port if self._seen else None)}"
         if NOT_YET in self.reason and self._seen == LISTENS:
-            return f"{self.reason}; but somebody listens at MASTER_PORT {port}: {WITHOUT}"
+            return f"{self.reason}; but a process listens at MASTER_PORT {port}: {WITHOUT}"
         return self.reason
 
 

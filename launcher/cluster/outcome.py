@@ -54,7 +54,7 @@ CAUSES = {
     STALLED: Cause(
         "stalled",
         "",
-        "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
+        "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
     ),
     REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
     PREEMPTED: Cause("preempted", "", FIX, retryable=True),

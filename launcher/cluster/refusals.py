@@ -21,8 +21,8 @@ OR_ELSE = (
     "longer: --roll-call-timeout S. Without a roll call: --no-peers, on all nodes"
 )
 NOBODY = (
-    "nobody has called at the control port so far: where the other launchers run, a firewall or a security "
-    "group may drop what they send"
+    "no other node has connected to the control port so far: where their launchers run, a firewall or a "
+    "security group may drop their packets"
 )
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
@@ -56,7 +56,7 @@ def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
     """
     rules = [item.rule for item in found if item.is_problem]
     names = ", ".join(rule.title for rule in rules)
-    what = f"the {kind}s cannot work together, they differ in: {names} (the table above has who)"
+    what = f"the {kind}s cannot work together, they differ in: {names} (see the table above)"
     fix = f"{rules[0].fix} (or --no-peers on all nodes: nothing is compared then)"
     return Problem("nodes-differ", what, ROLL_CALL, fix)
 

@@ -191,10 +191,7 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
             why = f"{printable(shape.address)} is this machine, so all of this job runs here"
         place += f", which only launchers on this machine reach: {why}"
     if not has_token:
-        place += (
-            "; no token (LAUNCHER_TOKEN, --token-file): who reaches it and knows what the job is called "
-            "can take part"
-        )
+        place += "; not authenticated: set LAUNCHER_TOKEN, or --token-file, on all nodes"
     return place
 
 

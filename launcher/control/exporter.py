@@ -46,7 +46,7 @@ OF_RANKS = (
 )
 OF_GPUS = (
     ("launcher_gpu_busy_ratio", "How much of the time a kernel ran on a GPU", "busy_ratio"),
-    ("launcher_gpu_memory_used_bytes", "Memory of a GPU that is in use, by anybody", "used_bytes"),
+    ("launcher_gpu_memory_used_bytes", "Memory of a GPU in use by any process", "used_bytes"),
     ("launcher_gpu_memory_bytes", "Memory that a GPU has", "total_bytes"),
 )
 

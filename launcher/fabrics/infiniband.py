@@ -36,7 +36,7 @@ def find(facts: Facts) -> Found:
         states = ", ".join(
             f"{port.device}:{port.number} {port.state or 'in no known state'}" for port in stated
         )
-        fix = "the subnet manager and the cables of this node: ask who runs it, or leave the node out"
+        fix = "check the subnet manager and the cables of this node, or leave the node out"
         return Found(False, f"no port is ACTIVE ({states})", has_hardware=True, fix=fix)
     if any(map(is_omni_path, facts.ports)):
         why = "it is Omni-Path, for which NCCL needs a plugin (OFI, PSM2)"
@@ -69,7 +69,7 @@ def _notes(facts: Facts, usable_count: int) -> Iterator[str]:
     hidden = set(infiniband_ports(facts)) - set(facts.reachable(infiniband_ports(facts)))
     if hidden:
         names = ", ".join(sorted(f"{port.device}:{port.number}" for port in hidden))
-        yield f"InfiniBand ports whose device files are not exposed to us: {names}"
+        yield f"InfiniBand ports without a device file in this container: {names}"
     kind = facts.vm.kind if facts.vm else None
     if kind is not None and kind.port_count > usable_count:
         name = facts.vm.name if facts.vm else ""

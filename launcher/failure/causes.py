@@ -226,8 +226,8 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
             seen = f"it was not for lack of memory, {count}"
         yield Cause(
             "killed",
-            f"somebody other than the launcher sent SIGKILL; {seen}",
-            "ask the platform: a time limit, an eviction, its own out-of-memory killer; or who typed kill -9",
+            f"SIGKILL was not sent by the launcher; {seen}",
+            "ask the platform: a time limit, an eviction, its own out-of-memory killer; or a kill -9 by hand",
         )
     elif number == signal.SIGABRT and words.exception and words.was_ending:
         what = f"{quote(words.exception)}; while Python ended, {_explain_abort(words)}"
@@ -235,8 +235,8 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
     elif number == signal.SIGABRT:
         yield Cause("aborted", _explain_abort(words), "the last lines of its stderr say why")
     elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        what = "somebody other than the launcher sent this signal"
-        yield Cause("ended-from-outside", what, "ask the platform, or who typed kill")
+        what = "this signal was not sent by the launcher"
+        yield Cause("ended-from-outside", what, "ask the platform; or was it a kill by hand?")
     elif number in SIGNALS:
         yield SIGNALS[number]
 
@@ -268,7 +268,7 @@ SIGNALS: dict[int, Cause] = {
     signal.SIGXFSZ: Cause(
         "file-size-limit", "the limit of a file's size was reached", "ulimit -f unlimited", False
     ),
-    signal.SIGPIPE: Cause("output-closed", "whoever read its output has gone", "keep the reader running"),
+    signal.SIGPIPE: Cause("output-closed", "the reader of its output has ended", "keep the reader running"),
 }
 
 

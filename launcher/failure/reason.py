@@ -47,7 +47,7 @@ _CAUSES = {
     STALLED: Cause(
         "stalled",
         "--on-stall stop",
-        "the stacks printed before tell who waits where; a longer --stall-timeout if it was only slow",
+        "see the stacks above for where each rank waits; raise --stall-timeout if the job was only slow",
     ),
     UNPROVEN: Cause("other-fabric", "--verify-fabric, --require-fabric", "", False),
     UNMET: Cause("never-met", "--require-meeting", NEVER_MET_FIX, False),

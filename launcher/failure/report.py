@@ -110,7 +110,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
     yield {
         True: "  retry: can help",
         False: "  retry: does not help",
-        None: "  retry: nobody knows whether it helps",
+        None: "  retry: unknown",
     }[verdict.retryable]
     if verdict.note:
         yield f"  note:  {verdict.note}"

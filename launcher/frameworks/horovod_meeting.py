@@ -76,7 +76,7 @@ def find_meeting(
     if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
         return Meeting()
     if environ.get(ADDRESS) and environ.get("HOROVOD_RANK"):
-        return Meeting(why="HOROVOD_* are complete: whoever set them serves the rendezvous")
+        return Meeting(why="HOROVOD_* are complete: what set them serves the rendezvous")
     python = argv[0] if argv and is_python(argv[0]) else ""
     starter = next((name for name in STARTERS if name in environ), "") if scope is Scope.PROCESS else ""
     why = f"{script.path} imports horovod"

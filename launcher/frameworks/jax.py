@@ -62,7 +62,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
         ids, why = ",".join(map(str, devices)), f"of the {case.machine.gpu_count} visible GPUs"
         settings.append(Setting("JAX_LOCAL_DEVICE_IDS", ids, why, Policy.IF_UNSET))
     if is_named(case):
-        why = "JAX asks Open MPI's variables who it is, where it finds this one"
+        why = "JAX takes its rank from Open MPI's variables where it finds this one"
         settings.append(Setting(MPIRUN_4, "launcher", why, Policy.IF_UNSET))
         settings += open_mpi.plan_names(case, place, "JAX reads it")
     return settings

@@ -76,7 +76,7 @@ TABLE = (
         (LAUNCHER, MPI),
         "sets no TF_CONFIG",
         "each is the only worker of its job",
-        "launcher run -- python train.py: the launcher starts them, and says in TF_CONFIG who is who",
+        "launcher run -- python train.py: the launcher starts them, and names each in TF_CONFIG",
     ),
 )
 

@@ -75,7 +75,7 @@ def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="a file of the hook's to which somebody has added lines: replace or remove it with these",
+        help="a file of the hook with added lines: replace or remove it together with them",
     )
     words = parser.parse_args(argv)
     if words.user and words.target:

@@ -182,7 +182,7 @@ class Head(Lead):
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """What mpirun has started on a node to start the ranks there has ended before them."""
         what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
-        fix = "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there"
+        fix = "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
 
@@ -190,7 +190,7 @@ class Head(Lead):
         """A node's session is gone: whatever ran there is no part of the job any more."""
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
-        fix = "look at the node, at its network, and at whether somebody has ended its container"
+        fix = "look at the node, at its network, and at whether its container was ended"
         cause = Cause(NODE_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()

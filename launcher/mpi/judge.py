@@ -101,5 +101,5 @@ def _why(end: RankEnded | None) -> Cause:
     return Cause(
         "rank-killed",
         "its launcher ended without a word, as SIGKILL does it",
-        "look for the kernel's OOM killer on that node (dmesg), and for who ends processes there",
+        "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there",
     )

@@ -49,7 +49,7 @@ def make_folder(job: str) -> str:
     Raises:
         OSError: Nowhere.
     """
-    refused: OSError = FileExistsError("all belong to somebody else")
+    refused: OSError = FileExistsError("all belong to another user")
     for base in FOLDERS:
         path = os.path.join(base, folder_name(job))
         try:
@@ -66,7 +66,7 @@ def make_folder(job: str) -> str:
 
 
 def remove_dead(path: str) -> None:
-    """Remove a socket that nobody listens at any more."""
+    """Remove a socket that nothing listens at any more."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)

@@ -133,7 +133,7 @@ def _no_address() -> Problem:
 def _no_key() -> Problem:
     return Problem(
         "no-key",
-        "there is no key of the job, and without one nobody may come in",
+        "the job has no key, and no node gets in without one",
         "command line and environment",
         f"launcher keygen FILE, and --ssh-key FILE (or {KEY_VARIABLE}) on every node",
     )

@@ -160,7 +160,7 @@ FLAGS = (
     Flag(
         "engine",
         "auto|process|torchrun|mpirun",
-        "who starts the processes: the launcher, torchrun's agent, or the mpirun on PATH",
+        "what starts the processes: the launcher, torchrun's agent, or the mpirun on PATH",
         one_of("auto", "process", "torchrun", "mpirun"),
     ),
     Flag(
@@ -303,7 +303,7 @@ FLAGS = (
     Flag(
         "preemption",
         "auto|azure|aws|gcp|off",
-        "who is asked whether this machine is taken back (auto: if the platform says it can be)",
+        "the service that tells whether this machine is taken back (auto: where the platform has one)",
         one_of("auto", "azure", "aws", "gcp", "off"),
         group="watch",
     ),
@@ -325,7 +325,7 @@ FLAGS = (
     Flag(
         "token_file",
         "FILE",
-        "the job's token, the same on every node, without which nobody gets in (LAUNCHER_TOKEN)",
+        "the job's token, the same on every node: no node gets in without it (LAUNCHER_TOKEN)",
         str,
         group="peers",
     ),
@@ -346,7 +346,7 @@ FLAGS = (
     Flag(
         "keep_going",
         "",
-        "when a node fails or is lost, say so, and stop nobody else",
+        "when a node fails or is lost, say so, and let the other nodes go on",
         None,
         group="peers",
     ),
@@ -429,7 +429,7 @@ FLAGS = (
     Flag(
         "framework",
         "auto|" + "|".join(FRAMEWORKS),
-        "whose own variables, checks and servers the job needs (what its command and script show)",
+        "the framework, for its own variables, checks and servers (default: as the command and script show)",
         one_of("auto", *FRAMEWORKS),
         group="framework",
     ),

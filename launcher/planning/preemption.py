@@ -35,7 +35,7 @@ def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption 
 
 def refuse_fleet(origin: str) -> UsageError:
     """Return that mpirun's nodes cannot be told; a variable may be an image's, for jobs of other kinds."""
-    what = f"{origin}: mpirun starts the processes, and nobody tells its nodes of this"
+    what = f"{origin}: mpirun starts the processes, and its nodes are not told of this"
     fix = "leave it out, or let the launcher start the processes: --engine process"
     return UsageError(Problem("engine-conflict", what, "command line", fix))
 

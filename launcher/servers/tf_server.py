@@ -75,9 +75,9 @@ def make_parser() -> argparse.ArgumentParser:
         description="run a task of TensorFlow: its standard server, for the task that TF_CONFIG names",
     )
     add = parser.add_argument
-    until = "end when nobody listens there any more"
+    until = "end when nothing listens there any more"
     add("--until", metavar="HOST:PORT,...", type=_addresses, help=until)
-    peers = "serve nothing; end with status 75 when nobody listens there any more"
+    peers = "serve nothing; end with status 75 when nothing listens there any more"
     add("--while", metavar="HOST:PORT,...", type=_addresses, dest="peers", help=peers)
     wait = "how long it may take until one does (900)"
     add("--wait", metavar="S", type=_seconds, default=900.0, help=wait)
@@ -205,9 +205,9 @@ class Watch:
             self.was_there, self.seen, self.answered = True, now, now
         elif not self.was_there:
             if now - self.began >= self.wait_s:
-                self.conclude(NOT_READY, f"nobody has listened at {self.names} for {self.wait_s:g} s")
+                self.conclude(NOT_READY, f"nothing has listened at {self.names} for {self.wait_s:g} s")
         elif SILENT not in found and now - self.answered >= self.gone_s:
-            self.conclude(0, f"nobody listens at {self.names} any more")
+            self.conclude(0, f"nothing listens at {self.names} any more")
         elif SILENT in found:
             self.answered = now
             if now - self.seen >= max(LOST_S, self.gone_s):

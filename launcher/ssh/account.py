@@ -90,7 +90,7 @@ def find_problems(account: Account) -> tuple[Problem, ...]:
         what = f"user {account.name}: its shell {account.shell} runs no commands"
         found.append(cannot_serve(what, f"usermod --shell /bin/sh {account.name}, in the image"))
     if account.locked:
-        what = f"user {account.name} is locked in /etc/shadow, and sshd lets nobody in as such a user"
+        what = f"user {account.name} is locked in /etc/shadow, and sshd refuses such a user"
         found.append(cannot_serve(what, f"usermod --password '*' {account.name}, in the image"))
     lacks = [name for name, bit in CAPABILITIES.items() if not account.capabilities >> bit & 1]
     if account.uid == 0 and lacks:

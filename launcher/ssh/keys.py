@@ -214,7 +214,7 @@ def _normal(label: str, body: str, where: str) -> str:
     code = "".join(body.split())
     is_locked = code.startswith(_OPENSSH_CODE) and not code.startswith(_OPENSSH_PLAIN_CODE)
     if is_locked or "ENCRYPTED" in label + body:
-        raise _bad(f"{where} holds a private key with a passphrase, which nobody could type on every node")
+        raise _bad(f"{where} holds a private key with a passphrase, which cannot be typed on every node")
     if label not in _PRIVATE:
         raise _bad(f"{where} holds a {label}, expected a private key")
     lines = [code[start : start + _WIDTH] for start in range(0, len(code), _WIDTH)]

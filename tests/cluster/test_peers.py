@@ -77,7 +77,7 @@ def test_all_well_is_status_0_and_no_verdict(job: Job) -> None:
     assert [one.out for one in done.values()] == [
         f"{rank} 6105 {address}:6105 none none\n" for rank in range(4)
     ]
-    assert "no token" in done[0].err and "all 4 nodes are here" in done[0].err
+    assert "not authenticated" in done[0].err and "all 4 nodes are here" in done[0].err
 
 
 def test_a_signal_to_one_launcher_means_the_job(pair: Job) -> None:
@@ -393,7 +393,7 @@ def test_a_token_lets_in_who_has_it_and_is_handed_to_nobody(pair: Job) -> None:
     done = pair.wait()
     assert [one.status for one in done.values()] == [0, 0], done
     assert all(one.out.endswith("none none\n") and TOKEN not in one.err for one in done.values())
-    assert "no token" not in done[0].err
+    assert "not authenticated" not in done[0].err
 
 
 def test_a_wrong_token_stays_outside_and_is_named_on_both_sides(job: Job) -> None:

@@ -139,7 +139,7 @@ def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_o
         ("[nodes-missing]", True),
     ], done[1].err
     assert "something keeps it from the control port here" in done[0].err
-    assert "nobody has called at the control port so far" in done[0].err
+    assert "no other node has connected to the control port so far" in done[0].err
     assert all("--control-port N, where only some ports are open" in one.err for one in done.values())
     for index in (0, 1):
         pair.start(index, "--control-port", "7106", "--", "true")

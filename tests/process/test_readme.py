@@ -1,4 +1,4 @@
-"""Every command that the README shows is typed here, or names the test that starts it for real."""
+"""What the README shows is done here as it stands: its script, its lines, their output, its report."""
 
 from __future__ import annotations
 
@@ -6,72 +6,113 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from tests.process.starting import ROOT, clean_environ
 
-README = Path(ROOT, "README.md").read_text(encoding="utf-8").replace("\\\n", " ")
-LINES = [
-    re.sub(r"\s+#\s.*$", "", line[4:])
-    for line in README.splitlines()
-    if re.match(r"    (launcher|bash|docker|\. )", line) and "launcher:" not in line
-]
-"""What is typed, without the words after it."""
-EXAMPLE = re.compile(r"examples/(\w+\.py)")
-CLUSTER = "tests/cluster/"
-ELSEWHERE = {
-    "bash tools/demo.sh": f"{CLUSTER}test_real_jobs.py::test_the_main_job_reaches_the_accuracy",
+README = Path(ROOT, "README.md").read_text(encoding="utf-8")
+(SCRIPT,) = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(r"((?:^    .*\n)+)", README.replace(SCRIPT, ""), re.MULTILINE)
+BROKEN, PLACE = re.findall(r"break it: `(.*?: raise .*?)` before `(\w+)`", README.replace("\n", " "))[0]
+(TABLE,) = re.findall(r"^\| you type .*?\n\n", README, re.MULTILINE | re.DOTALL)
+OURS = [row.split(" | ")[1] for row in TABLE.strip().splitlines()[2:]]
+TYPED = {
+    'alias torchrun="launcher run"': "tests/unit/test_engines.py::test_all_of_torchruns_flags_are_ours",
+    "launcher run --hosts": "tests/cluster/test_peers.py::test_all_well_is_status_0_and_no_verdict",
+    "mpirun -np 16": "tests/cluster/test_platforms.py::test_real_mpirun_starts_four_processes",
+    "launcher run --engine mpirun": "tests/cluster/test_mpirun.py::test_the_head_alone_where_sshd",
+    "srun -N2": "tests/cluster/test_slurm.py::test_one_launcher_per_node_starts_the_processes",
+    "launcher run -- accelerate launch": "tests/cluster/test_torch_family.py::test_accelerate",
+    "launcher run -- deepspeed": "tests/cluster/test_deepspeed.py::test_",
+    'ENTRYPOINT ["launcher", "run", "--"]': "tests/container/test_entry_point.py::test_",
+    "import launcher; launcher.setup()": "tests/process/test_setup.py::test_setup_gives_what_run_gives",
+    "bash tools/demo.sh": "tests/cluster/test_real_jobs.py::test_the_main_job_reaches_the_accuracy",
     "bash tools/test.sh": "tests/process/test_readme.py::test_the_other_lines_have_their_tests",
-    "docker run": "tests/container/test_clusters.py",
-    "launcher run --engine mpirun --hosts": f"{CLUSTER}test_mpirun.py::test_the_head_alone_where_sshd",
+    "bash tools/site.sh": "tests/process/test_site.py::test_",
+    "pip install .": "tests/process/test_package.py::test_",
 }
-"""What cannot be typed on one bare machine, by how it begins: where it runs for real."""
-TRAIN = "import os\nassert os.environ['WORLD_SIZE']\n"
+"""What needs other machines, or another test: how it begins, and where it runs for real."""
 
 
-def is_elsewhere(line: str) -> bool:
-    """Whether a test of another file runs a line."""
-    return bool(EXAMPLE.search(line)) or any(line.startswith(begin) for begin in ELSEWHERE)
+def run(line: str, folder: Path, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return the status and all output of a line, typed in a folder."""
+    variables = clean_environ(CUDA_VISIBLE_DEVICES="", OMP_NUM_THREADS="1", **(environ or {}))
+    variables["PATH"] = f"{Path(sys.executable).parent}:{variables['PATH']}"
+    done = subprocess.run(
+        ["sh", "-c", f"{line} 2>&1"],
+        cwd=folder,
+        env=variables,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout
 
 
-@pytest.mark.mpi
-def test_what_the_readme_shows_works_as_it_stands(tmp_path: Path) -> None:
-    """In its order, in one folder that has a train.py: later lines read what earlier ones wrote."""
-    (tmp_path / "train.py").write_text(TRAIN)
-    typed = [line for line in LINES if not is_elsewhere(line)]
-    assert len(typed) >= 9, typed
-    scripts = str(Path(sys.executable).parent)
-    environ = clean_environ(OMPI_MCA_rmaps_base_oversubscribe="1")
-    environ["PATH"] = f"{scripts}:{environ['PATH']}"
-    for line in typed:
-        done = subprocess.run(
-            shlex.split(line),
-            cwd=tmp_path,
-            env=environ,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, (line, done.stdout[-2000:], done.stderr[-2000:])
-    assert {"n.svg", "node.json", "job.key"} <= {path.name for path in tmp_path.iterdir()}
+def pattern(lines: str) -> str:
+    """Return what lines of output look like whatever their numbers, hosts and fabrics are."""
+    text = re.escape("\n".join(line.removeprefix("    ") for line in lines.splitlines()))
+    text = re.sub(r"(?<=[\w\\]) host\\? \w+,", r" host\\ \\S+,", text.replace(r"\ ", " "))
+    text = text.replace("network namespaces", "[a-z ]+")
+    return re.sub(r"\d+(\\\.\d+)?", r"[\\d.]+", text)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.startswith("    $ ")], ids=lambda block: block.split()[2]
+)
+def test_the_first_minute(block: str, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    assert len(SCRIPT.splitlines()) == 15
+    line, _, said = block.removeprefix("    $ ").partition("\n")
+    status, out = run(line, tmp_path)
+    assert status == 0 and re.search(pattern(said), out), out
+
+
+@pytest.mark.torch
+def test_the_report_of_the_broken_script(tmp_path: Path) -> None:
+    lines = SCRIPT.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.strip().startswith(PLACE))
+    lines.insert(at, "    " + BROKEN)
+    (tmp_path / "train.py").write_text("\n".join(lines))
+    (report,) = [block for block in BLOCKS if "failed first" in block]
+    status, out = run("launcher run --nproc-per-node 2 train.py", tmp_path)
+    assert status == 1 and re.search(pattern(report), out), out
+
+
+def test_the_lines_of_the_table_work(tmp_path: Path) -> None:
+    """Those that need no other machine: typed as they stand."""
+    (tmp_path / "train.py").write_text(
+        "import os\nprint(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
+    )
+    here = [line for line in _lines() if not _elsewhere(line)]
+    assert len(here) >= 3, here
+    for line in here:
+        status, out = run(line, tmp_path, {"LAUNCHER_NPROC_PER_NODE": "2"} if "nproc" not in line else None)
+        assert status == 0, (line, out)
 
 
 def test_the_other_lines_have_their_tests() -> None:
-    """Each of the named tests is there, and each line that is not typed above has one."""
-    for where in ELSEWHERE.values():
+    """Each of the named tests is there, and each name begins a line of the README."""
+    for where in TYPED.values():
         path, _, name = where.partition("::")
         assert f"def {name}" in Path(ROOT, path).read_text(encoding="utf-8"), where
-    for begin in ELSEWHERE:
-        assert any(line.startswith(begin) for line in LINES), f"no longer in the README: {begin}"
+    for begin in TYPED:
+        assert any(line.startswith(begin) for line in _lines()), f"no longer in the README: {begin}"
 
 
-@pytest.mark.parametrize("name", sorted(set(EXAMPLE.findall("\n".join(LINES)))))
-def test_an_example_of_the_readme_is_run(name: str) -> None:
-    """By name, in the tests of the frameworks."""
-    assert Path(ROOT, "examples", name).exists()
-    tests = Path(ROOT, "tests").rglob("*.py")
-    texts = [path.read_text(encoding="utf-8") for path in tests if path.name != Path(__file__).name]
-    assert any(name in text for text in texts), f"no test names {name}"
+def _lines() -> list[str]:
+    """Return all lines of the README that can be typed, or written."""
+    table = [code for cell in OURS for code in re.findall(r"`(.*?)`", cell)]
+    blocks = [re.sub(r"\s+#\s.*$", "", line[4:]) for block in BLOCKS for line in block.splitlines()]
+    words = re.findall(r"`((?:launcher|bash) [\w. /-]+)`", re.sub(r"^\|.*$", "", README, flags=re.MULTILINE))
+    lines = [line for line in (*table, *blocks, *words) if shlex.split(line, comments=True)]
+    return [line for line in lines if not line.startswith(("$", "[", "loss", "launcher:"))]
+
+
+def _elsewhere(line: str) -> bool:
+    return any(line.startswith(begin) for begin in TYPED)

@@ -64,7 +64,7 @@ def test_nobody_came_is_said_whatever_the_task_is_called(config: str) -> None:
     """A TF_CONFIG that is none does not hide the reason."""
     status, said = run("--until", NOBODY, "--wait", "0", "--", "sleep", "30", config=config)
     assert status == 75
-    assert f"nobody has listened at {NOBODY}" in said and "Traceback" not in said and "\x1b" not in said
+    assert f"nothing has listened at {NOBODY}" in said and "Traceback" not in said and "\x1b" not in said
 
 
 def test_a_name_that_cannot_be_one_is_not_there() -> None:

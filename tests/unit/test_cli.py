@@ -266,7 +266,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(
     marker = tmp_path / "started"
     assert main(["run", "--dry-run", "--nproc-per-node", "2", "--", "touch", str(marker)], {}) == 0
     out, _ = capfd.readouterr()
-    assert "start rank 1: touch" in out and "MASTER_PORT" in out
+    assert "start ranks 0-1: touch" in out and "MASTER_PORT" in out
     assert not marker.exists()
 
 

@@ -106,7 +106,7 @@ launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher w
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
 launcher:   fix:   nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job
-launcher:   retry: nobody knows whether it helps
+launcher:   retry: unknown
 launcher:   then:  rank 0 exited with status 1 after SIGTERM, which the launcher was told to pass on, 0.250 s later
 """  # noqa: E501
 

@@ -71,7 +71,7 @@ SYMPTOMS = (
         ),
         "the GPU's memory is full",
         "a smaller batch, activation checkpointing or sharding; PYTORCH_ALLOC_CONF=expandable_segments:True "
-        "where much is reserved but unallocated; nvidia-smi shows who else uses the GPU",
+        "where much is reserved but unallocated; nvidia-smi shows the other processes on the GPU",
         False,
     ),
     Symptom(

@@ -79,7 +79,7 @@ SYMPTOMS = (
     Symptom(
         "connection-refused",
         ("Connection refused", "failed to connect to all addresses"),
-        "nobody listened at an address: look for the first failure there",
+        "nothing listened at that address: look for the first failure there",
         "is the other side running, is its address right, does a firewall close the port?",
         None,
         consequence=True,

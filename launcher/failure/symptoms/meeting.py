@@ -61,13 +61,13 @@ SYMPTOMS = (
         ("LOCAL_RANK (*) != OMPI_COMM_WORLD_LOCAL_RANK (",),
         "LOCAL_RANK is not what mpirun says",
         "let the launcher set both (launcher run in front of the script), and LOCAL_RANK nowhere else: "
-        "launcher plan shows who does",
+        "launcher plan shows what sets it",
         False,
     ),
     Symptom(
         "variables-missing",
         ("rendezvous: environment variable*expected, but not set",),
-        "nobody has told this process which one it is",
+        "this process was not told its rank",
         "launcher run -- python train.py; inside of a script that starts processes by itself, pass "
         "the environment on",
         False,

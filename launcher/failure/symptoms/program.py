@@ -174,7 +174,7 @@ SYMPTOMS = (
     Symptom(
         "interrupted",
         ("^KeyboardInterrupt",),
-        "somebody pressed Ctrl-C, or sent SIGINT",
+        "Ctrl-C was pressed, or SIGINT was sent",
         "none is needed",
         None,
     ),

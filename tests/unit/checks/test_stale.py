@@ -22,7 +22,7 @@ def test_who_holds_what(tmp_path: Path) -> None:
     assert found[0].found == "40 GiB of 80 GiB taken by process 1234 (python)"
     assert found[0].fix == "kill 1234, if it belongs to no job that runs"
     assert "77 (not of this container)" in found[1].found and "nvidia-smi" in found[1].fix
-    assert found[2].found.endswith("taken by nobody that we may see")
+    assert found[2].found.endswith("taken by processes that this user may not see")
 
 
 def test_free(tmp_path: Path) -> None:
