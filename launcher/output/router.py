@@ -54,7 +54,9 @@ class OutputRouter:
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
         self._template = environ.get(TEMPLATE, "")
-        self._colour = escapes and not environ.get("NO_COLOR")
+        # mpirun gives its ranks a terminal for standard output alone, and what they say ends in a file
+        both = all(console.is_terminal for console in self._consoles)
+        self.has_colour = escapes and both and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
         self.expect(several=several)
         # Who is in a group of its own would be stopped for reading what is typed
@@ -68,7 +70,6 @@ class OutputRouter:
         self._paused: list[Stream] = []
         self._complaints: set[tuple[bool, int | None]] = set()
         self._since = self._ended_s = time.monotonic()
-        self.has_colour = self._colour and self._screens[STDERR].console.is_terminal
 
     # --- start
 
@@ -117,8 +118,7 @@ class OutputRouter:
     def _open_pipe(self, index: int, child: Child, bit: int, path: str | None, *, shown: bool) -> int:
         reading, writing = os.pipe()  # both close on exec
         screen = self._screens[bit]
-        colour = self._colour and screen.console.is_terminal
-        prefix = make_prefix(self._label(child), child.rank, colour) if self._watch.prefix else b""
+        prefix = make_prefix(self._label(child), child.rank, self.has_colour) if self._watch.prefix else b""
         file = None if path is None else _log_file(path)
         if file is not None:
             self._files.append(file)

@@ -111,16 +111,21 @@ def _note_behind(case: Case) -> tuple[str, ...]:
     behind = [
         name
         for name in dict.fromkeys(names)
-        if (dest := name[2:].replace("-", "_")) in ABOUT_THE_JOB
+        if (dest := _about_the_job(name[2:].replace("-", "_")))
         and case.options.get(dest) is None
         and not any(spelling in case.script.text for spelling in (dest, name[2:]))
     ]
     if not behind:
         return ()
-    program = case.argv[0].rpartition("/")[2]
     stand, them = ("stands", "it") if len(behind) == 1 else ("stand", "them")
     said = f"{', '.join(behind)} {stand} behind the command, which gets {them}"
-    return (f"{said}: for the launcher put {them} in front of {program}",)
+    return (f"{said}: for the launcher put {them} before the command: launcher run {behind[0]} ...",)
+
+
+def _about_the_job(word: str) -> str:
+    """Return the flag about the shape of the job that a word names, abbreviated or not; empty if none."""
+    near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
+    return min(near, default="")
 
 
 def _check_shell(case: Case) -> tuple[str, ...]:

@@ -222,6 +222,11 @@ def test_colours_are_for_terminals_that_want_them(opened: list[Terminal]) -> Non
         opened.append(terminal)
         assert terminal.end() == 0
         assert "\x1b" not in terminal.seen and "[rank 1] hello" in terminal.seen
+    # As mpirun has it: a terminal for standard output, a pipe for the rest, and all of it ends in a file
+    terminal = Terminal(["/bin/sh", "-c", '"$@" 2>/dev/null', "sh", *LAUNCHER, *words])
+    opened.append(terminal)
+    assert terminal.end() == 0
+    assert "\x1b" not in terminal.seen and "[rank 1] hello" in terminal.seen
 
 
 def test_the_status_line_comes_and_goes(opened: list[Terminal]) -> None:

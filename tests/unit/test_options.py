@@ -377,6 +377,8 @@ def test_every_beginning_that_torchrun_takes_means_the_same_flag_here() -> None:
             {},
             "--standalone stands behind the command, which",
         ),
+        (("python", "SCRIPT", "--nproc", "2"), {}, "--nproc stands behind the command, which"),
+        (("python", "SCRIPT", "--n", "2"), {}, ""),  # any script may have that
         (("python", "SCRIPT", "--nnodes", "2"), {"nnodes": "1"}, ""),  # in front as well
         (("python", "TAKES", "--nnodes", "2"), {}, ""),  # its text has a flag of that name
         (
