@@ -29,7 +29,7 @@ is_new_enough() {
   "$1" -IS -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
 }
 
-# The system's first: people change what is on PATH (conda install python=3.8), nobody changes that.
+# The system's first: people change what is on PATH (conda install python=3.8), and leave that alone.
 find_python() {
   if [ -n "${LAUNCHER_PYTHON:-}" ]; then
     is_new_enough "$LAUNCHER_PYTHON" || fail "LAUNCHER_PYTHON=$LAUNCHER_PYTHON is no Python 3.10 or newer"
@@ -97,7 +97,7 @@ rm -rf "$dir/lib/bin" "$dir/lib/share" "$dir/lib/example.py" "$dir"/lib/*.dist-i
 sed "s|@DIR@|$dir|" "$source/docker/launcher.py" >"$dir/launcher.py"
 sed "s|@DIR@|$dir|; s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"
-# Never looked at again: nobody changes a source in an image, and some tools give all of its files a new time.
+# Never looked at again: no source in an image changes, and some tools give all of its files a new time.
 "$python" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
 mkdir -p "$dir/share"
 sh "$source/docker/describe.sh" "$python" "$work/tools" "$dir/lib" "$dir/share/launcher"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The launcher, run by a Python that is kept apart from everybody's: -I leaves PYTHON* variables, the working
+# The launcher, run by a Python that is kept apart from all others: -I leaves PYTHON* variables, the working
 # directory and the user's packages alone, -S the site-packages, their .pth files and sitecustomize.
 main=@DIR@/launcher.py
 if [ -x "@PYTHON@" ]; then

@@ -128,7 +128,7 @@ def join() -> torch.device:
 
 
 def agree(number: int, device: torch.device) -> int:
-    """Return the highest of all processes' numbers, the same for all: everybody asks after every step."""
+    """Return the highest of all processes' numbers, the same for all: each asks after every step."""
     highest = torch.tensor(number, device=device)
     dist.all_reduce(highest, op=dist.ReduceOp.MAX)
     return int(highest)

@@ -32,7 +32,7 @@ def run_agent(
 
     Args:
         plan: The plan that has this agent.
-        agent: Who starts the processes.
+        agent: What starts the processes.
         environ: The environment that the launcher was started with.
         checks: To be made beside it where we stay; see `launcher.agent.agent.Agent`.
         serve: Makes what answers questions about the job.
@@ -85,7 +85,7 @@ def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], 
     They are named by descriptor: no file is left behind, and none has to be writable.
 
     Args:
-        agent: Who starts the processes.
+        agent: What starts the processes.
         environ: The environment that the launcher was started with.
     """
     argv = agent.argv

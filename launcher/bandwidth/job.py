@@ -1,4 +1,4 @@
-"""The processes of a job: who they are, what they tell each other, and groups of them to measure.
+"""The processes of a job: their ranks, what they tell each other, and groups of them to measure.
 
 What they tell each other goes through torch's store, which is plain TCP to rank 0, and never through what is
 measured. A group is made anew for each measurement, between its members only: one link that does not
@@ -40,10 +40,10 @@ class Identity:
 
 
 def read_identity(environ: Mapping[str, str]) -> Identity:
-    """Return who we are.
+    """Return which process we are.
 
     Raises:
-        UsageError: Nobody has given us a rank.
+        UsageError: We were given no rank.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     meeting = ("MASTER_ADDR", "MASTER_PORT")

@@ -1,4 +1,4 @@
-"""Who takes part: what each process says of itself, and the nodes that follow from it."""
+"""The members: what each process says of itself, and the nodes that follow from it."""
 
 from __future__ import annotations
 

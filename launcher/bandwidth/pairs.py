@@ -1,7 +1,7 @@
-"""Every node with every other: who is measured when, and who is slow.
+"""Every node with every other: which pairs are measured when, and which are slow.
 
 Pairs that share no node are measured at once: n - 1 rounds instead of n(n-1)/2 steps. They may still share a
-switch's uplink, so a pair that looks slow in its round is measured again, alone, before anybody is named.
+switch's uplink, so a pair that looks slow in its round is measured again, alone, before a node is named.
 Nodes that no fast pair joins to the others are slow. That one definition tells a slow node (no pair with
 it is fast) from a slow link (both of its nodes are fast with others), and finds nodes that are fast only
 among themselves, as behind a bad uplink.
@@ -41,7 +41,7 @@ class Pair:
 
 @frozen
 class Slow:
-    """Who is slow.
+    """The nodes and pairs that are slow.
 
     Attributes:
         usual_gbps: What healthy pairs reach, by `usual_gbps`.

@@ -29,7 +29,7 @@ LISTED = 10
 
 @frozen
 class Setup:
-    """What was measured, and between whom.
+    """What was measured, and between which ranks.
 
     Attributes:
         backend: ``nccl`` or ``gloo``.
@@ -104,13 +104,13 @@ def sweep_json(
 
 
 def render_pairs(setup: Setup, names: Sequence[str], pairs: Sequence[Pair], slow: Slow, how: str) -> str:
-    """Return bandwidths and latencies of all pairs, and who is slow.
+    """Return bandwidths and latencies of all pairs, and which are slow.
 
     Args:
         setup: What was measured.
         names: What is called how, by index.
         pairs: One for every two.
-        slow: Who is.
+        slow: Those that are.
         how: In which order it was done.
     """
     lines = [str(setup), f"{_count(len(pairs), 'pair')}, {how}", ""]

@@ -49,7 +49,7 @@ class Arrival:
 
 
 class Acceptor:
-    """The listening socket, and those who have come and not said who they are.
+    """The listening socket, and the clients that have not identified themselves yet.
 
     Attributes:
         turned_away: The connections that were refused, counted by address.
@@ -68,7 +68,7 @@ class Acceptor:
         Args:
             listening: A socket that listens.
             key: Of the job.
-            loop: Who waits for the sockets.
+            loop: The loop that waits for the sockets.
             say: Says something in the log.
             admit: Takes a connection, the address it came from, and the first message that it has sent; a
                 `Garbled` from it turns the connection away.

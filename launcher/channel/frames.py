@@ -46,7 +46,7 @@ _COUNTER = struct.Struct(">Q")
 
 
 class Intruder(Garbled):
-    """Who is at the other end does not have the key of this job."""
+    """The peer does not have the key of this job."""
 
 
 class Sealed:

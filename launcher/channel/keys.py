@@ -73,7 +73,7 @@ def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> 
 
 
 def make_key(token: bytes | None, job: str) -> bytes:
-    """Return the key of a job, 32 bytes. Without a token it keeps two jobs apart, and nobody out."""
+    """Return the key of a job, 32 bytes. Without a token it only keeps two jobs apart."""
     if token is not None:
         # Two jobs with one token are still two jobs.
         return hmac.digest(token, PURPOSE + b"token " + os.fsencode(job), "sha256")

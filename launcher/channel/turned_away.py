@@ -15,7 +15,7 @@ NAMED_MAX = 20
 
 
 class TurnedAway:
-    """Who has come and was turned away, and why."""
+    """The clients that were turned away, and why."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -23,7 +23,7 @@ class TurnedAway:
         self._say = say
 
     def note(self, address: str, why: str) -> None:
-        """Somebody was turned away; said the first time, counted from then on.
+        """A client was turned away; said the first time, counted from then on.
 
         Args:
             address: Where it came from.

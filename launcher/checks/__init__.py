@@ -1,7 +1,7 @@
 """What would make this job fail, hang or crawl on this machine: looked at before it starts.
 
 One file per subject, each with ``look(case)``, which returns findings: none where there is nothing to look
-at, or where nobody can tell. A check reads the machine through `launcher.machine.host.Host` alone, and does
+at, or where it cannot be told. A check reads the machine through `launcher.machine.host.Host` alone, and does
 not raise, whatever stands in the files.
 
 To add a check: one file with ``look``, one row here, its tests, one row in docs/checks.md.
@@ -28,7 +28,7 @@ class Row:
     Attributes:
         name: Of the check, and of its module in this package.
         about: What it looks at, for people.
-        is_quick: Whether ``launcher run`` makes it: it only reads, and asks nobody.
+        is_quick: Whether ``launcher run`` makes it: it only reads, and asks no service.
         is_live: Whether it needs the machine itself: a snapshot cannot tell.
         is_before: Whether it says something only before the processes of the job have started.
     """
@@ -104,7 +104,7 @@ def run_checks(
 
 
 def _look(name: str, case: Case) -> list[Finding]:
-    """Make one check. A fault of ours in it must not cost anybody a job, nor hide the other findings."""
+    """Make one check. A fault of ours in it must not cost a job, nor hide the other findings."""
     try:
         return list(import_module(f"launcher.checks.{name}").look(case))
     except Exception as error:

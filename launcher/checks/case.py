@@ -30,7 +30,7 @@ class Case:
     Attributes:
         host: The machine.
         environ: The environment that the launcher was started with.
-        runtime: Who started our container; see `launcher.checks.runtime`.
+        runtime: What started our container; see `launcher.checks.runtime`.
         exposed_count: GPUs whose device files we have; None if unknown.
         visible_count: Those of them that CUDA would find; None if unknown.
         ports: Of RDMA devices.
@@ -42,7 +42,7 @@ class Case:
         master_addr: Host of the rendezvous; empty if unknown, or if there is none.
         master_port: Its port; 0 with no address, and for one that is free.
         gloo_interface: The interface that the plan names to gloo; empty where it names none.
-        hosts: The nodes, if somebody lists them.
+        hosts: The nodes, if they are listed.
         planned: Names of the variables that the launcher sets for processes on this node.
         log_dir: Folder of log files, None without one.
         vm: The VM that we run in, as far as variables or a snapshot say.

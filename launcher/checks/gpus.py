@@ -1,4 +1,4 @@
-"""GPUs: what the machine has, what the container was given, what CUDA will find, and who is to share it.
+"""GPUs: what the machine has, what the container was given, what CUDA will find, what shares it.
 
 Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized
 Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".

@@ -19,7 +19,7 @@ SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "po
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at what NVML says of each GPU, and at who differs from the others."""
+    """Look at what NVML says of each GPU, and at those that differ from the others."""
     gpus = case.host.gpu_facts() if case.exposed_count else ()
     known = [gpu for gpu in gpus if any(fact is not None for fact in (gpu.throttle, gpu.has_ecc, gpu.links))]
     if not known:

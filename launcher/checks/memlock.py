@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 WHAT = "locked memory (ulimit -l)"
 IPC_LOCK = 14
-EVERYBODY = ["0", "0", "4294967295"]
+ALL_USERS = ["0", "0", "4294967295"]
 """The only line of /proc/self/uid_map in the first user namespace."""
 
 
@@ -57,7 +57,7 @@ def _is_exempt(host: Host) -> bool:
     """Whether we have the capability, where it counts."""
     lines = (host.read_text("/proc/self/status") or "").splitlines()
     masks = [line.split()[1:] for line in lines if line.startswith("CapEff:")]
-    if (host.read_text("/proc/self/uid_map") or "").split() != EVERYBODY or not masks or not masks[0]:
+    if (host.read_text("/proc/self/uid_map") or "").split() != ALL_USERS or not masks or not masks[0]:
         return False
     try:
         return bool(int(masks[0][0], 16) >> IPC_LOCK & 1)

@@ -1,4 +1,4 @@
-"""MASTER_PORT on the node of rank 0: if somebody else listens there, nobody can join.
+"""MASTER_PORT on the node of rank 0: if another process listens there, no rank can join.
 
 Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 """

@@ -20,7 +20,7 @@ MARKS = ("/.dockerenv", "/run/.containerenv")
 
 
 def find_runtime(host: Host, environ: Mapping[str, str]) -> str:
-    """Return one of `RUNTIMES`: who starts our container, `MACHINE` if we are in none that shows."""
+    """Return one of `RUNTIMES`: what starts our container, `MACHINE` if we are in none that shows."""
     if any(name.startswith("AZUREML_") for name in environ):
         return AZURE_ML
     if environ.get("KUBERNETES_SERVICE_HOST"):

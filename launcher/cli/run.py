@@ -186,7 +186,7 @@ def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> 
 
 
 def listens_here(plan: Plan) -> bool:
-    """Whether rank 0 is ours, and listens at a port that was named: somebody may have that."""
+    """Whether rank 0 is ours, and listens at a port that was named: it may be taken."""
     allocation = plan.allocation
     first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
     return first == 0 and not plan.takes_free_port

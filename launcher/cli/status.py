@@ -103,10 +103,10 @@ def render_launchers(launchers: Sequence[Launcher]) -> str:
         (
             str(one.pid),
             one.run,
-            duration(number(one.who, "elapsed_s") or 0.0),
-            f"{number(one.who, 'node_rank') or 0:g}",
+            duration(number(one.identity, "elapsed_s") or 0.0),
+            f"{number(one.identity, 'node_rank') or 0:g}",
             *(() if ours else (str(one.owner),)),
-            words(one.who, "command"),
+            words(one.identity, "command"),
         )
         for one in launchers
     ]

@@ -12,7 +12,7 @@ def write(text: str) -> None:
     """Write all of a text, whose values may hold bytes that are not UTF-8.
 
     Raises:
-        BrokenPipeError: Nobody reads it.
+        BrokenPipeError: It has no reader.
         NotReady: It cannot be written, to a full disk for example.
     """
     sys.stdout.flush()

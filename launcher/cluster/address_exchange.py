@@ -50,7 +50,7 @@ NAMED_MAX = 8
 
 @message
 class Here:
-    """A launcher says who it is.
+    """A launcher identifies itself.
 
     Attributes:
         session: What tells it from another one that says the same.
@@ -247,7 +247,7 @@ class FirstLauncher:
 
 
 class OtherLauncher:
-    """Any other launcher: says who it is until the first one answers.
+    """Any other launcher: identifies itself until the first one answers.
 
     Attributes:
         hosts: The addresses of all nodes, as far as they have come.

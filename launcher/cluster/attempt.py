@@ -40,7 +40,7 @@ def answer_s(node_count: int) -> float:
 
 
 class Outcome:
-    """Whom an attempt tells how it went; it tells one of these, once.
+    """What an attempt calls when it is over; one of these, once.
 
     Attributes:
         opened: Takes the socket, which the loop does not watch, and the handshake: both sides have proved
@@ -71,8 +71,8 @@ class Attempt:
         Args:
             key: Of the job.
             answer_s: How long node 0 may take to answer, once it has taken the call.
-            loop: Who waits for the socket.
-            outcome: Whom it tells how it went.
+            loop: The loop that waits for the socket.
+            outcome: What it calls when it is over.
         """
         self.until = time.monotonic() + CONNECT_S
         self._key, self._answer_s, self._loop, self._outcome = key, answer_s, loop, outcome
@@ -99,7 +99,7 @@ class Attempt:
         self._fail(MUTE if has_connected else SILENT, next_port=has_connected)
 
     def close(self) -> None:
-        """Hang up; nobody is told."""
+        """Close the connection without a word."""
         if self._socket is not None:
             self._loop.remove(self._socket.fileno())
             self._socket.close()

@@ -53,7 +53,7 @@ RESOLVE_S = 20.0
 """A resolver tries two times, five seconds each, for each of the domains that it searches."""
 LOOK_S = 3.0
 SLACK_S = 5.0
-"""Node 0 gives up first, and tells who is missing."""
+"""Node 0 gives up first, and tells which nodes are missing."""
 
 
 class CoordinatorClient:

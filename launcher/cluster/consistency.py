@@ -1,4 +1,4 @@
-"""What the nodes of a job must have in common, what they should, and who does not: pure.
+"""What the nodes of a job must have in common, what they should, and which do not: pure.
 
 The rules are data, in `RULES`, and written out in docs/peers.md. A problem stops the job before it starts; a
 warning is said, with the same table, and the job goes on.
@@ -186,7 +186,7 @@ def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagr
 
 
 def render_table(found: Sequence[Disagreement]) -> list[str]:
-    """Return lines for people: what differs, who has what, the odd ones out marked with ``>``."""
+    """Return lines for people: what differs, which node has what, the odd ones out marked with ``>``."""
     lines = []
     for item in found:
         rule = item.rule

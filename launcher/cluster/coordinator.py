@@ -1,4 +1,4 @@
-"""Node 0's end of the channel: who comes in, what each says, and who is silent.
+"""Node 0's end of the channel: which nodes join, what each says, and which are silent.
 
 What arrives has passed the handshake (`launcher.channel.acceptor`), and is still not believed to be right.
 Whether the job starts is decided by `launcher.cluster.rendezvous`, how it ends by `launcher.cluster.outcome`.
@@ -77,7 +77,7 @@ class Coordinator:
             key: Of the job.
             shape: The job.
             join: What node 0 says of itself.
-            loop: Who waits for the sockets.
+            loop: The loop that waits for the sockets.
             say: Says something in the log of this node.
             deliver: Takes the messages for this node itself.
             agree: Returns what all nodes are told at the start.
@@ -107,10 +107,10 @@ class Coordinator:
         """Whether the roll call is over, and the job runs."""
         return self.roll.start is not None
 
-    # --- who comes
+    # --- joining
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        """Somebody with the key says who it is.
+        """A client with the key says which node it is.
 
         Raises:
             Garbled: It joins nothing.
@@ -151,7 +151,7 @@ class Coordinator:
         self.roll.check()
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
-        """Somebody is none of our nodes: a launcher that was started again, or is of another job."""
+        """A client is none of our nodes: a launcher that was started again, or is of another job."""
         kind, known = self._shape.member, self.members.get(rank)
         if known is not None:
             why, with_whom = f"calls as a {kind} that takes part already", known.name
@@ -217,7 +217,7 @@ class Coordinator:
 
     @property
     def may_leave(self) -> bool:
-        """Whether nobody is left to be told how the job ended, or why it has not begun."""
+        """Whether all nodes were told how the job ended, or why it has not begun."""
         until = self.ending.leave_by or self.roll.leave_by
         if until is None or time.monotonic() >= until:
             return until is not None
@@ -284,7 +284,7 @@ class Coordinator:
         return min(due for due in (self._tick_at, self.ending.due, self.acceptor.due) if due is not None)
 
     def fire(self, now: float) -> None:
-        """Look after the time: who is late, who is silent, who wants to hear from us."""
+        """Look after the time: which nodes are late, silent, or due to hear from us."""
         slept_s = now - (self.due or now)
         if slept_s > LATE_S:
             for member in self.members.values():
@@ -299,7 +299,7 @@ class Coordinator:
         self.ending.consider()
 
     def _find_lost(self, now: float) -> None:
-        """Give up who was silent, or away, for too long; after a refusal all hang up, and nobody is lost."""
+        """Give up nodes that were silent, or away, for too long; after a refusal none is lost."""
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
@@ -324,7 +324,7 @@ class Coordinator:
             del self.members[member.rank]
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         self.acceptor.close()
         for member in self.members.values():
             member.hang_up()

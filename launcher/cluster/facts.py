@@ -73,7 +73,7 @@ def read_facts(
 def _find_local_size(job: Topology) -> int | None:
     """Return how many processes each node has; None where some may have more than others.
 
-    Roles of TensorFlow are dealt to the nodes, and torchrun counts for itself who has come.
+    Roles of TensorFlow are dealt to the nodes, and torchrun counts for itself which have come.
     """
     if job.world_size is None or job.local_size is None or job.node_count is None:
         return None
@@ -97,7 +97,7 @@ def _find_libraries(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[
     argv = plan.processes[0].argv if plan.processes else ()
     found = _find_packages(host, argv[0] if argv else None, environ)
     if not plan.machine.gpu_count:
-        found["nccl"] = None  # nobody calls it
+        found["nccl"] = None  # no process calls it
     if any(item.name == "TF_CONFIG" for process in plan.processes for item in process.settings):
         found["torch"] = None  # it may be there, and does not train
     return found

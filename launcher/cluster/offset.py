@@ -1,6 +1,6 @@
 """What another node's clock says, from four readings: asked, heard, answered, heard back.
 
-All four are monotonic clocks, in nanoseconds, which nobody sets and which begin where they like.
+All four are monotonic clocks, in nanoseconds, which are never set and begin anywhere.
 
 Source: RFC 5905, section 8 (offset and delay of an exchange; the one with the least delay is the truest).
 """

@@ -1,7 +1,7 @@
 """Questions to all nodes, over the channel: from any node to node 0, from there to all, and the answers back.
 
-Nothing is sent while nobody asks. A question goes to so many nodes at a time as their answers find room on
-node 0, which passes each on as soon as whoever has asked takes it, and keeps none. So however many nodes
+Nothing is sent without a question. A question goes to so many nodes at a time as their answers find room on
+node 0, which passes each on as soon as the client takes it, and keeps none. So however many nodes
 there are, and however much each says, neither node 0's memory nor the channel itself is at stake.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
 """Questions that are open at a time, in the job and of one node; more are refused."""
 STEP_S = 0.05
-"""Between two looks whether whoever has asked takes what there is."""
+"""Between two looks whether the client takes what there is."""
 TOO_LONG = "its answer is too long"
 MORE_S = 10.0
 """What the answers of all may take longer than one: they come from some nodes after the others."""
@@ -99,7 +99,7 @@ class Rounds:
             self.due = time.monotonic()
 
     def fire(self, now: float) -> None:
-        """Ask the next nodes, pass on what has come, give up who is silent."""
+        """Ask the next nodes, pass on what has come, give up silent nodes."""
         for number, one in list(self._rounds.items()):
             for rank, until in list(one.asked.items()):
                 if now >= until:
@@ -139,7 +139,7 @@ class Rounds:
 
 
 class Questions:
-    """Any node: asks for whoever asks here, and answers for this node.
+    """Any node: asks for its clients, and answers for this node.
 
     Attributes:
         due: When `fire` has something to do.
@@ -187,7 +187,7 @@ class Questions:
         self._node.answer(what, more, give)
 
     def drop(self, question: int) -> None:
-        """Nobody waits for the answers any more; those that come are not heard."""
+        """The answers are not waited for any more; those that come are dropped."""
         self._open.pop(question, None)
 
     def _on_ask(self, ask: Ask) -> None:

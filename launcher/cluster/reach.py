@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
 ANY = {"0": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it is not listened at
-"""Names of all addresses: who calls them gets to the loopback."""
+"""Names of all addresses: a call to them gets to the loopback."""
 HOSTS_ASKED = 3
 """Nodes that are tried for the way that leads to them; names of more would cost time."""
 WAIT_S = 0.5
@@ -167,7 +167,7 @@ def resolve(name: str, flags: int = 0) -> tuple[str, ...]:
 
 
 def knock(name: str, port: int) -> bool | None:
-    """Return whether somebody listens at a port of a host; None where the host does not answer."""
+    """Return whether a process listens at a port of a host; None where the host does not answer."""
     for address in resolve(name)[:1]:
         try:
             socket.create_connection((address, port), WAIT_S).close()

@@ -20,7 +20,7 @@ OR_ELSE = (
     "let them reach the control port of node 0 (--control-port N, where only some ports are open), or wait "
     "longer: --roll-call-timeout S. Without a roll call: --no-peers, on all nodes"
 )
-NOBODY = (
+NO_NODE = (
     "no other node has connected to the control port so far: where their launchers run, a firewall or a "
     "security group may drop their packets"
 )
@@ -120,7 +120,7 @@ def describe_missing(
     shown: int,
     has_heard: bool = True,
 ) -> str:
-    """Return who has not come, with what is known of each.
+    """Return the missing nodes, with what is known of each.
 
     Args:
         kind: Of `Shape.member`.
@@ -129,7 +129,7 @@ def describe_missing(
         reasons: What a look at their hosts has told, by rank.
         turned_away: Why connections were, by address.
         shown: How many are named.
-        has_heard: Whether anybody has called, of the job or not.
+        has_heard: Whether any client has called, of the job or not.
     """
     parts = []
     for rank in missing[:shown]:
@@ -142,7 +142,7 @@ def describe_missing(
     others = [pair for pair in turned_away.items() if pair[0] not in hosts]
     parts += [f"turned away was {address}: {why}" for address, why in others[:shown]]
     if not has_heard:
-        parts.append(NOBODY)
+        parts.append(NO_NODE)
     return "; ".join(parts)
 
 

@@ -28,7 +28,7 @@ LEAVE_S = 5.0
 HURRY_S = 0.15
 """The same, where a node was told to end: what has sent the signal waits."""
 LATE_COMERS_S = 10.0
-"""For nodes that come after the roll call has failed: they hear why, instead of waiting for nobody."""
+"""For nodes that come after the roll call has failed: they hear why, instead of waiting in vain."""
 NAMED_MAX = 20
 """Nodes that are named in one message, and looked for."""
 LINES_MAX = 200
@@ -42,7 +42,7 @@ class Seen:
         agree: Returns what all nodes are told at the start.
         find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
         turned_away: Returns why connections were, by address.
-        has_heard: Returns whether anybody has called.
+        has_heard: Returns whether any node has called.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Rendezvous:
     Attributes:
         start: The start signal, once it was given.
         refusal: Why the job does not start, once that was told.
-        leave_by: Until when those who come are told of the refusal, monotonic seconds.
+        leave_by: Until when nodes that come are told of the refusal, monotonic seconds.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Rendezvous:
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
-        """The job must not start: tell everybody why."""
+        """The job must not start: tell all nodes why."""
         if self.refusal is not None:
             return
         code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
@@ -147,7 +147,7 @@ class Rendezvous:
         self._refuse(EXIT_UNTRUSTED, problem, [])
 
     def fire(self, now: float) -> None:
-        """Say who is missing, or that it has taken too long."""
+        """Say which nodes are missing, or that it has taken too long."""
         if not self.is_open or self._is_looking:
             return
         if now >= self._began + self._shape.timeout_s:
@@ -181,7 +181,7 @@ class Rendezvous:
         self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
     def _describe_missing(self, reasons: Reasons) -> str:
-        """Return who has not come, with what is known of each."""
+        """Return the missing nodes, with what is known of each."""
         missing = self._membership.missing()
         described = refusals.describe_missing(
             self._kind,

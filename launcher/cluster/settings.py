@@ -26,7 +26,7 @@ class Shape:
         timeout_s: How long the roll call may take.
         lost_after_s: Silence after which a node, or node 0, counts as lost.
         grace_s: Between SIGTERM and SIGKILL.
-        keep_going: Whether a failure or a lost node stops nobody else.
+        keep_going: Whether the others go on after a failure or a lost node.
         master_port: Where the processes of the job will meet.
         member: What has a launcher: `NODE`, or each `RANK` by itself: names here mean that by node then.
         speaks: This launcher says what concerns all: not each of the ranks of a machine does.

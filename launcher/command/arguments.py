@@ -75,7 +75,7 @@ def count_callers(argv: Sequence[str]) -> int:
 
 
 def refuse_words(options: Options, who: str) -> UsageError:
-    """Return why arguments cannot be made for processes that somebody else starts, and is not told how."""
+    """Return why arguments cannot be made for processes that another program starts, and is not told how."""
     flags = " and ".join(options.origins("expand_args", "local_rank_arg"))
     return UsageError(
         Problem(

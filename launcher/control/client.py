@@ -63,12 +63,12 @@ class Launcher:
 
     Attributes:
         path: Of its socket.
-        who: What it says of itself; see `launcher.control.node.identify`.
+        identity: What it says of itself; see `launcher.control.node.identify`.
         owner: The user whose it is, as the kernel says.
     """
 
-    def __init__(self, path: str, who: Message, owner: int) -> None:
-        self.path, self.who, self.owner = path, who, owner
+    def __init__(self, path: str, identity: Message, owner: int) -> None:
+        self.path, self.identity, self.owner = path, identity, owner
 
     @property
     def is_ours(self) -> bool:
@@ -83,13 +83,13 @@ class Launcher:
     @property
     def pid(self) -> int:
         """Its process id."""
-        pid = self.who.get("pid")
+        pid = self.identity.get("pid")
         return pid if isinstance(pid, int) else 0
 
     @property
     def run(self) -> str:
         """What its run is called."""
-        return printable(str(self.who.get("run")))[:16]
+        return printable(str(self.identity.get("run")))[:16]
 
     def is_meant(self, job: str) -> bool:
         """Whether ``job`` is its pid, the beginning of its run's name, or empty: any."""
@@ -120,7 +120,7 @@ def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
     """
     paths, others = _choose_paths(find_paths(environ))
     found, silent = _identify(paths)
-    found.sort(key=lambda one: (not one.is_ours, -_seconds(one.who), one.pid))
+    found.sort(key=lambda one: (not one.is_ours, -_seconds(one.identity), one.pid))
     return found, others + silent
 
 
@@ -283,7 +283,7 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
     """Ask a launcher, and return its answers.
 
     Raises:
-        OSError: There is nobody, or not for us; no answer in time (TimeoutError).
+        OSError: There is no launcher, or not for us; no answer in time (TimeoutError).
         ValueError: What answers is no launcher.
     """
     lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0

@@ -1,4 +1,4 @@
-"""The metrics of a node for those who scrape: a process of its own beside the job, from its start to its end.
+"""The metrics of a node for Prometheus: a process of its own beside the job, from its start to its end.
 
 A helper (`launcher.process.helper`): an HTTP server with prometheus-client takes 10 MiB and threads, and
 what reaches its port must not reach the loop that passes signals on. It knows nothing by itself, and asks
@@ -37,7 +37,7 @@ class Exporter:
         """Remember what is served.
 
         Args:
-            watch: Where, and for whom.
+            watch: Where, and for which ranks.
             path: Of the launcher's socket.
         """
         self._watch, self._path = watch, path

@@ -1,6 +1,6 @@
 """What one node's launcher knows of its part of a job, as an answer: small values that JSON can hold.
 
-Read when somebody asks, from /proc in one pass, NVML, and what the launcher has in memory anyway.
+Read on demand, from /proc in one pass, NVML, and what the launcher has in memory anyway.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _gauges: list[Gauges] = []
 
 
 def identify(agent: Agent) -> Message:
-    """Return which launcher this is, for who has to choose between several."""
+    """Return which launcher this is, for a choice between several."""
     argv = agent.command or (agent.group.children[0].argv if agent.group.children else ())
     return {
         "version": VERSION,
@@ -118,7 +118,7 @@ def list_running(agent: Agent) -> list[tuple[int, int]]:
 
 
 def name_others(agent: Agent) -> list[str]:
-    """Return who can give no stack any more, or not yet, and why."""
+    """Return which ranks can give no stack any more, or not yet, and why."""
     said = [f"{one.name}: it {one.end}" for one in agent.group.processes if one.code is not None]
     table = read_table()
     for one in agent.group.processes:

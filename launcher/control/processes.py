@@ -1,4 +1,4 @@
-"""All processes of this machine in one pass over /proc: who descends from whom, CPU time, memory.
+"""All processes of this machine in one pass over /proc: their tree, CPU time, memory.
 
 One small file for each process. The list of a process's children would be a file for each of its threads.
 

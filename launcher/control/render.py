@@ -1,4 +1,4 @@
-"""The stacks of a whole job for people: who waits where, then each stack once. Pure."""
+"""The stacks of a whole job for people: where each rank waits, then each stack once. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIDS_SHOWN = 8
 
 
 def render_text(view: View, *, threads: bool) -> str:
-    """Return all stacks, and who has given none, with the reason."""
+    """Return all stacks, and which ranks have given none, with the reason."""
     answers = read_answers(view)
     world = number(view.nodes[0][1], "world_size") if view.nodes else None
     lines = render_report(answers, None if world is None else int(world)) if answers else []
@@ -39,7 +39,7 @@ def read_answers(view: View) -> list[Answer]:
 
 
 def name_missing(view: View) -> list[str]:
-    """Return who gives no stack, and what is not all."""
+    """Return which ranks give no stack, and what is not all."""
     lines = [f"node {node}: {why}" for node, why in view.silent]
     for node, message in view.nodes:
         others = message.get("others")

@@ -1,7 +1,7 @@
-"""Who asks a launcher what its job does, and how each is answered.
+"""The clients that ask a launcher what its job does, and how each is answered.
 
 A question is one line of JSON, ``{"ask": "status"}``; what comes back are lines of JSON, one for each node,
-and ``{"over": true}``. Whoever connects is our user or root, which the kernel tells; still nobody is believed
+and ``{"over": true}``. Clients are our user or root, which the kernel tells; still they are not trusted
 to be quick, small or well-formed: all have a time, a size and a number.
 """
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
             """Ask all nodes; return the number of the question."""
 
         def drop(self, question: int) -> None:
-            """Nobody waits for the answers any more."""
+            """The answers are not waited for any more."""
 
         def fire(self, now: float) -> None:
             """It is time."""
@@ -51,12 +51,12 @@ QUESTIONS = ("who", "node", "status", "stacks")
 CLIENTS_MAX = 16
 QUESTION_LIMIT_BYTES = 4096
 ASK_S = 5.0
-"""How long somebody may take to ask."""
+"""How long a client may take to ask."""
 TAKE_S = 10.0
-"""How long somebody may take nothing of what is there for him."""
+"""How long a client may leave its answer unread."""
 UNSENT_LIMIT_BYTES = 1 << 23
 FRESH_S = 0.2
-"""Facts so new are given once more: whoever asks all the time does not cost more than five looks a second."""
+"""Facts so new are given once more: a client that asks all the time costs five looks a second."""
 STEP_S = 0.02
 """Between two looks whether a process has given its stacks."""
 WAITING_MAX = 16

@@ -1,4 +1,4 @@
-"""The socket of a launcher, in its run's private folder: who may enter asks what the job does.
+"""The socket of a launcher, in its run's private folder: a user that may enter asks what the job does.
 
 Loaded after the processes were started, and small: a listening socket in the loop costs nothing. What answers
 is loaded with the first question (`launcher.control.responder`).
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 WAITING_MAX = 128
-"""Who has connected and was not yet looked at: the kernel keeps more waiting."""
+"""Connections that were not yet looked at: the kernel keeps more waiting."""
 
 
 class StatusServer:
@@ -32,7 +32,7 @@ class StatusServer:
     """
 
     def __init__(self, agent: Agent) -> None:
-        """Remember who is asked."""
+        """Remember what is asked."""
         self.path: str | None = None
         self._agent = agent
         self._listener: _socket.socket | None = None

@@ -90,7 +90,7 @@ def _pack(answers: Sequence[Answer], threads: bool, depth: int, shown: dict[str,
 def unpack(message: Mapping[str, object]) -> list[Answer]:
     """Return the processes of an answer; empty if it is none.
 
-    Whoever has made it may mean ill: each value is looked at, and what is not as it should be is left out.
+    The sender is not trusted: each value is looked at, and what is not as it should be is left out.
     """
     words = [text[:TEXT_LENGTH] for text in _list(message, "words") if isinstance(text, str)]
     try:

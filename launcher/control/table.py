@@ -243,7 +243,7 @@ def mappings(answer: Mapping[str, object], name: str) -> list[Message]:
 
 
 def number(message: Mapping[str, object], name: str) -> float | None:
-    """Return a number that somebody has sent, None for anything else."""
+    """Return a number that was received, None for anything else."""
     value = message.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
@@ -251,6 +251,6 @@ def number(message: Mapping[str, object], name: str) -> float | None:
 
 
 def words(message: Mapping[str, object], name: str) -> str:
-    """Return a text that somebody has sent, fit for a terminal; empty for anything else."""
+    """Return a text that was received, fit for a terminal; empty for anything else."""
     value = message.get(name)
     return printable(value)[:TEXT_LENGTH] if isinstance(value, str) else ""

@@ -311,7 +311,7 @@ class Reader:
         self._signs.append((self.origin(name), fix))
 
     def note(self, sentence: str) -> None:
-        """Say something to whoever reads ``launcher plan``."""
+        """Say something to the reader of ``launcher plan``."""
         self._notes.append(sentence)
 
     def malformed(self, name: str, expected: str) -> None:

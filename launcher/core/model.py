@@ -391,7 +391,7 @@ class Agent:
     """One command, run once per node, that starts the processes of the node itself.
 
     Attributes:
-        engine: Who it is, e.g. ``"torchrun"``.
+        engine: Its name, e.g. ``"torchrun"``.
         argv: Its command line; empty if there is no command.
         settings: Variables that it gets.
         unset: Names that it does not inherit, sorted.
@@ -505,8 +505,8 @@ class Supervision:
         on_stall: ``"report"`` or ``"stop"``.
         restarts: How often all processes are started again after a failure.
         failure_file: Where the failure record goes; None for where the platform looks.
-        proof: What rank 0's NCCL is to say of its network; None where nobody asks, or it is not here.
-        preemption: Who is asked whether this machine is to be taken back; None for nobody.
+        proof: What rank 0's NCCL is to say of its network; None where it is not asked for, or not here.
+        preemption: The service that is asked whether this machine is taken back; None for none.
         metrics_port: Where metrics of this node are served; 0 for nowhere.
         metrics_towards: Node 0, in whose network that is; empty where there is one node.
         contact: Whether the processes are to meet; None where nothing is looked at.
@@ -592,7 +592,7 @@ class Peers:
         has_token: Whether there is one.
         timeout_s: How long the nodes may take to come together.
         lost_after_s: Silence after which a node counts as lost.
-        keep_going: Whether a failure or a lost node is only told, and stops nobody.
+        keep_going: Whether a failure or a lost node is only told, and stops no other node.
         member: What has a launcher: `NODE`, or each `RANK` by itself.
     """
 
@@ -613,7 +613,7 @@ class Plan:
         allocation: What the platform gave us.
         topology: The shape of the job.
         machine: What this node has.
-        engine: Who starts the processes: ``"process"`` (the launcher), ``"torchrun"``, or the name of
+        engine: What starts the processes: ``"process"`` (the launcher), ``"torchrun"``, or the name of
             the launcher that the command is.
         agent: What starts the processes, None where the launcher does.
         mode: Become the command (or the agent), or start one process per place and wait.

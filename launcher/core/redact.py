@@ -1,6 +1,6 @@
 """What may leave a node in a snapshot, a plan or a log: which names, and which parts of values.
 
-Two independent nets. Names: an allow-list, so that a variable nobody thought of stays at home.
+Two independent nets. Names: an allow-list, so that an unexpected variable stays at home.
 Values: patterns of secrets, because a connection string or a signed address can hide in a
 variable with an innocent name (AZ_BATCHAI_HOST_TOOLS_URL holds one). Where a pattern cannot be
 sure it prefers to hide too much.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 MARKER = "<redacted>"
 
 PUBLIC_PREFIXES = (
-    # who started us
+    # what started us
     *("AMLARC_", "AZUREML_CR_", "AZ_BATCHAI_", "AZ_BATCH_", "DLTS_", "FC_", "LSB_", "PET_", "POD_"),
     *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_", *mpi.PREFIXES),
     *("AWS_BATCH_JOB_", "DMLC_", "LSF_PM_", "MA_", "MLP_", "PBS_"),

@@ -166,7 +166,7 @@ def refuse_framework(engine: str, options: Options) -> None:
     What a variable says may stand in an image, for jobs of other kinds.
 
     Raises:
-        UsageError: Nobody would serve that framework, or tell its processes who they are.
+        UsageError: That framework would not be served, or its processes not told their ranks.
     """
     named = options.get("framework")
     alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
@@ -188,7 +188,7 @@ def plan_engine(
     host: Host,
     binding: Binding,
 ) -> tuple[Choice, Agent | None]:
-    """Return who starts the processes, and the agent unless that is the launcher.
+    """Return what starts the processes, and the agent unless that is the launcher.
 
     Raises:
         UsageError: Flags, or a command, that do not fit this job.

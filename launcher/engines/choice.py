@@ -1,4 +1,4 @@
-"""Who starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is.
+"""What starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is.
 
 The command line and the platform decide, so that all nodes decide alike. Of this machine two things are
 asked: which Python runs torchrun where that is asked for, and whether we are process 1.
@@ -100,7 +100,7 @@ def choose(
     environ: Mapping[str, str],
     host: Host,
 ) -> Choice:
-    """Return who starts the processes of a job whose command is no launcher itself.
+    """Return what starts the processes of a job whose command is no launcher itself.
 
     Raises:
         UsageError: Flags that no engine can honour together.

@@ -43,7 +43,7 @@ def plan_line(job: MpirunJob) -> tuple[str, ...]:
 def plan_variables(job: MpirunJob) -> tuple[tuple[str, str], ...]:
     """Return variables that mpirun is to be started with, sorted.
 
-    They say what the line says, to both generations of Open MPI: for a line that somebody changes by hand.
+    They say what the line says, to both generations of Open MPI: for a line that is changed by hand.
     And they undo what a platform says: inside of an allocation Slurm sets HYDRA_LAUNCHER_EXTRA_ARGS and
     I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS to a word that ssh does not know.
     """

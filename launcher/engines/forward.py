@@ -1,6 +1,6 @@
 """Which variables go along from the head to ranks on all nodes.
 
-All that somebody may have set for the job, and nothing that belongs to this node, to a login, or to what
+All that may have been set for the job, and nothing that belongs to this node, to a login, or to what
 started us. Secrets only where they are asked for by name: a value travels in the clear, and ends in the
 environment of every process. Everything here is pure.
 """

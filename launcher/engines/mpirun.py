@@ -180,7 +180,7 @@ def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
 def plan_rank_options(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
     """Return the options of ``launcher run`` for each rank.
 
-    A process that somebody else has started is bound only where it is told so: what we would do for
+    A process that another program else has started is bound only where it is told so: what we would do for
     processes of our own is said.
     """
     words = ["--scope=process", "--engine=process", "--init", "--no-progress"]

@@ -109,7 +109,7 @@ def starts_inside(options: Options) -> str:
     """Return the flag, by ``dest``, for which torchrun starts the command itself; empty if workers are ours.
 
     With ``--run-path`` the worker is torchrun's own process, and there is nothing to start. With
-    ``--virtual-local-rank`` LOCAL_RANK says 0 to all of them: who they are could not be told from it.
+    ``--virtual-local-rank`` LOCAL_RANK says 0 to all of them: it could not tell them apart.
     """
     return next((dest for dest in ("run_path", "virtual_local_rank") if options.switch(dest)), "")
 

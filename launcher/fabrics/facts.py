@@ -42,7 +42,7 @@ class Facts:
         interfaces: Of the network namespace.
         interface: Name of the interface that leads to the other nodes; None if that cannot be told.
         why_interface: How that is known, or why it is not.
-        vm: The VM of Azure, as far as somebody says.
+        vm: The VM of Azure, as far as it is known.
         is_azure: Whether it is certainly one.
         plugins: Paths of what NCCL could load, the loader's first choice of each name.
         strays: Plugins that are there, but where the loader does not look.
@@ -72,7 +72,7 @@ class Facts:
     environ: Mapping[str, str] = {}
 
     def told(self, name: str) -> str | None:
-        """Return what the user set a variable to, as NCCL would see it; None where nobody did."""
+        """Return what the user set a variable to, as NCCL would see it; None where unset."""
         value = self.environ.get(name)
         if value:
             return value

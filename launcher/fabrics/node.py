@@ -29,7 +29,7 @@ class NodePlan:
         network: What was chosen.
         settings: Variables, all of which yield to the user's.
         notes: What is worth a word.
-        proof: What NCCL is to say of it; None where nobody asks, or where it cannot be heard.
+        proof: What NCCL is to say of it; None where it is not asked for, or cannot be heard.
     """
 
     network: Network

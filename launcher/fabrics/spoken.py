@@ -88,7 +88,7 @@ class Spoken:
 
 @frozen
 class Comparison:
-    """Whether what NCCL uses is what was planned; None where it names a network that nobody here knows.
+    """Whether what NCCL uses is what was planned; None where it names an unknown network.
 
     ``fix`` is what mends it, where it is not.
     """

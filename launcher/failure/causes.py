@@ -218,7 +218,7 @@ def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
 
 
 def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
-    """Say what a signal means that nobody of us has sent, where nothing better is known."""
+    """Say what a signal means that the launcher has not sent, where nothing better is known."""
     if number == signal.SIGKILL:
         seen = "whether it was for lack of memory cannot be seen here"
         if before.oom_kill is not None and after.oom_kill is not None:

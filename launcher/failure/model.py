@@ -14,7 +14,7 @@ class Cause:
         code: Stable name, see docs/failures.md.
         what: In words, with numbers; safe to show.
         fix: What to do.
-        retryable: Whether the same command can succeed when started again; None if nobody knows.
+        retryable: Whether the same command can succeed when started again; None if unknown.
         consequence: It only tells of a failure elsewhere, or of one that is named already.
     """
 
@@ -79,7 +79,7 @@ class Verdict:
         attempt: 0 for the first, one more for each restart.
         told: The signal by which the launcher was told to stop before anything had failed.
         causes: Why, the most certain first, consequences last.
-        retryable: Whether the same command can succeed when started again; None if nobody knows.
+        retryable: Whether the same command can succeed when started again; None if unknown.
         exception: What Python raised last, empty if unknown.
         traceback: Its lines.
         traceback_from: ``"error file"``, ``"stderr"`` or None.

@@ -56,7 +56,7 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
 
 
 def is_stopped_by_hand(verdict: Verdict) -> bool:
-    """Whether somebody has typed Ctrl-C, and every process has ended by that, or well."""
+    """Whether Ctrl-C was typed, and every process has ended by that, or well."""
     codes = {verdict.first.code, *(end.code for end in verdict.others)}
     quiet = not verdict.leftovers and not verdict.also and len(verdict.causes) == 1
     return verdict.told == "SIGINT" and quiet and codes <= STOPPED_BY_HAND

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from launcher.failure.model import ProcessExit
 
 OF_AN_EXCEPTION = 1
-"""The exit status of a Python that an exception has ended, which whoever waited for it often passes on."""
+"""The exit status of a Python that an exception has ended, which its parent often passes on."""
 STDERR_BYTES = 32 << 10
 """How much of the end of a process's stderr is kept; a text of this length has lost its beginning."""
 CPP_FRAME = "frame #"
@@ -154,7 +154,7 @@ def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
         start = _chain_start(lines, headers, last)
         if not _before(lines, headers[start]).startswith(BY_THE_WAY):
             found = headers[start], _block_end(lines, headers[last])
-        last = start - 1  # whoever is between the two begins where this one begins
+        last = start - 1  # what is between the two begins where this one begins
     if found is None and headers:
         found = headers[_chain_start(lines, headers, len(headers) - 1)], _block_end(lines, headers[-1])
     fatal = max((index for index, line in enumerate(lines) if line.startswith(FATAL)), default=-1)

@@ -63,7 +63,7 @@ def clean_lines(text: str, *, cut: bool = False) -> list[str]:
     Args:
         text: What a process wrote.
         cut: Whether the beginning is lost. Then the first line is left out: half a secret is no
-            pattern that anybody knows.
+            known pattern.
     """
     text = ESCAPES.sub("", text)
     if cut:

@@ -1,4 +1,4 @@
-"""The verdict: who failed first and why.
+"""The verdict: which process failed first, and why.
 
 `make_verdict` collects; `launcher.failure.report` and `launcher.failure.record` show. All that comes
 from processes is made safe when the verdict is made; what is rendered is only put together. Nothing
@@ -145,7 +145,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
         asked: The signal that the launcher passed on or sent to it before.
         told: The signal by which the launcher itself was told to stop.
         heard: Whether what it was asked can only have come from outside: the launcher itself had no
-            reason yet to ask anybody.
+            reason yet to ask other processes.
     """
     number = ended_by(code)
     why = "" if asked is None else _who_sent(asked, told, heard=heard)

@@ -39,7 +39,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 def warn(case: Case) -> tuple[str, ...]:
     """Return a note where the job may fall apart into jobs of one process.
 
-    Only a note: the GPUs that we count are NVIDIA's, and another kind may be there; and who makes a
+    Only a note: the GPUs that we count are NVIDIA's, and another kind may be there; and a script that makes a
     ``PartialState`` may have made an ``Accelerator`` before.
     """
     if not _may_fall_apart(case):

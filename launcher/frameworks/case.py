@@ -32,10 +32,10 @@ class Case:
         machine: What this node has.
         origins: Where each fact came from, by the name of the fact (``"world_size"``).
         forks: Whether we start the processes, rather than being one of them.
-        interface: Name of the interface that leads to the other nodes; empty if nobody told gloo of one.
+        interface: Name of the interface that leads to the other nodes; empty if gloo was told of none.
         horovod: How the processes meet by Horovod, if they do.
         script: The script that each process runs, as far as it can be read.
-        agent: The launcher of somebody else that starts the processes (``"torchrun"``); empty for none.
+        agent: Another launcher that starts the processes (``"torchrun"``); empty for none.
         is_wrapped: Whether that is the command itself, so that its processes do not start through us.
     """
 
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def next_port(self) -> int:
-        """The port above the master's: where all meet who need a port of their own, agreed on unasked."""
+        """The port above the master's: where all meet that need a port of their own, agreed on unasked."""
         port = self.topology.master_port
         return port + 1 if port + 1 < PORT_LIMIT else port - 1
 

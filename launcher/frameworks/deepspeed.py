@@ -1,6 +1,6 @@
 """DeepSpeed: what its own launcher gives its processes besides the contract of PyTorch.
 
-Where RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are there, ``init_distributed`` asks nobody.
+Where RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set, ``init_distributed`` needs no more.
 Where one is missing it asks mpi4py, which calls MPI_Init; on Azure ML it reads variables that may not be
 there, and sets NCCL_SOCKET_IFNAME to what it likes.
 

@@ -1,6 +1,6 @@
 """Do the processes of a job meet by Horovod, and how? Said before the start, with what would keep them apart.
 
-Source: horovod/common/gloo/gloo_context.cc, utils/env_parser.cc (0.28.1): who is asked, and when it is gloo.
+Source: horovod/common/gloo/gloo_context.cc, utils/env_parser.cc (0.28.1): what is asked, and when it is gloo.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 MPI, GLOO = "mpi", "gloo"
 TRAP = "trap"
-"""Nobody has said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
+"""It was not said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
 STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
 """What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
 KERAS = (
@@ -131,7 +131,7 @@ def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: 
 def _choose_controller(
     python: str, environ: Mapping[str, str], starter: str, host: Host
 ) -> tuple[str, tuple[str, ...]]:
-    """Return who brings the processes together, and why if that is not what one would think."""
+    """Return what brings the processes together, and why if that is not what one would think."""
     told = environ.get(CONTROLLER, "").lower()
     if told:
         return (told if told in (MPI, GLOO) else ""), ()

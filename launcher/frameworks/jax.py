@@ -12,7 +12,7 @@ Where none is there it stops: "Number of processes must be defined." So a job of
 names. That is for a job that is one of JAX plainly, because others read OMPI_* too. JAX_NUM_PROCESSES and
 JAX_PROCESS_ID are read by scripts (MaxText is one), which pass them on as arguments.
 
-Whoever is asked also gives each process the GPU of its local rank alone. That is wrong where a process
+Such a detector also gives each process the GPU of its local rank alone. That is wrong where a process
 has several, or sees only its own; JAX_LOCAL_DEVICE_IDS goes first.
 
 Source: jax/_src/distributed.py, jax/_src/clusters/ (0.10); github.com/jax-ml/jax/pull/12415 would have it
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NAME = "jax"
 COORDINATOR = "COORDINATOR_ADDRESS"
-"""Kubeflow's JAXJob sets it, and nobody else."""
+"""Kubeflow's JAXJob sets it, and nothing else does."""
 MPIRUN_4 = "OMPI_MCA_orte_hnp_uri"
 """JAX looks whether it is there, and what it says only without JAX_COORDINATOR_ADDRESS. In jobs of Open MPI 4
 it is there, and stays; other MPIs, and a program that mpirun did not start, do not mind it."""

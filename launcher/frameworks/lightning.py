@@ -38,7 +38,7 @@ TRAINER_PREFIX = "trainer."
 def plan_common(case: Case) -> list[Setting]:
     """Return the numbers for a Trainer and a Fabric that are given none, which else would train alone.
 
-    For who names Lightning, and for a script that shows that they harm none of its trainers
+    For a user who names Lightning, and for a script that shows that they harm none of its trainers
     (``Trainer(devices=1)``, on one rank, would wait for the other nodes).
     """
     if not _is_job(case):
@@ -89,7 +89,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 
 def is_script(case: Case) -> bool:
-    """Whether the script is Lightning's by its imports, and nobody has named another framework."""
+    """Whether the script is Lightning's by its imports, and no other framework was named."""
     asked = case.options.framework in ("", NAME)
     return asked and any(case.script.imports(package) for package in PACKAGES)
 

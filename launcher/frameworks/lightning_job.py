@@ -1,7 +1,7 @@
 """Does a Lightning job fit the nodes and processes that it gets? Said before the start.
 
-Trainer(num_nodes, devices) must be the job's: where they differ, processes wait for others that nobody
-starts, or each node trains alone. Of the script numbers are read that are written in its call of the Trainer;
+Trainer(num_nodes, devices) must be the job's: where they differ, processes wait for others that never
+start, or each node trains alone. Of the script numbers are read that are written in its call of the Trainer;
 then what stands on its command line, or in the variables of the Trainer:
 
     --trainer.num_nodes 2   --trainer.devices=8        LightningCLI
@@ -42,7 +42,7 @@ TRAINER, FABRIC, CLI = "Trainer", "Fabric", "LightningCLI"
 POSITIONS = {FABRIC: ("accelerator", "strategy", "devices", "num_nodes")}
 """What arguments without a name are."""
 STARTERS = ("spawn", "fork", "notebook")
-"""Parts of the names of strategies that start the processes themselves, whoever has started the script."""
+"""Parts of the names of strategies that start the processes themselves, whatever has started the script."""
 
 
 def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ class Trainer:
         name: What is called.
         counts: Of each argument that is a number there (as it is written, count); 0 stands for ``"auto"``.
         given: The arguments that are given, whatever they are.
-        starts: Whether it starts the other processes itself, whoever has started the script.
+        starts: Whether it starts the other processes itself, whatever has started the script.
     """
 
     line: int

@@ -1,7 +1,7 @@
-"""Open MPI's public names, for who reads them whether mpirun has started the job or not.
+"""Open MPI's public names, for libraries that read them whether mpirun has started the job or not.
 
 MAE, BEiT, data2vec and what descends from them take rank, size and local rank from these alone when
-they are told ``--dist_on_itp``. Other jobs do not get them: who finds them may take itself for a rank
+they are told ``--dist_on_itp``. Other jobs do not get them: what finds them may take itself for a rank
 of mpirun. Where mpirun has set them they are there, and `starters` keeps them true.
 
 Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
@@ -33,7 +33,7 @@ def plan_names(case: Case, place: Place, why: str) -> list[Setting]:
     """Return the names that are not there yet, with the truth about one process.
 
     Args:
-        why: Who reads them, for the plan.
+        why: What reads them, for the plan.
     """
     values = {
         OPEN_MPI.rank[0]: place.rank,

@@ -205,7 +205,7 @@ def describe_missing(path: str) -> Problem:
 def names_workers(script: Script) -> bool:
     """Whether a script is of several workers in TensorFlow that TF_CONFIG is to tell of each other.
 
-    One that writes TF_CONFIG before it reads it, or asks something else who is who, needs nobody to say so.
+    One that writes TF_CONFIG before it reads it, or asks something else for the ranks, needs none.
     """
     if STRATEGY not in script.text or not script.imports(TENSORFLOW):
         return False
@@ -223,7 +223,7 @@ def name_framework(options: Options, name: str, why: str) -> Options:
 
 
 def note_framework(options: Options) -> tuple[str, ...]:
-    """Return which framework a job shows to be of, where nobody has written it."""
+    """Return which framework a job shows to be of, where it is not written."""
     given = options.get("framework")
     written = given is None or given.is_typed or given.origin.startswith(PREFIX)
     return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)

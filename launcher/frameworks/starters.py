@@ -44,7 +44,7 @@ COUNTED = (
 def plan_unset(names: Iterable[str]) -> list[str]:
     """Return what a forked process must not inherit: MPI's private state and torchrun's leftovers.
 
-    TORCHELASTIC_USE_AGENT_STORE=True would make every process wait for a store that nobody starts;
+    TORCHELASTIC_USE_AGENT_STORE=True would make every process wait for a store that never starts;
     PET_* would be read again by a torchrun that the user's script starts.
     """
     return [name for name in names if name.startswith((*STATE, ELASTIC_PREFIX, AGENT_PREFIX))]

@@ -10,7 +10,7 @@ A framework's file has the functions
 be jobs of their own has ``warn(case)``. TensorFlow, which gives out roles, has more: see what is called
 ``plan_*`` here.
 
-Source: docs/frameworks.md has the variables, and who reads them.
+Source: docs/frameworks.md has the variables, and their readers.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def check(case: Case) -> tuple[str, ...]:
 
 
 def warn(case: Case, host: Host) -> tuple[str, ...]:
-    """Return what must be said at the start, because nobody would notice it later.
+    """Return what must be said at the start, because it would not be noticed later.
 
     Raises:
         UsageError: Each process would certainly be a job of its own.
@@ -139,7 +139,7 @@ def _list_all(case: Case) -> list[Any]:
 
 
 def _find_tensorflow(options: Options, allocation: Allocation) -> Any:
-    """Return TensorFlow's module for a job, or a task, of it: nobody else loads it."""
+    """Return TensorFlow's module for a job, or a task, of it: loaded for nothing else."""
     if not allocation.task and options.framework != "tensorflow":
         return None
     from launcher.frameworks import tensorflow

@@ -1,4 +1,4 @@
-"""TensorFlow: who runs what on a node, and what a node has to know; loaded only for a job of TensorFlow.
+"""TensorFlow: what runs on a node, and what a node has to know; loaded only for a job of TensorFlow.
 
 A TF_CONFIG that is there already is the platform's word: it stays as it is (`launcher.sources.tensorflow` has
 validated it). In the others the evaluator is not part of the cluster: TensorFlow 2.3 and later want it so.
@@ -65,7 +65,7 @@ def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str
         if environ.get(TF_CONFIG):
             raise UsageError(_both(options))
         if allocation.node_count is None:
-            return None  # the ranks are given out at the start, by somebody who knows no roles
+            return None  # the ranks are given out at the start, by a launcher that knows no roles
         cast = plan_cast(options, allocation.node_count)
         own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
         places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
@@ -100,7 +100,7 @@ def bears_losses(case: Case) -> bool:
 
 
 def plan_companions(case: Case) -> list[Companion]:
-    """Return the tasks of this node that have no rank, and beside a coordinator who watches its workers."""
+    """Return the tasks of this node that have no rank, and beside a coordinator what watches its workers."""
     if case.environ.get(TF_CONFIG):
         return _plan_inherited(case)
     if not asks_for_roles(case.options):
@@ -122,7 +122,7 @@ def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
 
 
 def plan_meeting(case: Case) -> Meeting | None:
-    """Return how the nodes get to know each other's addresses, where nobody has listed them."""
+    """Return how the nodes get to know each other's addresses, where they are not listed."""
     job = case.topology
     if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
         return None
@@ -160,7 +160,7 @@ def _inherited_server(case: Case) -> tuple[str, ...]:
 def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Companion:
     """Return one task without a rank: the standard server, or the command.
 
-    Where no rank runs on the node, somebody has to see that the job is over: the server does, and
+    Where no rank runs on the node, a process has to see that the job is over: the server does, and
     so does the program that runs the command then.
     """
     waited_for = [cast.address(other, hosts) for other in cast.ranked]
@@ -178,7 +178,7 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
 
 
 def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
-    """Return who ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
+    """Return what ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
     node = require_node_rank(case)
     workers = [task for task in cast.tasks if task.role == WORKER]
     is_here = any(task.role == CHIEF for task in cast.on(node))

@@ -38,7 +38,7 @@ OTHERS = ("SUDO_UID", "PKEXEC_UID")
 
 
 def has_other_rights(environ: "Mapping[str, str]") -> bool:
-    """Whether this process may do what the user could not who has given it its environment.
+    """Whether this process may do what the user behind its environment could not.
 
     ``sudo -E`` and set-user-ID programs: a variable that names a file would have it read or made with rights
     that are not that user's. What root has given away (``sudo -E -u user``) is no such case.

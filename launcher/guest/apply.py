@@ -39,7 +39,7 @@ def apply_answer(answer: dict[str, Any]) -> None:
             os.environ[name] = path
     os.environ[HOOKED] = render_marker(answer["scope"], before, dict(os.environ))
     if answer["cpus"]:
-        try:  # noqa: SIM105 - one import less in somebody else's process
+        try:  # noqa: SIM105 - one import less in the user's process
             os.sched_setaffinity(0, answer["cpus"])
         except OSError:  # the cpuset has changed since: to run anywhere is better than not
             pass

@@ -1,8 +1,8 @@
-"""What the environment hook leaves behind: who has acted, for whom, and what it has set.
+"""What the environment hook leaves behind: which launcher has acted, for which process, and what it has set.
 
 ``LAUNCHER_HOOKED=process/1.4,.,.,.../RANK:5d3c1a2b,...``: the scope; rank and size as each starter says
 them (so that a process of another starter, inside of this one, is told apart); the names, each with a
-checksum of its value, so that what somebody has changed since is theirs.
+checksum of its value, so that what was changed since is the user's.
 
 Python 3.8 and newer.
 """
@@ -85,13 +85,13 @@ def render_marker(scope: str, before: Mapping[str, str], after: Mapping[str, str
 
 
 def has_acted(environ: Mapping[str, str]) -> bool:
-    """Whether the hook has acted for this very process, or around it and nobody has started it since."""
+    """Whether the hook has acted for this very process, or around it and it was not started anew since."""
     parts = environ.get(HOOKED, "").split("/")
     return len(parts) == 3 and parts[1] == identify(environ)
 
 
 def list_set(environ: Mapping[str, str]) -> list[str]:
-    """Return the names that the hook has set and nobody has changed since; none without a marker."""
+    """Return the names that the hook has set, unchanged since; none without a marker."""
     items = (item.partition(":") for item in environ.get(HOOKED, "").rpartition("/")[2].split(","))
     return [name for name, _, told in items if name in environ and _sum(environ[name]) == told]
 
@@ -103,7 +103,7 @@ def undo(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def leave_out(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `undo` with the marker itself: for who says that the hook has acted."""
+    """Return `undo` with the marker itself: for a message that the hook has acted."""
     return {**undo(environ), HOOKED: environ[HOOKED]}
 
 

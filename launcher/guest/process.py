@@ -2,7 +2,7 @@
 
 Stacks are written by faulthandler, in C, from the signal handler: also while the process waits in a
 collective, holds the interpreter's lock or is deep inside of a library. System calls that can be
-restarted are; the others (poll, epoll_wait) end with EINTR, which everybody has to expect.
+restarted are; the others (poll, epoll_wait) end with EINTR, which every program has to expect.
 
 The exception is written as torch's ``@record`` writes it, for scripts that have no ``@record``. There
 is no hook for exceptions of threads: they do not end the process, ``@record`` does not see them
@@ -49,7 +49,7 @@ class _Recorder:
     def __call__(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
         # Ctrl-C and sys.exit() are no errors, and a forked child's end is not this process's.
         if not issubclass(kind, (KeyboardInterrupt, SystemExit)) and os.getpid() == self.pid:
-            try:  # noqa: SIM105 - one import less in somebody else's process
+            try:  # noqa: SIM105 - one import less in the user's process
                 write_error_file(self.path, kind, value, trace)
             except Exception:  # noqa: S110 - the traceback below matters more
                 pass
@@ -61,7 +61,7 @@ _answers = False
 
 
 def arm_process(stacks_path: str | None, error_path: str | None) -> None:
-    """Answer `STACK_SIGNAL` into a file, and write an exception that nobody catches into another.
+    """Answer `STACK_SIGNAL` into a file, and write an uncaught exception into another.
 
     Args:
         stacks_path: The file for stacks; None or empty for none.
@@ -74,10 +74,10 @@ def arm_process(stacks_path: str | None, error_path: str | None) -> None:
     # The hook at the start and launcher.setup() may be two copies of this module
     if error_path and _recorder is None and getattr(sys.excepthook, "path", None) != error_path:
         sys.excepthook = _recorder = _Recorder(error_path, sys.excepthook)
-    # Somebody else's handler stays: it was there first, and we would not know what it is for.
+    # The user's handler stays: it was there first, and we would not know what it is for.
     if stacks_path and not _answers and signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
         # Forked children (a DataLoader's workers) have the same file and answer there, too, as do
-        # those that are armed by themselves: whoever asks does so one after the other.
+        # those that are armed by themselves: questions come one after the other.
         fd = os.open(stacks_path, _STACKS_FLAGS, 0o600)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)

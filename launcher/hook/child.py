@@ -1,6 +1,6 @@
 """The launcher's own Python, asked by a hook in another one: ``python -I -S child.py COMMAND LINE``.
 
-Works from the environment that it inherits, as the one who asks has it, and writes the answer to standard
+Works from the environment that it inherits, as its caller has it, and writes the answer to standard
 output, by `marshal` in the form that all Pythons read. ``--sh`` is a shell that asks.
 """
 
@@ -11,7 +11,7 @@ import signal
 import sys
 
 TIMEOUT_S = 20
-"""Then this process is ended, and whoever asks goes on without an answer."""
+"""Then this process is ended, and the caller goes on without an answer."""
 MARSHAL_VERSION = 2
 
 

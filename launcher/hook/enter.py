@@ -69,7 +69,7 @@ def _take_out() -> dict[str, Any]:
 
 
 def enter(python: str, tag: str) -> None:
-    """Act, if this is a process of a job that nobody has told so; arm it in any case.
+    """Act, if this is a process of a job that was not told so; arm it in any case.
 
     Nothing is done with rights that the user who has set the variables may not have.
 
@@ -92,7 +92,7 @@ def enter(python: str, tag: str) -> None:
             _act(python, tag, words)
         if is_job and marker.is_worker(os.environ):
             os.environ.pop(marker.TOKEN, None)
-        # Whoever watches wants the stacks of all; a tool that fails is not the job's failure.
+        # An observer wants the stacks of all; a tool that fails is not the job's failure.
         arm(errors=is_job)
 
 
@@ -155,7 +155,7 @@ def _run(argv: Sequence[str]) -> bytes:
         raise
     finally:
         os.close(reading)
-        try:  # noqa: SIM105 - one import less in somebody else's process
+        try:  # noqa: SIM105 - one import less in the user's process
             os.waitpid(pid, 0)
         except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it
             pass

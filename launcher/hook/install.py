@@ -1,4 +1,4 @@
-"""Write the hook's file, take it away, look at it: one file, in one step, never somebody else's."""
+"""Write the hook's file, take it away, look at it: one file, in one step, never another program's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.machine.whole import read_whole
 
 READ_LIMIT_BYTES = 1 << 20
 MODE = 0o644
-"""Everybody reads it, whatever the umask of who installs: the job may run as another user."""
+"""Every user reads it, whatever the umask of the installer: the job may run as another user."""
 
 
 def install(path: str, text: str, *, force: bool = False) -> str:
@@ -20,10 +20,10 @@ def install(path: str, text: str, *, force: bool = False) -> str:
     Args:
         path: The file.
         text: What is to stand there.
-        force: Whether to replace one of ours to which somebody has added.
+        force: Whether to replace one of ours with added lines.
 
     Raises:
-        UsageError: There is a file of somebody else, or somebody has added to ours.
+        UsageError: There is a file of another program, or lines were added to ours.
         NotReady: The folder cannot be written to.
     """
     old = read_own(path)
@@ -45,10 +45,10 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
     Args:
         path: The file.
         text: What `install` would write there.
-        force: Whether to remove one of ours to which somebody has added, with all that it has.
+        force: Whether to remove one of ours with added lines, with all that it has.
 
     Raises:
-        UsageError: It is somebody else's, or somebody has added to it.
+        UsageError: It is another program's, or lines were added to it.
         NotReady: The folder cannot be written to.
     """
     old = read_own(path)
@@ -67,7 +67,7 @@ def look(path: str, text: str) -> tuple[str, bool]:
     """Return how the file is, and whether it is as this launcher would write it.
 
     Raises:
-        UsageError: It is somebody else's.
+        UsageError: It is another program's.
     """
     found = read_own(path)
     if found is None:
@@ -85,7 +85,7 @@ def look(path: str, text: str) -> tuple[str, bool]:
 
 
 def _refuse_changed(path: str, old: str | None, text: str) -> None:
-    """Raise UsageError if lines in a file that begins like ours are somebody else's."""
+    """Raise UsageError if lines in a file that begins like ours are not ours."""
     if old is not None and not _is_alike(old, text):
         raise UsageError(
             Problem(
@@ -111,7 +111,7 @@ def read_own(path: str) -> str | None:
     """Return the text of a file of ours; None if there is no file.
 
     Raises:
-        UsageError: It is somebody else's, or cannot be read.
+        UsageError: It is another program's, or cannot be read.
     """
     try:
         text = read_whole(path, READ_LIMIT_BYTES).decode("utf-8", "replace")

@@ -3,7 +3,7 @@
 A ``.pth`` file in a folder that `site` reads holds it; where only PYTHONPATH leads (``pip install --target``)
 it is a ``sitecustomize.py``, which `site` imports. Nothing is imported by the look itself: `posix` is what
 `os` is made of, and `posix.environ` a plain dictionary, which is quicker to ask than `os.environ`. One word
-holds all names, which is quicker to compile. A broken or vanished launcher is no error in somebody else's
+holds all names, which is quicker to compile. A broken or vanished launcher is no error in another
 program.
 
 Source: docs.python.org, "site - Site-specific configuration hook".

@@ -1,1 +1,1 @@
-"""Who we are: which node, which ranks, where the master is, by what all sources claim."""
+"""The identity of this node: its index, its ranks, its master, by what all sources claim."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
-"""Either pair says who we are, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
+"""Either pair identifies this process, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
 
 
 def decide(
@@ -97,7 +97,7 @@ def _settle(
     task: str,
     is_own: Callable[..., bool],
 ) -> dict[str, Any]:
-    """Settle who we are, and where rank 0 is.
+    """Settle which node and process this is, and where rank 0 is.
 
     Returns:
         Fields of an `Allocation`, by name.

@@ -74,10 +74,10 @@ def read_listed(
 
 
 def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> None:
-    """Make sure that somebody names the nodes on which ``who`` is to start processes, if there are several.
+    """Make sure that the nodes are named on which ``who`` is to start processes, if there are several.
 
     Raises:
-        UsageError: Nobody does.
+        UsageError: They are not.
     """
     facts = {claim.fact for item in evidence for claim in item.claims}
     asked = options.get("nnodes")
@@ -86,7 +86,7 @@ def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> N
 
 
 def no_hosts(count: int, who: str) -> Problem:
-    """Return that nobody names the nodes on which ``who`` is to start processes."""
+    """Return that the nodes are not named on which ``who`` is to start processes."""
     return Problem(
         "no-hosts",
         f"{who} is to start processes on {count} nodes, and nothing names them",

@@ -35,7 +35,7 @@ def choose_backend(options: Options, node_count: int | None) -> str:
     """
     asked = options.text("rdzv_backend")
     if node_count == 1 and asked in ("", STATIC, C10D):
-        return STATIC  # nobody has to be met; c10d would only hide the port
+        return STATIC  # there is no other node; c10d would only hide the port
     if asked and (asked != STATIC or node_count is not None):
         return asked
     # Static agents cannot tell each other to start again
@@ -198,7 +198,7 @@ def _fix_address(origin: str) -> str:
 
 
 def _check_rank_0_is_master(ledger: Ledger) -> None:
-    """Rank 0 listens at the master's address: whoever names the master must not place it elsewhere."""
+    """Rank 0 listens at the master's address: what names the master must not place it elsewhere."""
     master = ledger.findings[Fact.MASTER_ADDR].claim
     found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
     if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:

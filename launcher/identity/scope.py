@@ -31,7 +31,7 @@ TWO = 2
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
     """Decide how often we were started: local size against processes per node, never RANK alone.
 
-    ``starts_processes``: what we are to run starts the processes of a node itself. Whoever says so
+    ``starts_processes``: what we are to run starts the processes of a node itself. What says so
     has started one launcher per node, unless the platform shows that there are several.
     """
     asked = ledger.options.text("scope", "auto")

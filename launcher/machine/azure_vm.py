@@ -2,7 +2,7 @@
 
 The size stands in a variable (Azure ML's common runtime), its family in another (what Azure's images
 call NCCL_TOPO_FAMILY), else only the instance metadata service knows it. That one is asked where a
-caller wants it, never by `read_vm`: outside of Azure nobody answers, and in Kubernetes it is often
+caller wants it, never by `read_vm`: outside of Azure there is no answer, and in Kubernetes it is often
 blocked.
 
 Source: Microsoft Learn, "Azure Instance Metadata Service".
@@ -35,12 +35,12 @@ SIZE_LIMIT = 64
 
 @frozen
 class Vm:
-    """The VM that we run in, as far as somebody says.
+    """The VM that we run in, as far as it is known.
 
     Attributes:
         size: As told, e.g. ``Standard_ND96isr_H100_v5``; empty if only the family is known.
         kind: None for a size, or a family, that is not in the table.
-        origin: Who says so.
+        origin: What says so.
     """
 
     size: str
@@ -63,7 +63,7 @@ class Vm:
 
 
 def read_vm(environ: Mapping[str, str]) -> Vm | None:
-    """Return the VM that variables speak of; None if none does. Nobody is asked."""
+    """Return the VM that variables speak of; None if none does. No service is asked."""
     size = _read_context(environ.get(CONTEXT, ""))
     if size:
         return Vm(size, find_kind(size), f"{CONTEXT}: vm_size {shorten(size)!r}")
@@ -130,7 +130,7 @@ _asked: dict[str, str] = {}
 
 
 def ask_size(base_url: str = IMDS, timeout_s: float = IMDS_TIMEOUT_S) -> str:
-    """Ask Azure's metadata service for the size of this VM; empty if nobody answers.
+    """Ask Azure's metadata service for the size of this VM; empty without an answer.
 
     The connection is direct: a proxy would tell us its own size. It takes at most about ``timeout_s``,
     and no time at all where there is no way to the address.

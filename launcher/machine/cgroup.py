@@ -57,7 +57,7 @@ class MemoryEvents:
     """What the memory controller has counted for our cgroup; None where it does not say.
 
     Attributes:
-        oom_kill: Processes of ours that were killed for lack of memory, by anybody's limit.
+        oom_kill: Processes of ours that were killed for lack of memory, by any limit.
         limit_hits: How often our own limit was reached (v2: and nothing could be freed).
         file: Where ``oom_kill`` stands, empty if nowhere.
     """

@@ -1,4 +1,4 @@
-"""How many CPUs the cgroup grants, whatever the affinity mask that somebody left us says.
+"""How many CPUs the cgroup grants, whatever the affinity mask that we inherited says.
 
 mpirun binds each process it starts to one core when there are one or two of them; the cgroup's
 cpuset is what the container really has, and a quota (Docker's ``--cpus``) bounds it further.

@@ -1,6 +1,6 @@
 """What is known of each GPU: frozen values, their form in a snapshot, and which of them CUDA would see.
 
-A fact is None where nobody says; an empty tuple says that there is none. Who reads them is
+A fact is None where it is unknown; an empty tuple says that there is none. They are read by
 `launcher.machine.nvml`. Nothing here is on the launch path, which needs only the number of GPUs.
 """
 

@@ -1,4 +1,4 @@
-"""Who uses the GPUs at this moment, by NVML.
+"""The processes that use the GPUs at this moment, by NVML.
 
 Processes of other containers have numbers that mean nothing here, or are not shown at all; the memory that
 is taken is shown in any case.

@@ -111,7 +111,7 @@ class Host:
         return False
 
     def is_init(self) -> bool:
-        """Whether we are process 1 of a container: whoever else stays there must do an init's work."""
+        """Whether we are process 1 of a container: what stays there must do an init's work."""
         return os.getpid() == 1
 
     def age_s(self, path: str) -> float | None:
@@ -276,7 +276,7 @@ class Host:
         return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
 
     def free_port(self) -> int:
-        """Return a port that nobody has, nor the next one, where Horovod would meet: always the same.
+        """Return a port that is free, with the next one, where Horovod would meet: always the same.
 
         Both are held as long as this object lives: see `launcher.machine.ports`.
         """
@@ -334,7 +334,7 @@ class Host:
         return read_clock(self)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """Return who uses the GPUs. Slow: NVML."""
+        """Return the processes that use the GPUs. Slow: NVML."""
         from launcher.machine.gpu_use import read_gpu_use
 
         return read_gpu_use()

@@ -2,7 +2,7 @@
 
 The descriptor keeps our place: the kernel gives every reader its own. So nothing has to be compared
 with clocks, and what an earlier job has left in the log is not ours. Most containers have no
-/dev/kmsg; then there is nothing, and nobody is asked to change that.
+/dev/kmsg; then there is nothing.
 
 Source: Linux Documentation/ABI/testing/dev-kmsg.
 """

@@ -45,7 +45,7 @@ class Interface:
         name: As in ``ip addr``.
         addresses: IPv4 and IPv6 addresses without zones, each with the length of its network's prefix;
             None where that is not known.
-        is_up: Whether somebody switched it on. None: /sys does not know it.
+        is_up: Whether it is switched on. None: /sys does not know it.
         has_carrier: Whether the cable (or the other end of a pair) is there. None: it is off, or unknown.
         speed_mbps: None where the driver knows none; a pair of virtual ends claims 10,000.
         is_loopback: Whether it only leads back to this machine.
@@ -234,7 +234,7 @@ def cluster_interface(
     Args:
         host: Asked for routes, and so for names; a recorded one knows neither.
         interfaces: All of this node's.
-        own: This node in the host list: an address, or a name; None if nobody says.
+        own: This node in the host list: an address, or a name; None if unknown.
         peers: Other nodes, addresses or names; asked in order until one tells.
     """
     for address in _own_addresses(host, own, peers):

@@ -1,4 +1,4 @@
-"""Ports of this machine: one that is free, and held so, and whether somebody has another.
+"""Ports of this machine: one that is free, and held so, and whether another is taken.
 
 A socket that is bound and does not listen holds its port, if it says SO_REUSEADDR: the kernel gives that port
 to no program that asks for any, and to no outgoing connection; a program that says SO_REUSEADDR, too, can
@@ -17,7 +17,7 @@ TRIES = 20
 
 
 def hold_pair() -> tuple[int, tuple[_socket.socket, ...]]:
-    """Return a port that nobody has, nor the next one, and what holds both until it is closed.
+    """Return a port that is free, with the next one, and what holds both until it is closed.
 
     Raises:
         OSError: No port is free.
@@ -36,13 +36,13 @@ def hold_pair() -> tuple[int, tuple[_socket.socket, ...]]:
 
 
 def is_taken(port: int) -> bool:
-    """Whether somebody has a port, at any of this node's addresses; one in TIME_WAIT is in nobody's way."""
+    """Whether a port is taken, at any of this node's addresses; one in TIME_WAIT is free."""
     try:
         probe = _bind(port, shared=True)
     except OSError as error:
         return error.errno == EADDRINUSE
     try:
-        probe.listen(1)  # two may be bound to a port, if nobody listens yet
+        probe.listen(1)  # two may be bound to a port, while none listens
     except OSError as error:
         return error.errno == EADDRINUSE
     finally:
@@ -58,7 +58,7 @@ def _bind(port: int, *, shared: bool) -> _socket.socket:
         shared: Whether others may be bound to it, too, that say so.
 
     Raises:
-        OSError: Somebody has it.
+        OSError: It is taken.
     """
     try:
         found = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)

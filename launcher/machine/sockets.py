@@ -1,4 +1,4 @@
-"""TCP sockets of this machine, and who holds them.
+"""TCP sockets of this machine, and the processes that hold them.
 
 Listening sockets stand first in the kernel's lists, so that the part of a long list that is read has them
 all.
@@ -41,7 +41,7 @@ def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
 
 
 def describe_holder(host: Host, port: int) -> str:
-    """Return who listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
+    """Return what listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
     listening = [inode for state, inode in find_sockets(host, port) or () if state == LISTEN]
     holder = find_holder(host, frozenset(listening))
     return f"process {holder[0]} ({holder[1]})" if holder else ""

@@ -25,7 +25,7 @@ PROGRAM, HARDWARE, NOTICE = "program", "hardware", "notice"
 
 @frozen
 class Meaning:
-    """What a number means: in words, and who is at fault.
+    """What a number means: in words, and what is at fault.
 
     ``PROGRAM``: what ran on the GPU, so it happens again. ``HARDWARE``: the GPU, its links or its
     firmware, so another node can help. ``NOTICE``: no failure of its own, or a consequence of one.

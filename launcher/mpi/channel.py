@@ -29,7 +29,7 @@ class Channel:
 
     Attributes:
         job: Name of the job.
-        released: The job has ended, or nobody is there to say so: this rank may end, too.
+        released: The job has ended, or its head is gone: this rank may end, too.
         path: Of the session's socket.
     """
 

@@ -42,7 +42,7 @@ class Event:
 
     @property
     def asked(self) -> bool:
-        """Whether the rank has ended by a signal that somebody sent to make it end."""
+        """Whether the rank has ended by a signal that was sent to make it end."""
         if self.end is None or self.end.asked is None:
             return False
         return self.end.code == 0 or self.end.asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
@@ -88,7 +88,7 @@ def find_first(events: Sequence[Event]) -> Event | None:
 
 
 def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
-    """Return whether an end of mpirun that nobody asked for explains an event, rather than following it.
+    """Return whether an end of mpirun that was not asked for explains an event, rather than following it.
 
     Args:
         code: How mpirun ended: 0 to 255, or -n by signal n.

@@ -53,7 +53,7 @@ def read_reported(event: Event) -> Verdict | None:
 
 
 def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
-    """Return what the head knows itself, where nobody else could say it."""
+    """Return what the head knows itself, where no rank could say it."""
     end, node = event.end, event.node
     called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
     death = ProcessExit(

@@ -72,7 +72,7 @@ class Node:
 
 
 def join_reasons(old: str, new: str) -> str:
-    """Return why a node does not answer, with what it was before: whoever refuses our key gives up, too."""
+    """Return why a node does not answer, with what it was before: one that refuses our key gives up, too."""
     before = old.partition(BEFORE)[0]
     if before in ("", NO_ANSWER):
         return new

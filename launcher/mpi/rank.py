@@ -191,7 +191,7 @@ def take_stdin(path: str | None) -> None:
     if path is None:
         return
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe that nobody writes to any more
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe without a writer
     except OSError as error:
         print(f"launcher: standard input of the head cannot be read: {error}", file=sys.stderr)
         return
@@ -231,7 +231,7 @@ def prepare(
     path = find_program(child.argv[0], child.environ)
     if not briefing.colours:  # Open MPI gives each rank a terminal of its own
         told["NO_COLOR"] = "1"
-    told["TMPDIR"] = os.path.dirname(channel.path)  # who is killed leaves what the session takes away
+    told["TMPDIR"] = os.path.dirname(channel.path)  # a killed rank leaves what the session takes away
     if plan.widen_cpus:
         widen_cpus()
     # All ranks of a node write below one folder, where logs were asked for

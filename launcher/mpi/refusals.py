@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
-    """Return who did not answer in time."""
+    """Return which nodes did not answer in time."""
     return NotReady(
         Problem(
             "nodes-missing",

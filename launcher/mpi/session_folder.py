@@ -30,7 +30,7 @@ def folder_name(job: str) -> str:
 def find_session(job: str) -> str | None:
     """Return the path of the session's socket on this node, None if there is no session of this job.
 
-    Only one in a folder of our own user counts: in /tmp anybody can make one.
+    Only one in a folder of our own user counts: in /tmp every user can make one.
     """
     for base in FOLDERS:
         folder = os.path.join(base, folder_name(job))

@@ -88,7 +88,7 @@ class Sessions:
     # --- start
 
     def fire(self, now: float) -> None:
-        """Try again to reach who has not answered, and say who that is."""
+        """Try again to reach the nodes without an answer, and name them."""
         for node in self.nodes:
             if node.retry_at is not None and node.retry_at <= now:
                 node.retry_at = None

@@ -28,7 +28,7 @@ class StallDetector:
 
     Attributes:
         due: When `fire` wants to be called (monotonic seconds), None for never.
-        reports: Paths of the files with all stacks, for whoever would remove their folder.
+        reports: Paths of the files with all stacks, for what would remove their folder.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class Children:
         self.running = list(self.members)
 
     def update(self, now: float) -> bool:
-        """See who is still there; whether others have taken their place, which never happens here."""
+        """See which are still there; whether others have taken their place, which never happens here."""
         self.running = []
         for process, member in zip(self._processes, self.members, strict=True):
             if process.code is None:
@@ -83,7 +83,7 @@ class Workers:
         self.running: list[Watched] = []
 
     def update(self, now: float) -> bool:
-        """See who is there; whether all are others than before: an agent starts all of them again."""
+        """See which are there; whether all are others than before: an agent starts all of them again."""
         known = {one.pid: one for one in self.members}
         found = []
         level = [] if self._agent.code is not None else find_children(self._agent.pid)

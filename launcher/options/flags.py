@@ -627,7 +627,7 @@ FLAGS = (
 
 
 def find_unknown(names: Iterable[str]) -> list[str]:
-    """Return the LAUNCHER_* variables that mean nothing to anybody, sorted: typing errors."""
+    """Return the LAUNCHER_* variables that are unknown, sorted: typing errors."""
     ours = [name for name in names if name.startswith(PREFIX)]
     if not ours:
         return []

@@ -202,7 +202,7 @@ class Options:
 
 
 C10D_PORT = 29400
-"""Where torchrun's c10d rendezvous is, if nobody names a port."""
+"""Where torchrun's c10d rendezvous is, by default."""
 
 
 def _claim_standalone(reader: Reader, given: Given | None) -> None:

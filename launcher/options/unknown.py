@@ -82,7 +82,7 @@ def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
 
 
 def _mend(flag: str, known: Sequence[str], prog: str) -> str:
-    """Return what to type in place of one flag; empty if nobody can know."""
+    """Return what to type in place of one flag; empty if unknown."""
     run = {name for one in FLAGS for name in (one.name, one.short) if name}
     ours = OTHERS.get(flag, flag)
     near = [ours] if ours in known else find_near(flag, known, 2)

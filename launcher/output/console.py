@@ -141,7 +141,7 @@ class Console:
         if self.is_terminal or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
             try:
                 self._fd = self._own_fd = os.open(f"/proc/self/fd/{self._fd}", _OWN_FLAGS)
-            except OSError:  # a socket, somebody else's pipe or terminal (su, sudo -u), no /proc
+            except OSError:  # a socket, another user's pipe or terminal (su, sudo -u), no /proc
                 self._step_bytes = _TERMINAL_STEP_BYTES if self.is_terminal else _PIPE_STEP_BYTES
                 self._gate = select.poll()
                 self._gate.register(self._fd, select.POLLOUT)
@@ -222,7 +222,7 @@ class Screen:
 
     Attributes:
         console: Where it goes.
-        inserted_newlines: How often an open line was ended so that somebody else could write.
+        inserted_newlines: How often an open line was ended so that another could write.
         written: Bytes of output that were given to it.
     """
 

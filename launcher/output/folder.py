@@ -123,7 +123,7 @@ class RunFolder:
             yield path
 
     def remove(self) -> None:
-        """Take the folder away, unless somebody wants to read it; and what had only a socket."""
+        """Take the folder away, unless it is to be read; and what had only a socket."""
         for folder in self._private:
             if folder != self.path or not self.keeps:
                 remove_tree(folder)
@@ -137,7 +137,7 @@ def _make(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a tree of ours; what somebody else has put there and protects stays."""
+    """Remove a tree of ours; what another user has put there and protects stays."""
     try:
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):

@@ -1,4 +1,4 @@
-"""Whether the job still runs, for whoever watches: a status line on a terminal, a rare line in a log."""
+"""Whether the job still runs, for people: a status line on a terminal, a rare line in a log."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class GpuUse:
     Attributes:
         busy_percent: How much of the time a kernel ran, None if NVML does not tell.
         memory_percent: How much of the time its memory was read or written.
-        used_bytes: Memory in use, by anybody.
+        used_bytes: Memory in use, by any process.
         total_bytes: Memory that it has.
     """
 

@@ -59,7 +59,7 @@ class OutputRouter:
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
         self.expect(several=several)
-        # Who is in a group of its own would be stopped for reading what is typed
+        # A process in a group of its own would be stopped for reading what is typed
         self._typed_in = not shares_terminal and os.isatty(0)
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
@@ -190,7 +190,7 @@ class OutputRouter:
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)
-        if stream in self._paused:  # by the time we resume, its number may be somebody else's
+        if stream in self._paused:  # by the time we resume, its number may be another's
             self._paused.remove(stream)
         self._holding.discard(stream)
         del self._streams[stream.fd]

@@ -87,7 +87,7 @@ class Stream:
         """Read from a pipe.
 
         Args:
-            fd: Reading end of the pipe; nobody else may read from it.
+            fd: Reading end of the pipe; no other reader of it.
             screen: Where its lines go, or None for nowhere.
             prefix: What each line begins with; it holds no line end.
             file: Where all of its bytes go untouched, or None.

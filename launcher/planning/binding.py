@@ -5,8 +5,8 @@ processes that have a GPU there; memory, GPU and network card are then near. ``c
 divided evenly and contiguously in the order of NUMA nodes. A physical core, with all its hardware
 threads, belongs to one process, unless there are fewer cores than processes.
 
-What cannot be done as asked is done as nearly as possible, with a note. Where nobody asked, it is left
-undone: processes that nobody bound are slower at worst, processes bound wrongly are crowded.
+What cannot be done as asked is done as nearly as possible, with a note. Without a request it is left
+undone: unbound processes are slower at worst, processes bound wrongly are crowded.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class Request:
 
     Attributes:
         mode: ``"numa"`` or ``"core"``.
-        origin: How the user asked for it, e.g. ``--bind numa``; None if nobody did.
+        origin: How the user asked for it, e.g. ``--bind numa``; None if not.
         count: Processes on this node, None if unknown.
         gpus: The visible GPUs as CUDA_VISIBLE_DEVICES names them.
         gpus_each: How many of them each process gets.
         leaves_mask: Our own mask was made by an mpirun, which binds to one core whatever it starts:
             what the cgroup admits counts instead.
-        keeps_mask: Whoever started this process may have given it CPUs of its own, and others to its
+        keeps_mask: What started this process may have given it CPUs of its own, and others to its
             neighbours: a mask that is narrower than what the cgroup admits stays as it is.
     """
 

@@ -80,7 +80,7 @@ def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host
 
     Args:
         case: The job.
-        agent: Who starts its processes, unless we do.
+        agent: What starts its processes, unless we do.
         network: What is worth a word about the network.
         host: The machine.
 
@@ -164,7 +164,7 @@ def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
-    """Return that mpirun starts one node, where that is so only because nobody speaks of others."""
+    """Return that mpirun starts one node, where that is so only because nothing speaks of others."""
     found = ledger.findings.get(Fact.NODE_COUNT)
     if found is None or found.claim.value != 1 or found.claim.source != RULE:
         return ()
@@ -220,6 +220,6 @@ def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...
 
 
 def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return the same, where somebody has typed it."""
+    """Return the same, where it was typed."""
     typed = [dest for dest in OF_PARENT if (given := case.options.get(dest)) and given.is_typed]
     return note_gone(case, agent, stays=stays) if typed and agent is None and not stays else ()

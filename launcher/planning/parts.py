@@ -66,14 +66,14 @@ class Parts:
 
     Attributes:
         case: The job, as frameworks see it.
-        choice: Who starts the processes, and why.
+        choice: What starts the processes, and why.
         agent: What starts them, None where the launcher does.
         argv: The command line of each process.
         beside: The companions, as their framework has them.
         binding: Which CPUs the processes keep to.
         wiring: How the node talks to the others.
         peers: How the launchers of all nodes find each other; None where they do not talk.
-        preemption: Who is asked whether this machine is to be taken back; None for nobody.
+        preemption: The service that is asked whether this machine is taken back; None for none.
     """
 
     case: Case
@@ -140,9 +140,9 @@ def bind_processes(
 ) -> Binding:
     """Return which CPUs the processes of this node keep to.
 
-    By default those near its GPU, for each of several processes that we start. A process that somebody
-    else has started is bound only where the user says so, and one that is alone on its node has
-    nobody to keep away from. Where nothing is to be bound, nothing is read, nor loaded.
+    By default those near its GPU, for each of several processes that we start. A process that another program
+    has started is bound only where the user says so, and one that is alone on its node is
+    not bound. Where nothing is to be bound, nothing is read, nor loaded.
     """
     forks = allocation.scope is Scope.NODE
     by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
@@ -214,10 +214,10 @@ def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
 def plan_preempted(
     options: Options, environ: Mapping[str, str], agent: Agent | None, forks: bool
 ) -> Preemption | None:
-    """Return who is asked whether this machine is to be taken back; loaded only where that may be somebody.
+    """Return the service that tells whether this machine is taken back; loaded only where there may be one.
 
     By default that is asked once per node: not by a process of this launcher, nor by each of those that
-    somebody else has started.
+    another program has started.
 
     Raises:
         UsageError: It was typed for a job that mpirun starts: its sessions on the nodes have no word for it.
@@ -249,7 +249,7 @@ def plan_peers(
     Args:
         options: What the user asked for.
         allocation: What the platform gave us.
-        agent: Who starts the processes; None for the launcher.
+        agent: What starts the processes; None for the launcher.
         environ: The environment of the launcher.
         used: Ports on which processes of the job will listen, besides that of the rendezvous.
         member: What has a launcher: `NODE`, or each `RANK` by itself.

@@ -38,7 +38,7 @@ VERSION = 1
 SNAPSHOT_LIMIT_BYTES = 1 << 24
 """Far more than any node has to tell: a file without an end is no snapshot."""
 HOME = "~"
-"""Stands for the user's home folder, whose path is nobody else's business."""
+"""Stands for the user's home folder, whose path is private."""
 GPU_LIMIT = 256
 """More than a node has: a file that says so is not believed."""
 T = TypeVar("T")
@@ -135,7 +135,7 @@ class RecordedHost(Host):
         return Clock(0.0, None)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """Nobody uses the GPUs of a recorded machine."""
+        """The GPUs of a recorded machine are idle."""
         return ()
 
     def home(self) -> str:

@@ -111,7 +111,7 @@ def decide_shape(
     if by_role is None:
         check_topology(ledger, topology, host.is_called)
     if topology.world_size == 1:
-        request = unnamed  # one worker has nobody to be told of, and needs no port
+        request = unnamed  # one worker has no peer to be told of, and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
     return Shape(request, gathered, machine, ledger, allocation, topology, meeting, script)
 

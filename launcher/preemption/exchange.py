@@ -51,7 +51,7 @@ class Exchange:
         self._end(f"no answer within {ANSWER_S:g} s")
 
     def close(self) -> None:
-        """Hang up; nobody is told."""
+        """Close the connection without a word."""
         if self._socket is not None:
             self._loop.remove(self._socket.fileno())
             self._socket.close()

@@ -39,7 +39,7 @@ class Notice:
 
     Attributes:
         key: Tells it apart from others of the same machine.
-        what: In words: who does what to whom; safe to show.
+        what: In words: what is about to happen; safe to show.
         at: When, seconds since 1970; None for at any moment.
     """
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 NOTICE_S = 30.0
-"""What is left where nobody says how much: Azure gives a spot machine so much at least, Google so much."""
+"""What is left where it is not said how much: Azure gives a spot machine so much at least, Google so much."""
 RARELY_AFTER, RARELY_S = 10, 30.0
 """After so many failures in a row it is asked so seldom: a machine without such a service has none later."""
 STEPS_MAX = 3
@@ -42,7 +42,7 @@ class Watch:
         """Begin to ask at the next `fire`.
 
         Args:
-            planned: Whom, and why.
+            planned: Which service, and why.
             grace_s: What the processes have between the signal and SIGKILL.
             loop: Waits for the answers.
             say: Says something in the log.

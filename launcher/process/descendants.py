@@ -1,4 +1,4 @@
-"""Who descends from whom, as /proc tells it. A process that is gone has no relatives and no words."""
+"""The tree of processes, as /proc tells it. A process that is gone has no relatives and no words."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def open_signal_file(signals: Iterable[int]) -> int:
 def watch_file(path: str) -> int | None:
     """Return a descriptor that is readable when a file was written to; None where the kernel refuses.
 
-    It refuses who has many already (fs.inotify.max_user_instances), and some sandboxes.
+    It refuses users that have many already (fs.inotify.max_user_instances), and some sandboxes.
     """
     init = _Function(_ctypes.dlsym(_library, "inotify_init1"))
     add = _Function(_ctypes.dlsym(_library, "inotify_add_watch"))

@@ -25,7 +25,7 @@ OTHERS = "give all nodes other ports: {flag} N"
 
 
 def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
-    """Hold that nobody listens on any of them.
+    """Hold that nothing listens on any of them.
 
     Args:
         ports: Each with the name of the process that will.
@@ -46,21 +46,21 @@ def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
 
 
 def port_taken(port: int, node: str, user: str, holder: str, fix: str) -> Problem:
-    """Return that somebody else has a port of this job.
+    """Return that another process has a port of this job.
 
     Args:
         port: Which.
         node: Of which node.
         user: For what of this job it is.
-        holder: Who listens there, as far as that is known.
+        holder: What listens there, as far as that is known.
         fix: What gives the job another one.
     """
-    what = f"port {port} of {node} is for {user}, and {holder or 'somebody'} listens there"
+    what = f"port {port} of {node} is for {user}, and {holder or 'another process'} listens there"
     return Problem("port-taken", what, node, f"end that, or {fix}")
 
 
 def find_taken(plan: Plan) -> int:
-    """Return the port at which this job is to meet here and that somebody has; 0 if none is."""
+    """Return the port at which this job is to meet here and that is taken; 0 if none is."""
     first = plan.topology.master_port
     serves_above = any(str(first + 1) in beside.argv for beside in plan.companions)  # Horovod's rendezvous
     return next((port for port in (first, *([first + 1] if serves_above else [])) if is_taken(port)), 0)
@@ -97,7 +97,7 @@ def settle_rendezvous(
         if plan.allocation.scope is Scope.PROCESS:
             fix = OTHERS.format(flag="--master-port")
         raise NotReady(port_taken(port, "this node", f"the rendezvous ({claim.origin})", holder, fix))
-    named = f"port {port} ({claim.origin}) is taken on this node by {holder or 'somebody'}"
+    named = f"port {port} ({claim.origin}) is taken on this node by {holder or 'another process'}"
     if plan.allocation.scope is Scope.PROCESS:
         _say(f"warning: {named}: processes that meet at MASTER_PORT will fail (fix: --master-port N)")
         return plan

@@ -27,7 +27,7 @@ def hold() -> None:
     """Block what will be forwarded, as early as we can. For process 1.
 
     The kernel drops a signal for process 1 that has no handler for it: a SIGTERM in the milliseconds
-    before we watch would be lost, and with it the end that somebody waits for.
+    before we watch would be lost, and with it an end that is waited for.
     """
     global _mask_at_start
     numbers = signal.valid_signals() - set(NOT_FORWARDED)

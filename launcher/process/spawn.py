@@ -151,7 +151,7 @@ def start(
     """Fork and exec; return the pid. The process inherits our environment, see `Inherited`.
 
     vfork and posix_spawn would be 0.4 ms quicker each, and can ask for no parent-death signal: the
-    kernel's promise that no process holds a GPU after somebody has killed the launcher.
+    kernel's promise that no process holds a GPU after a SIGKILL of the launcher.
     """
     launcher = os.getpid()
     pid = os.fork()
@@ -180,7 +180,7 @@ def start(
 
 
 def _lead_group(pid: int) -> None:
-    """Both sides do it, so that the group is there for whoever comes first."""
+    """Both sides do it, so that the group is there for the one that comes first."""
     try:  # noqa: SIM105 - contextlib would be one more module on the launch path
         os.setpgid(pid, pid)
     except OSError:

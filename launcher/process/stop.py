@@ -1,6 +1,6 @@
-"""End processes: a word to each leader, to everybody after half of the grace, SIGKILL at its end.
+"""End processes: a word to each leader, to all after half of the grace, SIGKILL at its end.
 
-A leader is whoever is our child: the processes that we have started, and the orphans that we adopt,
+A leader is each child of ours: the processes that we have started, and the orphans that we adopt,
 e.g. the Python whose shell has died of the signal that it did not pass on. Why leaders first: SIGTERM
 to a DataLoader's workers makes the process that is just saving its checkpoint fail.
 
@@ -41,10 +41,10 @@ class Stopper:
 
     Attributes:
         due: When `fire` is to be called.
-        number: The signal that everybody is told, None while nobody is.
+        number: The signal that all are sent, None before.
         told: What each process was told last, by pid.
         gave_up: Even SIGKILL has not ended them all.
-        groups: The process groups that we have made, as long as anybody is in them.
+        groups: The process groups that we have made, as long as they have members.
         started: The processes that we have started and not waited for yet.
         agents: Those of them that start processes themselves.
     """
@@ -81,7 +81,7 @@ class Stopper:
         return self.number is not None and not self._lingers
 
     def leaders(self) -> list[int]:
-        """Return our children, started and adopted, that nobody has waited for yet.
+        """Return our children, started and adopted, that were not waited for yet.
 
         Also those that have ended: while we look, the child of one of them becomes ours; and a
         process whose main thread has ended is shown as a zombie as long as its other threads run.
@@ -91,13 +91,13 @@ class Stopper:
         return [pid for pid in children if pid not in spared]
 
     def forget_groups(self) -> list[int]:
-        """Forget, and return, the groups that nobody is left in: their numbers are free for others."""
+        """Forget, and return, the empty groups: their numbers are free for others."""
         gone = [group for group in self.groups if group and group not in self.started and _is_empty(group)]
         self.groups.difference_update(gone)
         return gone
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
-        """Tell all leaders, or everybody; the clock of the first time is not restarted."""
+        """Tell all leaders, or all processes; the clock of the first time is not restarted."""
         now = time.monotonic()
         if not self.begun:
             self._start_clock(now, self.grace_s)
@@ -112,7 +112,7 @@ class Stopper:
             self.due = time.monotonic() + LINGER_S
 
     def tell_new(self) -> None:
-        """Tell those who became our children since; to be called when a process has ended."""
+        """Tell those that became our children since; to be called when a process has ended."""
         if self.begun and self._killed_at is None:
             self._tell(self._untold(self.leaders()))
 
@@ -128,7 +128,7 @@ class Stopper:
         family = [*leaders, *find_descendants(leaders)]
         groups = self.groups | {_group(pid) for pid in family}
         for group in groups - {None, os.getpgrp()}:
-            # At once for all of a group: who forks in a loop does not get away.
+            # At once for all of a group: a process that forks in a loop does not get away.
             send(-(group or 0), signal.SIGKILL)
         for pid in family:
             self._kill_one(pid)
@@ -137,7 +137,7 @@ class Stopper:
         self.due = None if self.gave_up else now + KILL_EVERY_S
 
     def _chase(self) -> None:
-        """Kill whoever becomes our child meanwhile: forking away is a race, and we are quicker."""
+        """Kill what becomes our child meanwhile: forking away is a race, and we are quicker."""
         hit = {pid for pid, number in self.told.items() if number == signal.SIGKILL}
         for _ in range(CHASES):
             for pid in self.leaders():
@@ -161,7 +161,7 @@ class Stopper:
             step()
 
     def _tell_rest(self) -> None:
-        """Half of the grace is over: tell everybody who has not heard."""
+        """Half of the grace is over: tell all that have not heard."""
         leaders = self.leaders()
         for pid in self._untold([*leaders, *find_descendants(leaders)]):
             self._tell_one(pid, self.number or signal.SIGTERM)

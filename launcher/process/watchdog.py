@@ -65,7 +65,7 @@ class Watchdog:
         self._write(group)
 
     def forget(self, group: int) -> None:
-        """Nobody is left in a process group: its number may come to be a stranger's."""
+        """A process group is empty: its number may be given out again."""
         self._write(-group)
 
     def _write(self, number: int) -> None:

@@ -94,7 +94,7 @@ class Cluster:
         self._backend.crash(node)
 
     def disconnect(self, node: Node) -> None:
-        """Pull a node's network cable at the switch: packets vanish, nobody is told."""
+        """Pull a node's network cable at the switch: packets vanish without a word."""
         self._backend.set_link(node, up=False)
 
     def reconnect(self, node: Node) -> None:

@@ -53,7 +53,7 @@ def command_line(
     """
     count = str(len(nodes) * per_node)
     if mpirun.dialect == OPEN_MPI:
-        # Whoever we are, on a node we are root, if only of a user namespace.
+        # Whatever our user is, on a node we are root, if only of a user namespace.
         line = [_program(mpirun), "--allow-run-as-root", *_open_mpi_agent(mpirun, agent)]
         line += _open_mpi_binding(mpirun, per_node)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]

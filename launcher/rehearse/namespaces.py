@@ -57,7 +57,7 @@ read -r _
 """
 
 # A fresh /sys, as an old one goes on listing the interfaces of the machine in /sys/class/net; the
-# cgroup mounts below it are carried over. Not everybody may mount one: then the old one stays.
+# cgroup mounts below it are carried over. Not every user may mount one: then the old one stays.
 NODE = """\
 set -e
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -84,7 +84,7 @@ def available() -> bool:
 
 
 def _as_root_of_its_own() -> list[str]:
-    """Who is not root becomes root of a user namespace, where the kernel lets people have one."""
+    """Without root we become root of a user namespace, where the kernel allows one."""
     return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
 
 
@@ -205,7 +205,7 @@ def children(pid: int) -> list[int]:
 
 def _start_switch(nodes: Sequence[Node]) -> Holder:
     lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
-    # torch looks up who connects to its IPv6 socket, and warns when that has no name. It is a name
+    # torch looks up the clients of its IPv6 socket, and warns when one has no name. It is a name
     # of its own, so that looking up node0 still gives one address.
     lines += [f"::ffff:{node.address} {node.name}.mapped" for node in nodes]
     links = (f"ln -s {node.name} {FOLDER}/nodes/{node.address}" for node in nodes)

@@ -17,7 +17,7 @@ import socket
 import sys
 
 ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""What sshd gives a command when nobody configured anything, with HOME (and our TMPDIR)."""
+"""What sshd gives a command by default, with HOME (and our TMPDIR)."""
 TMPDIR = "/run/tmp"
 """A folder of the node's own: see `launcher.rehearse.nodes.on_node`."""
 READ_TIMEOUT_S = 5.0
@@ -92,7 +92,7 @@ def start(command: bytes, descriptors: list[int], home: str) -> int:
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # as sshd: who has no home starts at /
+        with contextlib.suppress(OSError):  # as sshd: without a home it starts at /
             os.chdir(home)
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)

@@ -19,10 +19,10 @@ DEFAULT_S = 600.0
 RETRY_S = 0.05
 ANSWER_S = 3.0
 PATIENCE_S = 10.0
-"""After this long it is said on standard error, once, who is waited for."""
+"""After this long it is said on standard error, once, what is waited for."""
 ANSWER_LIMIT = 1 << 16
 SHOWN_LENGTH = 60
-"""As much is shown of what somebody else answers."""
+"""As much is shown of an answer."""
 
 
 def main(words: Sequence[str]) -> int:

@@ -1,12 +1,12 @@
 """A task of TensorFlow that ends by itself: the standard server, or a command, as long as it is needed.
 
     python tf_server.py                                        serve the task that TF_CONFIG names
-    python tf_server.py --until HOST:PORT                      ... until nobody listens there any more
+    python tf_server.py --until HOST:PORT                      ... until nothing listens there any more
     python tf_server.py --until HOST:PORT -- python train.py   run a command so long instead
-    python tf_server.py --while HOST:PORT                      end as a failure when nobody listens there
+    python tf_server.py --while HOST:PORT                      end as a failure when nothing listens there
 
 ``tf.distribute.Server.join()`` never returns, and nothing tells a server that its job is over. So it looks
-whether anybody still listens where the chief does. This file needs nothing of the launcher, so that any
+whether a process still listens where the chief does. This file needs nothing of the launcher, so that any
 Python with TensorFlow can run it (3.8 and newer), and imports tensorflow only where it serves.
 
 Source: tensorflow/python/training/server_lib.py and distribute/coordinator/cluster_coordinator.py (2.21; the
@@ -37,7 +37,7 @@ LOOK_S = 1.0
 """Between two looks."""
 CONNECT_S = 3.0
 GONE_S = 5.0
-"""So long nobody listens any more: who did has ended, and does not just begin anew."""
+"""So long nothing listens any more: the process has ended, and does not just begin anew."""
 LOST_S = 60.0
 """So long nothing answers at all: its node is gone, or the network."""
 WITHOUT_WORKERS_S = 30.0
@@ -108,7 +108,7 @@ def _seconds(text: str) -> float:
 
 
 def serve(watch: Watch | None) -> int:
-    """Serve until the job is over; without anybody to look at, until somebody ends us."""
+    """Serve until the job is over; without an address to look at, until we are ended."""
     if not has_task(read_config()):
         say("TF_CONFIG names no task of its cluster: {cluster: {role: [host:port]}, task: {type, index}}")
         return UNTRUSTED
@@ -181,7 +181,7 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
 
 
 class Watch:
-    """Looks whether anybody listens at some addresses.
+    """Looks whether a process listens at some addresses.
 
     Attributes:
         end: None while there is a reason to go on, then the status to end with.
@@ -225,7 +225,7 @@ class Watch:
 
 
 def knock(host: str, port: int) -> str:
-    """Return whether somebody listens at an address: OPEN, REFUSED, or SILENT where that is not known."""
+    """Return whether a process listens at an address: OPEN, REFUSED, or SILENT where that is not known."""
     try:
         with socket.create_connection((host, port), CONNECT_S):
             return OPEN

@@ -1,4 +1,4 @@
-"""Who started us? One file per environment; this table says when each is asked.
+"""What started us? One file per environment; this table says when each is asked.
 
 Rows stand from the inside out: the first row is nearest to the process. Within one level of trust
 the upper row wins (see `launcher.core.model.Trust`). A row's markers are the variables without which the
@@ -162,7 +162,7 @@ def gather(
     Args:
         environ: The environment to read.
         host: The machine, for the few sources that must compare addresses with it.
-        only: Name of the one source to ask, or ``module:function`` of somebody else's.
+        only: Name of the one source to ask, or ``module:function`` of another package.
         typed: ``only`` was typed by the user: a variable of an image must not name code to import.
         starts_job: We start the processes of all nodes.
         node_count: How many nodes the user has asked for, None for no number.
@@ -230,7 +230,7 @@ def _import(name: str) -> Read:
 
 
 def _import_foreign(path: str, typed: bool) -> Read:
-    """Return somebody else's read function, ``package.module:function``."""
+    """Return another package's read function, ``package.module:function``."""
     from importlib import import_module
 
     module, _, attribute = path.partition(":")
@@ -240,7 +240,7 @@ def _import_foreign(path: str, typed: bool) -> Read:
         read: Read = getattr(import_module(module), attribute or "read")
         if not callable(read):
             raise AttributeError(f"{attribute!r} is no function")
-    except Exception as error:  # somebody else's module may fail in any way while it is imported
+    except Exception as error:  # another package's module may fail in any way while it is imported
         raise UsageError(
             Problem(
                 "unknown-source",

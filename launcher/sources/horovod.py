@@ -1,4 +1,4 @@
-"""A worker of horovodrun over gloo. Over MPI its mpirun says who is who (see `open_mpi`).
+"""A worker of horovodrun over gloo. Over MPI its mpirun gives the ranks (see `open_mpi`).
 
 The "cross" numbers count the processes with the same local rank: they are the node's index and the number
 of nodes for local rank 0 only, which every node has. The rendezvous server is horovodrun's and need not

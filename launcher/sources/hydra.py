@@ -2,7 +2,7 @@
 
 Rank and sizes are stated; nothing in the environment of MPICH names the node or the head. Both stand
 on the command line of the proxy that started us, our parent: ``--proxy-id N`` and
-``--control-port HEAD:PORT``. PMI_FD is a live socket: nobody here touches it.
+``--control-port HEAD:PORT``. PMI_FD is a live socket: it is not touched here.
 
 Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
 """
@@ -64,7 +64,7 @@ def _read_node(reader: Reader, proxy: tuple[str, ...]) -> int | None:
 
 def _read_head(reader: Reader, proxy: tuple[str, ...], node: int | None, rank: int | None) -> None:
     # mpiexec's own host is rank 0's host unless the host list begins elsewhere. Node 0 can see that
-    # and must stop: the others would wait for an address where nobody listens.
+    # and must stop: the others would wait for an address where nothing listens.
     text, option = _option(proxy, HEAD_OPTIONS)
     try:
         head = parse_host_port(text)[0]

@@ -171,7 +171,7 @@ def _count_range(item: str) -> int | None:
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
-    # Rank 0 runs where mpirun runs, unless somebody placed it elsewhere: circumstance, not statement
+    # Rank 0 runs where mpirun runs, unless it was placed elsewhere: circumstance, not statement
     uri = reader.text(HEAD_URI)
     if uri is not None:
         _claim_head_address(reader, uri, daemon)

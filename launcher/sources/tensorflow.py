@@ -31,7 +31,7 @@ class Task:
 
 
 class Refused(Exception):
-    """Why TensorFlow, or anybody, cannot make a cluster of it: the problem says what was expected."""
+    """Why TensorFlow, or any reader, cannot make a cluster of it: the problem says what was expected."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.what)

@@ -1,4 +1,4 @@
-"""PET_*: what somebody set for a torchrun to be started once per node (Kubeflow Trainer does).
+"""PET_*: set for a torchrun to be started once per node (Kubeflow Trainer does).
 
 Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Those that
 state no fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags, by

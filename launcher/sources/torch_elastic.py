@@ -38,7 +38,7 @@ def read(reader: Reader) -> None:
 
 
 def read_worker(reader: Reader) -> None:
-    """Claim the contract of one process and ask nobody outside."""
+    """Claim the contract of one process and ask nothing outside."""
     for fact, name, minimum in FACTS:
         reader.claim_int(fact, name, minimum)
     reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")

@@ -1,4 +1,4 @@
-"""Who we are, as an sshd will look at it, and why it would let nobody in as that user."""
+"""Our user, as an sshd sees it, and why it would refuse a login as that user."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from launcher.ssh.files import name_user
 
 NO_SHELLS = ("nologin", "false")
 LOCKED = "!"
-"""What the password of an account begins with that sshd on Linux lets nobody into, whatever the key."""
+"""What the password of an account begins with that sshd on Linux refuses, whatever the key."""
 CAPABILITIES = {"SETGID": 6, "SETUID": 7, "SYS_CHROOT": 18}
 """What sshd needs of root; linux/capability.h numbers them."""
 
 
 @frozen
 class Account:
-    """Who we are, as sshd will look at it.
+    """Our user, as sshd will look at it.
 
     Attributes:
         uid: Our effective user id.
@@ -38,7 +38,7 @@ class Account:
 
 
 def read_account() -> Account:
-    """Return who we are; never raises."""
+    """Return our user; never raises."""
     uid = os.geteuid()
     capabilities = 0
     try:
@@ -55,7 +55,7 @@ def read_account() -> Account:
 
 
 def read_served() -> Account:
-    """Return who we are.
+    """Return our user.
 
     Raises:
         NotReady: An sshd would refuse this user.
@@ -78,7 +78,7 @@ def _read_password(entry: pwd.struct_passwd) -> str:
 
 
 def find_problems(account: Account) -> tuple[Problem, ...]:
-    """Return why an sshd would refuse this user, in words that it would write where nobody looks."""
+    """Return why an sshd would refuse this user, in words that it would write into a log only."""
     if account.name is None:
         what = f"user id {account.uid} has no entry in /etc/passwd, which OpenSSH needs"
         return (cannot_serve(what, name_user(account.uid)),)

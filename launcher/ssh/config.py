@@ -21,7 +21,7 @@ NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxSta
 """Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early;
 of 9.2; of 8.5: one address has a tenth of `MaxStartups`. An sshd that does not know one is not told."""
 _CONFIG = """\
-# The sshd of one job, written by the launcher. Who may come in: one user, one key, from anywhere that
+# The sshd of one job, written by the launcher. It lets in one user, by one key, from anywhere that
 # reaches this address. What they may do: run commands.
 ListenAddress {address}
 Port {port}
@@ -38,7 +38,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
 # Our files are 0600 in a folder 0700 of the same user. Strict mode would also refuse the folders above
-# it, /tmp and /dev/shm, because everybody may write there.
+# it, /tmp and /dev/shm, because every user may write there.
 StrictModes no
 
 # DisableForwarding alone left X11 and agents open before OpenSSH 10 (CVE-2025-32728).
@@ -65,14 +65,14 @@ ClientAliveInterval 3
 ClientAliveCountMax 3
 LoginGraceTime 10
 # A job starts its sessions all at once; the default drops connections from the tenth on. Where more are
-# mute than a job has, a part of the new ones is dropped, and not all: who tries again gets in.
+# mute than a job has, a part of the new ones is dropped, and not all: another try gets in.
 MaxStartups 200:30:600
 MaxSessions 64
 {newer}
 UseDNS no
 Compression no
 PidFile none
-# Lower levels do not tell who was refused; see is_routine.
+# Lower levels do not tell of refusals; see is_routine.
 LogLevel INFO
 """
 
@@ -82,7 +82,7 @@ def session_environ(environ: Mapping[str, str], extra: Mapping[str, str]) -> dic
 
     Secrets stay in: a process that mpirun starts must see what one that the container starts sees, and
     the file is the same user's. HOME stays too, because containers set it to where caches and tokens are.
-    Who we are, and what describes one terminal or one shell, is sshd's to say.
+    The user, and what describes one terminal or one shell, is sshd's to say.
     """
     describes_a_login = {"USER", "LOGNAME", "MAIL", "SHELL", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
     ours = {

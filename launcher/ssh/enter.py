@@ -2,7 +2,7 @@
 
 Runs as ``python -I -S enter.py FILE``, forced by sshd, standard library only. FILE holds the variables as
 /proc/PID/environ does. sshd would give a command next to none, and its SetEnv holds no newline, and before
-OpenSSH 8.7 no quote: no JSON. Of what sshd sets, who we are and our shell stay.
+OpenSSH 8.7 no quote: no JSON. Of what sshd sets, the user and the shell stay.
 """
 
 from __future__ import annotations

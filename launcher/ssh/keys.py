@@ -1,7 +1,7 @@
 """The keys of a job: one that its nodes let in, one that its nodes show.
 
 Both are private keys that every node of the job is given, as the text of a variable, a file or a folder. A
-single key may serve as both: then whoever can pass for a node can also enter one, which two keys keep apart.
+single key may serve as both: then what can pass for a node can also enter one, which two keys keep apart.
 """
 
 from __future__ import annotations

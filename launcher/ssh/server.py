@@ -1,6 +1,6 @@
 """An sshd of one job: its key, its user, its address, and commands only.
 
-It runs in the foreground as a child of whoever starts the line that `write_server` returns. As root it needs
+It runs in the foreground as a child of what starts the line that `write_server` returns. As root it needs
 what its package has made (a user, a folder); unprivileged it serves the one user whose it is.
 """
 
@@ -87,7 +87,7 @@ def write_server(
 
 
 def is_routine(line: str) -> bool:
-    """Whether a line of sshd's log tells only that all goes as it should; the others tell who was refused."""
+    """Whether a line of sshd's log tells only that all goes as it should; the others tell of refusals."""
     closed = line.startswith("Connection closed by ")
     by_a_user = line.startswith("Connection closed by authenticating user ")
     return line.startswith(_ROUTINE) and not (closed and by_a_user)

@@ -194,7 +194,7 @@ def find_spot(answer: Answer) -> Spot | None:
     # Only what the user's code has called: torch/distributed/ also stands below it, in @record.
     called = frames[: frames.index(users)] if users else frames
     package = next((frame for frame in called if _PACKAGES.match(frame.file)), None)
-    # The body of a module is run by who imports it: that takes time, and waits for nobody.
+    # An import runs the body of a module: that takes time, and waits for nothing.
     calls = [frame for frame in called if frame.function != "<module>"]
     waits = any(_COLLECTIVES.match(_PACKAGES.sub("", frame.file)) for frame in calls)
     return Spot(inner, None if package is inner else package, users, answer.folder, waits)

@@ -36,7 +36,7 @@ ANSWER_S = 2.0
 SETTLE_S = 0.06
 """An answer that has not grown for so long is complete."""
 _in_use: set[str] = set()
-"""Files into which somebody answers: two who ask at a time, for a stall and for a user, take turns."""
+"""Files into which a process answers: two questions at a time, of a stall and of a user, take turns."""
 PY_SPY_S = 10.0
 """How long one py-spy may take."""
 WHY_LIMIT = 200
@@ -62,7 +62,7 @@ class Inquiry:
 
     @property
     def complete(self) -> bool:
-        """Whether everybody has answered, or had the time for it."""
+        """Whether all have answered, or had the time for it."""
         return not (self._ranks or self._lanes or self._queue or self._runs)
 
     def helpers(self) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ class Lane:
 
     Attributes:
         path: The file.
-        unanswered: Those who did not answer, with the reason, and those who were not asked for it.
+        unanswered: Those without an answer, with the reason, and those that were not asked for it.
     """
 
     def __init__(self, path: str) -> None:
@@ -168,7 +168,7 @@ class Lane:
 
     @property
     def complete(self) -> bool:
-        """Whether there is nobody left to ask."""
+        """Whether all were asked."""
         return self._asked is None and not self._waiting
 
     def add(self, answer: Answer) -> None:
@@ -216,7 +216,7 @@ class Lane:
             self._release()
             return
         if now - self._asked_at > ANSWER_S:
-            # When it comes, it will stand among the answers of whoever would be asked next.
+            # When it comes, it will stand among the answers to the next question.
             silent = answer.without_threads(f"it does not answer within {ANSWER_S:g} s")
             self.unanswered += [silent, *self._waiting]
             self._release()
@@ -272,7 +272,7 @@ def read_from(path: str, start: int) -> bytes:
 
 
 class PySpyRun:
-    """One run of py-spy on one process; ``--nonblocking``: it reads, and stops nobody.
+    """One run of py-spy on one process; ``--nonblocking``: it reads, and stops no thread.
 
     Raises:
         OSError: It cannot be started.
@@ -301,7 +301,7 @@ class PySpyRun:
         try:
             if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is not None:
                 return True
-        except ChildProcessError:  # whoever collects orphans was quicker
+        except ChildProcessError:  # the collector of orphans was quicker
             return True
         if now > self._deadline and not self._killed:
             self._killed = True

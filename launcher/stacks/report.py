@@ -1,4 +1,4 @@
-"""Who waits where, and for whom: a few lines for people, and everything for a file. Pure."""
+"""Where each rank waits, and for which others: a few lines for people, and everything for a file. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TO_ARM = "call launcher.setup() in the script, run launcher hook install for its
 
 
 def render_report(answers: Sequence[Answer], world_size: int | None = None) -> list[str]:
-    """Return lines that say who waits where, and who is probably waited for.
+    """Return lines that say where each rank waits, and which one is probably waited for.
 
     Args:
         answers: The processes of each rank, from the one that was started downwards.

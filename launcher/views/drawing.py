@@ -1,6 +1,6 @@
 """A drawing in SVG: shapes, and texts that keep to the room they are given.
 
-Nobody here knows which font a viewer has, so widths are those of a wide one (DejaVu Sans): what fits by
+The viewer's font is unknown, so widths are those of a wide one (DejaVu Sans): what fits by
 them fits everywhere. Everything that comes from a machine is escaped.
 """
 

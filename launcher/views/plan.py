@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the plan for people: the facts and who said so, the variables, the commands."""
+    """Return the plan for people: the facts and their sources, the variables, the commands."""
     from rich.console import Console  # 50 ms that JSON has no use for
 
     terminal = Console()

@@ -14,9 +14,9 @@ class Symptom:
         patterns: What a line must hold.
         meaning: In words; the line itself is quoted after it.
         fix: What to do.
-        retryable: Whether the same command can succeed when started again; None if nobody knows.
+        retryable: Whether the same command can succeed when started again; None if unknown.
         consequence: The process says only that another one has failed.
-        loud: Nobody writes this unless the process is about to end because of it: it also counts
+        loud: No process writes this unless it is about to end because of it: counts
             outside of the last traceback.
     """
 

@@ -1,0 +1,60 @@
+"""Plain words: those that do not belong stand in no page, message, docstring or comment."""
+
+from __future__ import annotations
+
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.starting import ROOT
+
+PAGES = (*("README", "SECURITY", "CONTRIBUTING", "CHANGELOG"), "docs/*")
+NOT = "whoever whom nobody somebody anybody everybody thereby court crew guardian obstacle parting roster"
+"""A process, a node and a program are no persons; the rest has a name in the field."""
+BANNED = re.compile(rf"\b({'|'.join(NOT.split())})\b", re.IGNORECASE)
+PERSON = re.compile(r"\b(users?|persons?|people|readers?|authors?|engineers?|a user of \w+)\b", re.IGNORECASE)
+
+
+def texts() -> Iterator[tuple[str, str]]:
+    """Yield each page, and the comments and texts of each module, with where it stands."""
+    for name in PAGES:
+        for path in sorted(Path(ROOT).glob(f"{name}.md")):
+            yield path.name, re.sub(r"`[^`\n]*`", "``", path.read_text(encoding="utf-8"))
+    for path in sorted(Path(ROOT, "launcher").rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in (tokenize.COMMENT, tokenize.STRING):
+                text = re.sub(r"``[^`]*``|\{[^{}]*\}", "``", token.string)  # names of variables stay
+                yield f"{path.relative_to(ROOT)}:{token.start[0]}", text
+
+
+def wrong_words(text: str) -> list[str]:
+    """Return the words that do not belong, and each who that is no person's."""
+    found = BANNED.findall(text)
+    for match in re.finditer(r"\bwho\b", text, re.IGNORECASE):
+        before = text[max(0, match.start() - 50) : match.start()]
+        if not PERSON.search(before) and text.strip("\"'") != "who":
+            found.append(text[max(0, match.start() - 30) : match.end() + 20])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("Processes that nobody started", 1),
+        ("a process who exits", 1),
+        ("the user who has typed it", 0),
+        ("the job ends", 0),
+    ],
+)
+def test_words_are_seen(text: str, count: int) -> None:
+    assert len(wrong_words(text)) == count
+
+
+def test_every_word_belongs() -> None:
+    found = [(where, word) for where, text in texts() for word in wrong_words(text)]
+    assert found == []
