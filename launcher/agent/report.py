@@ -147,11 +147,12 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> None:
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:
-    """Whether the traceback of the process that failed first is what our log shows right above."""
+    """Whether the last words of the process that failed first are what our log shows right above."""
     first = verdict.first
     processes = agent.group.processes if verdict.node_rank == agent.place.node_rank else []
     index = next((place for place, one in enumerate(processes) if one.pid == first.pid), None)
     since = None if index is None else agent.output.shown_since(index)
-    if index is None or since is None or since > ABOVE_BYTES or not verdict.exception:
+    last = verdict.exception or next((line for line in reversed(verdict.stderr) if line), "")
+    if index is None or since is None or since > ABOVE_BYTES or not last:
         return False
-    return verdict.exception in agent.output.read_errors(index).decode("utf-8", "replace")
+    return last in agent.output.read_errors(index).decode("utf-8", "replace")

@@ -28,7 +28,7 @@ ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:
     """Return the last screen of the log: at most about `SCREEN_LINES` lines, with a newline at the end.
 
-    ``above``: its traceback stands there in its own words, and need not be read twice.
+    ``above``: its last words stand there as it wrote them, and need not be read twice.
     """
     if is_stopped_by_hand(verdict):
         return f"launcher: stopped by Ctrl-C (SIGINT), {_seconds(verdict.lasted_ns)} s after the start\n"
@@ -40,12 +40,13 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
     )
     news = _leave_out_said(verdict)
     stderr_room = min(len(news), wanted)
-    traceback = [] if above else _quoted(verdict.traceback, room - stderr_room)
+    traceback = _quoted(verdict.traceback, room - stderr_room)
     stderr = [_cut(line) for line in news[len(news) - stderr_room :]]
     lines = list(head)
-    if verdict.traceback and above:
-        lines.append("  traceback: above, in its output")
-    elif traceback:
+    if above:
+        lines.append(f"  {'traceback' if traceback else 'stderr'}: above, in its output")
+        traceback, stderr = [], []
+    if traceback:
         lines += [f"  traceback, from its {verdict.traceback_from}:", *(f"  | {line}" for line in traceback)]
     if stderr:
         lines += ["  its stderr ended with:", *(f"  | {line}" for line in stderr)]
