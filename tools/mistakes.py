@@ -27,7 +27,8 @@ SCRIPTS = {
     "train.py": SLEEP + ONE_FAILS.format("raise KeyError('label')"),
     "imports.py": "import transfomers\n",
     "hangs.py": SLEEP
-    + "if os.environ['RANK'] == '1':\n    time.sleep(60)\nprint('step 1', flush=True)\ntime.sleep(60)\n",
+    + "if os.environ['RANK'] == '1':\n    time.sleep(60)\n"
+    + "print('step 1', flush=True)\ntime.sleep(60)\n",
     "killed.py": SLEEP + ONE_FAILS.format("os.kill(os.getpid(), 9)"),
     "waits.py": SLEEP + "print('step 1', flush=True)\ntime.sleep(60)\n",
     "argument.py": "import argparse\nparser = argparse.ArgumentParser()\n"
@@ -104,10 +105,9 @@ def run(words: tuple[str, ...], folder: Path, sends: int = 0) -> tuple[int | Non
         start_new_session=True,
         errors="replace",
     ) as process:
-        assert process.stdout is not None
         said = ""
         try:
-            if sends:
+            if sends and process.stdout is not None:
                 said = process.stdout.readline()
                 time.sleep(0.2)  # the other rank is as far
                 os.killpg(process.pid, sends)
@@ -170,9 +170,9 @@ HEAD = """# Twelve mistakes
 
     launcher run --nproc-per-node 2 trian.py
 
-Each mistake is typed with `launcher run` and with torchrun, on one machine with 2 CPUs. Under each stands all that the
-launcher says, and what torchrun says, shortened. `python tools/mistakes.py` makes this page; `tests/process/test_mistakes.py`
-holds what it shows of the launcher.
+Each mistake is typed with `launcher run` and with torchrun, on one machine with 2 CPUs. Under each stands all
+that the launcher says, and what torchrun says, shortened. `python tools/mistakes.py` makes this page, and
+`tests/process/test_mistakes.py` holds what it shows of the launcher.
 """
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "launcher COMMAND --help lists the options; man launcher has all of them. The first page: README.md",
+            "launcher COMMAND --help lists the options, man launcher all of them; first page: README.md",
         ]
     )
 

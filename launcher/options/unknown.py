@@ -85,7 +85,8 @@ def _mend(flag: str, known: Sequence[str], prog: str) -> str:
     """Return what to type in place of one flag; empty if unknown."""
     run = {name for one in FLAGS for name in (one.name, one.short) if name}
     ours = OTHERS.get(flag, flag)
-    near = [ours] if ours in known else find_near(flag, known, 2)
+    near = [ours] if ours in known else find_near(flag, [*known, *OTHERS], 2)
+    near = [OTHERS.get(name, name) for name in near]
     if prog == "launcher rehearse" and ours in REHEARSED:
         near = [REHEARSED[ours]]
     if near:
