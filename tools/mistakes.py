@@ -26,9 +26,12 @@ ONE_FAILS = "if os.environ['RANK'] == '1':\n    {}\ntime.sleep(60)\n"
 SCRIPTS = {
     "train.py": SLEEP + ONE_FAILS.format("raise KeyError('label')"),
     "imports.py": "import transfomers\n",
-    "hangs.py": SLEEP
-    + "if os.environ['RANK'] == '1':\n    time.sleep(60)\n"
-    + "print('step 1', flush=True)\ntime.sleep(60)\n",
+    "hangs.py": """import os, time
+if os.environ['RANK'] == '1':
+    time.sleep(60)
+print('step 1', flush=True)
+time.sleep(60)
+""",
     "killed.py": SLEEP + ONE_FAILS.format("os.kill(os.getpid(), 9)"),
     "waits.py": SLEEP + "print('step 1', flush=True)\ntime.sleep(60)\n",
     "argument.py": "import argparse\nparser = argparse.ArgumentParser()\n"
