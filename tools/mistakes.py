@@ -36,8 +36,12 @@ time.sleep(60)
     "waits.py": SLEEP + "print('step 1', flush=True)\ntime.sleep(60)\n",
     "argument.py": "import argparse\nparser = argparse.ArgumentParser()\n"
     "parser.add_argument('--local_rank', type=int, required=True)\nparser.parse_args()\n",
-    "bar.py": "import sys, time\nfor done in range(0, 101, 20):\n    print(f'\\r{done} %', end='', file=sys.stderr)\n"
-    "    time.sleep(0.1)\nprint(file=sys.stderr)\n",
+    "bar.py": """import sys, time
+for done in range(0, 101, 20):
+    print(f'\\r{done} %', end='', file=sys.stderr)
+    time.sleep(0.1)
+print(file=sys.stderr)
+""",
 }
 
 
