@@ -165,7 +165,9 @@ def test_one_exception_is_a_page_on_each_node(pair: Job, tmp_path: Path) -> None
     done = pair.wait()
     for node, one in done.items():
         log = one.out + one.err
-        assert one.status == 1, log
+        # Of a Python that ends by an exception gloo's threads abort now and then, on a busy machine
+        assert one.status in (1, 134), log
         assert len(log.splitlines()) <= 25, log
         assert log.count('raise ValueError("no such column: price")') == 1, (node, log)
-        assert log.count("rank 3 of 4 failed first: it exited with status 1") == 1, log
+        assert log.count("rank 3 of 4 failed first: it ") == 1, log
+        assert "cause: [python-exception] ValueError: no such column: price" in log

@@ -99,7 +99,7 @@ def test_a_node_0_without_the_channel_is_named(pair: Job) -> None:
     pair.start(1, "--roll-call-timeout", "1", "--", "true")
     late = pair.wait(1)[1]
     assert late.status == 75
-    assert "but somebody listens at MASTER_PORT 6105: node 0 may have begun without the others" in late.err
+    assert "but a process listens at MASTER_PORT 6105: node 0 may have begun without the others" in late.err
     pair.signal(0, 15)
 
 

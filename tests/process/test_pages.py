@@ -69,7 +69,7 @@ def test_every_platform_that_can_be_rehearsed_is_on_the_page() -> None:
     assert {platform for _, platform in REHEARSED.findall(read("platforms.md"))} == set(PLATFORMS)
 
 
-@pytest.mark.parametrize("heading", ["Who wins", "An example that stops"])
+@pytest.mark.parametrize("heading", ["Precedence", "An example that stops"])
 def test_the_examples_of_precedence_are_real(heading: str) -> None:
     """The lines that the page shows are among those that are printed."""
     text = section("precedence.md", heading)
