@@ -123,7 +123,8 @@ def run(words: tuple[str, ...], folder: Path, sends: int = 0) -> tuple[int | Non
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             rest, status = process.communicate()[0], None
-    return status, FOLDERS.sub("", said + rest).replace(str(folder), "~")
+    said = FOLDERS.sub("", said + rest).replace(str(folder), "~")
+    return status, said.replace(sys.executable, "python")
 
 
 def commit(mistake: Mistake, starter: tuple[str, ...], folder: Path, port: int) -> tuple[int | None, str]:
@@ -153,7 +154,7 @@ def main() -> None:
             typed = " ".join((*mistake.more, *mistake.words)).replace("PORT", str(port))
             (mine, said), (its, told) = (commit(mistake, one, folder, port) for one in (ours, TORCHRUN))
             rows.append(f"| {mistake.what} | {_status(mine, said)} | {_status(its, told)} |")
-            parts.append(f"## {mistake.what[0].upper()}{mistake.what[1:]}\n\n    launcher run {typed}\n")
+            parts.append(f"## {mistake.what[0].upper()}{mistake.what[1:]}\n\n    $ launcher run {typed}\n")
             parts.append(f"{_block(said)}\ntorchrun, {_status(its, told)}:\n\n{_block(told, 16)}")
             print(rows[-1], flush=True)
     table = "\n".join(["| mistake | launcher run | torchrun |", "|---|---|---|", *rows])
