@@ -339,6 +339,7 @@ class Agent:
             has_ranks=not all(child.companion for child in self.group.children),
             stopping=self.is_ending,
             settling=self._settles,
+            elsewhere=self.coordination.has_others,
         )
         end = Exit(bool(process.status), process.child.companion)
         if end.failed and not state.stopping and (state.ranks or self.coordination.has_others):
@@ -385,6 +386,8 @@ class Agent:
             self.loop.timers.append(Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process)))
         elif action is Action.STOP_COMPANIONS:
             self.group.stopper.begin(signal.SIGTERM)
+        elif action is Action.KEEP_COMPANIONS:
+            self.coordination.on_ranks_ended()
         elif action is Action.WAIT_FOR_COMPANIONS:
             due = time.monotonic() + self.watch.grace_s
             self.loop.timers.append(Later(due, self._stop_companions))

@@ -109,6 +109,9 @@ class Coordination:
     def on_exit(self, process: Process) -> None:
         """A process of this node has ended."""
 
+    def on_ranks_ended(self) -> None:
+        """The ranks of this node have ended well; its companions run on for those of other nodes."""
+
     def on_failure(self, process: Process, *, follows: bool) -> None:
         """A process of this node has failed; ``follows``: it has only lost another one."""
 

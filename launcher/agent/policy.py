@@ -1,8 +1,8 @@
 """What the end of a process means for the others: pure.
 
-One that fails ends the others, the last rank ends their companions. A rank that has only lost another one
-is no reason yet: the rank that it lost is about to end, has the true cause, and would be killed before it
-has said it. So it gets `SETTLE_S` to end by itself.
+One that fails ends the others, the last rank of the job ends the companions. A rank that has only lost
+another one is no reason yet: the rank that it lost is about to end, has the true cause, and would be killed
+before it has said it. So it gets `SETTLE_S` to end by itself.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ class Action(Enum):
     STOP = "stop"
     SETTLE = "settle"
     STOP_COMPANIONS = "stop-companions"
+    KEEP_COMPANIONS = "keep-companions"
     WAIT_FOR_COMPANIONS = "wait-for-companions"
 
 
@@ -54,6 +55,7 @@ class State:
         has_ranks: There are ranks at all.
         stopping: They are being stopped.
         settling: The rank that others have lost is waited for.
+        elsewhere: Ranks of other nodes may still need the companions.
     """
 
     ranks: int
@@ -62,6 +64,7 @@ class State:
     has_ranks: bool = True
     stopping: bool = False
     settling: bool = False
+    elsewhere: bool = False
 
     @property
     def ranks_have_ended(self) -> bool:
@@ -89,7 +92,7 @@ def decide(end: Exit, state: State) -> Action:
         return Action.NOTHING if state.settling else Action.SETTLE
     if state.ranks_have_ended and state.companions:
         if not state.finishing:
-            return Action.STOP_COMPANIONS
+            return Action.KEEP_COMPANIONS if state.elsewhere else Action.STOP_COMPANIONS
         return Action.NOTHING if end.companion else Action.WAIT_FOR_COMPANIONS
     return Action.NOTHING
 

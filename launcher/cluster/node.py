@@ -109,6 +109,7 @@ class ClusterNode(Coordination):
         self._is_told = False
         self._has_failed = False
         self._still_to_come: int | None = None
+        self._has_told_end = False
 
     def say(self, text: str) -> None:
         """Say what concerns the whole job, once on a machine."""
@@ -224,6 +225,7 @@ class ClusterNode(Coordination):
                 self.tell(self._look())
             case Over():
                 self.over = self.over or message
+                self._end_companions()
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
@@ -275,6 +277,7 @@ class ClusterNode(Coordination):
         what, self.over = lose_coordinator(self.shape)
         if self.shape.keep_going:
             self.say(f"{what} (--keep-going: this node goes on)")
+            self._end_companions()
         else:
             self._on_stop(Stop(what, -1))
 
@@ -328,6 +331,22 @@ class ClusterNode(Coordination):
             self._is_told = True
             self.tell(Told(int(number), name_signal(number)))
 
+    def on_ranks_ended(self) -> None:
+        """Tell the end of this node's ranks; node 0 tells when those of all others have ended, too."""
+        self._tell_end(Ended(0))
+        self._end_companions()
+
+    def _end_companions(self) -> None:
+        """End what serves the ranks of all nodes, once all of them have ended."""
+        agent = self.agent
+        if self._has_told_end and self.over is not None and agent.group.running and not agent.is_ending:
+            agent.group.stopper.begin(signal.SIGTERM)
+
+    def _tell_end(self, ended: Ended) -> None:
+        if not self._has_told_end:
+            self._has_told_end = True
+            self.tell(ended)
+
     def on_failure(self, process: Process, *, follows: bool) -> None:
         """Report a failure of ours, with its time by node 0's clock."""
         if process.child.called and self.agent.told_before is not None:
@@ -380,7 +399,11 @@ class ClusterNode(Coordination):
         """Whether our processes have, and nothing ends the job: we wait for those of other nodes."""
         agent = self.agent
         is_ending = self._stop is not None or agent.forwarder.told is not None or self._has_failed
-        return not agent.group.running and agent.first is None and not is_ending
+        return not self._has_ranks and agent.first is None and not is_ending
+
+    @property
+    def _has_ranks(self) -> bool:
+        return any(not one.child.companion for one in self.agent.group.running.values())
 
     # --- questions about the job
 
@@ -396,7 +419,7 @@ class ClusterNode(Coordination):
         """Return what the node waits for."""
         if not self.has_begun:
             return f"waits for the other {self.shape.member}s"
-        return None if self.agent.group.running else f"ended, waits for the other {self.shape.member}s"
+        return None if self._has_ranks else f"ended, waits for the other {self.shape.member}s"
 
     def describe_nodes(self) -> dict[str, object]:
         """Return how many of the job's nodes are there, as far as this node knows."""
@@ -415,7 +438,7 @@ class ClusterNode(Coordination):
             self.say(outcome.line)
         has_given_up = self._has_lost_coordinator and not self.shape.keep_going
         status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
-        self.tell(Ended(status, None if verdict is None else fit(verdict)))
+        self._tell_end(Ended(status, None if verdict is None else fit(verdict)))
         self._wait_for_end(outcome.status)
         over = self.over
         if over is None or (self.shape.keep_going and self._has_lost_coordinator):

@@ -534,7 +534,8 @@ class Supervision:
 class Companion:
     """A process beside the ranks that has none: a parameter server, an evaluator, a rendezvous server.
 
-    It is started before the ranks of its node, ends when they have, and its end counts only before.
+    It is started before the ranks of its node, ends when those of all nodes have, and its end counts only
+    while ranks of its node run.
 
     Attributes:
         name: What it is called wherever it is spoken of, e.g. ``"ps 0"``.

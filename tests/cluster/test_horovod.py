@@ -201,6 +201,39 @@ def test_the_rendezvous_listens_at_the_clusters_address(
     assert [(one.status, one.out.count("met")) for one in done.values()] == [(0, 1), (0, 1)], done
 
 
+ASKS = """
+import os, pathlib, time, urllib.request
+folder, rank = pathlib.Path("{folder}"), os.environ["RANK"]
+if rank == "0":
+    (folder / "pid").write_text(str(os.getpid()))
+while rank == "1" and not (folder / "ended").exists():
+    time.sleep(0.05)
+print("asked", urllib.request.urlopen("http://{address}:7777/launcher/job").read().decode())
+"""
+
+
+def test_the_rendezvous_outlives_the_ranks_of_its_node(cluster: Cluster, tmp_path: Path) -> None:
+    """Rank 1 asks after rank 0 has ended: it would wait ten minutes for a server that is gone."""
+    job, address = Job(cluster, tmp_path), cluster.nodes[0].address
+    environ = {"HOROVOD_GLOO_RENDEZVOUS_PORT": "7777", "HOME": os.environ["HOME"]}
+    script = ASKS.format(folder=tmp_path, address=address)
+
+    def has_ended() -> bool:
+        pid = tmp_path / "pid"
+        return pid.exists() and pid.read_text() not in job.on(cluster.nodes[0], ("ps", "-eo", "pid=")).split()
+
+    try:
+        job.start_all("--framework", "horovod", "--", sys.executable, "-c", script, environ=environ)
+        wait_for(has_ended, "rank 0 has ended", DEADLINE_S)
+        (tmp_path / "ended").touch()
+        done = job.wait()
+    finally:
+        job.close()
+    asked = [(one.status, one.out.count("asked node0:1,node1:1")) for one in done.values()]
+    assert asked == [(0, 1)] * 2, done
+    assert not job.listens(0, 7777)
+
+
 def run_faulty(folder: Path, dies: str, **variables: str) -> subprocess.CompletedProcess[str]:
     """Run two ranks on two nodes, of which rank 1 dies when it is told to."""
     script = folder / "faulty.py"
