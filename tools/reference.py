@@ -1,4 +1,4 @@
-"""The tables of docs/statuses.md and docs/variables.md, from the program and the other pages."""
+"""The tables of docs/errors.md and docs/variables.md, from the program and the other pages."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def make_tables() -> dict[str, dict[str, str]]:
             "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
         },
         "docs/flags.md": flags | {name: render_command(name) for name in COMMANDS},
-        "docs/statuses.md": {
+        "docs/errors.md": {
             "statuses": _table(("status", "name in the code", "meaning"), status_rows()),
             "codes": _table(("code", "status"), code_rows()),
         },

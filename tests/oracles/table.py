@@ -1,4 +1,4 @@
-"""What a library says, beside what the plan says: a row of docs/frameworks-consumers.md."""
+"""What a library says, beside what the plan says: a row of docs/frameworks.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles.folder import oracles_folder
 from tests.oracles.libraries import LIBRARIES, Library, Reason
 from tests.process.starting import ROOT
 
-PAGE = Path(ROOT) / "docs" / "frameworks-consumers.md"
+PAGE = Path(ROOT) / "docs" / "frameworks.md"
 BEGIN, END = "<!-- begin: consumers -->\n", "<!-- end: consumers -->"
 WHY = "where-a-library-does-not-agree"
 DEADLINE_S = 240.0
