@@ -241,6 +241,6 @@ def _announce(like: str, job: Job, cluster: Cluster) -> None:
     how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
     print(f"launcher: rehearsal: {shape} as {like} ({', '.join(how)})", file=sys.stderr, flush=True)
-    if cluster.obstacle:
-        text = f"the nodes share one host name, network and /tmp ({cluster.obstacle})"
+    if cluster.fallback_reason:
+        text = f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})"
         print(f"launcher: rehearsal: {text}", file=sys.stderr, flush=True)

@@ -77,10 +77,10 @@ KINDS = ["--net", "--uts", "--mount", "--pid", "--ipc"]
 
 def available() -> bool:
     """Whether nodes can be namespaces here."""
-    return not find_obstacle()
+    return not find_fallback_reason()
 
 
-def find_obstacle() -> str:
+def find_fallback_reason() -> str:
     """Return what keeps nodes from being namespaces, and what would change it; empty for nothing.
 
     Root in a container often may not make them, other users often may.
