@@ -15,8 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
 GENERATED, SOURCES = "variables.md", "environments.md"
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Za-z0-9]+)+")
-SECTION = re.compile(r"^## (.+ \(status (.+)\))$", re.MULTILINE)
-CODE_ROW = re.compile(r"^\| `([a-z0-9-]+)` \|", re.MULTILINE)
 
 
 def status_rows() -> list[tuple[str, str, str]]:
@@ -34,17 +32,6 @@ def status_rows() -> list[tuple[str, str, str]]:
             )
         )
     return rows
-
-
-def code_rows() -> list[tuple[str, str]]:
-    """Return (code, status) of every error code of docs/errors.md, which a test compares with the program."""
-    page = (DOCS / "errors.md").read_text(encoding="utf-8")
-    parts = SECTION.split(page)
-    found = {}
-    for title, status, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        for code in CODE_ROW.findall(text.partition("\n## ")[0]):
-            found[code] = f"[{status}](errors.md#{anchor(title)})"
-    return [(f"`{code}`", status) for code, status in sorted(found.items())]
 
 
 def variable_rows() -> list[tuple[str, str, str]]:
@@ -96,8 +83,3 @@ def _find_texts(node: ast.AST) -> tuple[str, ...]:
     if isinstance(value, tuple):
         return tuple(text for text in value if isinstance(text, str))
     return (value,) if isinstance(value, str) else ()
-
-
-def anchor(heading: str) -> str:
-    """Return what a heading is called in links, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")

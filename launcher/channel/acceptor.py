@@ -109,10 +109,15 @@ class Acceptor:
         return len(self._arrivals) < PENDING_MAX
 
     def _find_slow(self) -> Arrival | None:
-        """Return the oldest of the address that holds most places, if it has had its time."""
-        held = Counter(arrival.address for arrival in self._arrivals.values())
+        """Return the oldest of the address that holds most places, if it has had its time.
+
+        A connection that has proved the key keeps its place while there is one that has not.
+        """
+        arrivals = self._arrivals.values()
+        unproven = [arrival for arrival in arrivals if arrival.connection is None] or list(arrivals)
+        held = Counter(arrival.address for arrival in unproven)
         most = max(held.values())
-        oldest = next(arrival for arrival in self._arrivals.values() if held[arrival.address] == most)
+        oldest = next(arrival for arrival in unproven if held[arrival.address] == most)
         patience_s = CROWDED_S if most > CROWD else SLOW_S
         return None if time.monotonic() - oldest.since < patience_s else oldest
 
