@@ -1,4 +1,4 @@
-"""The tables of docs/errors.md and docs/variables.md, from the program and the other pages."""
+"""The table of docs/variables.md, from the program and the other pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core import errors, mpi
+from launcher.core import mpi
 from launcher.options.flags import FLAGS
 from launcher.sources import TABLE
 
@@ -15,23 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
 GENERATED, SOURCES = "variables.md", "environments.md"
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Za-z0-9]+)+")
-
-
-def status_rows() -> list[tuple[str, str, str]]:
-    """Return (status, name, meaning) of the launcher's own exit statuses, in order."""
-    names = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    rows = []
-    for name, status in sorted(names.items(), key=lambda item: item[1]):
-        kinds = [kind for kind in errors.LauncherError.__subclasses__() if kind.exit_status == status]
-        meaning = " ".join((kind.__doc__ or "").split("\n")[0] for kind in kinds)
-        rows.append(
-            (
-                str(status),
-                f"`{name}`",
-                re.sub(rf": status {status}\b", "", meaning) or "A bug in the launcher.",
-            )
-        )
-    return rows
 
 
 def variable_rows() -> list[tuple[str, str, str]]:
