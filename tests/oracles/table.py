@@ -140,7 +140,7 @@ def render() -> str:
     """Return all that is generated of the page."""
     rows = "".join(render_row(library) for library in LIBRARIES)
     title = WHY.replace("-", " ").capitalize()
-    return f"{render_head()}{rows}\n## {title}\n\n{render_reasons()}"
+    return f"{render_head()}{rows}\n### {title}\n\n{render_reasons()}"
 
 
 def _row(cells: list[str]) -> str:
