@@ -1,4 +1,4 @@
-"""The tables of docs/statuses.md and docs/variables.md, from the program and the other pages."""
+"""The table of docs/variables.md, from the program and the other pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from launcher.core import errors, mpi
+from launcher.core import mpi
 from launcher.options.flags import FLAGS
 from launcher.sources import TABLE
 
@@ -15,36 +15,6 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCS, CODE = ROOT / "docs", ROOT / "launcher"
 GENERATED, SOURCES = "variables.md", "environments.md"
 VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Za-z0-9]+)+")
-SECTION = re.compile(r"^## (.+ \(status (.+)\))$", re.MULTILINE)
-CODE_ROW = re.compile(r"^\| `([a-z0-9-]+)` \|", re.MULTILINE)
-
-
-def status_rows() -> list[tuple[str, str, str]]:
-    """Return (status, name, meaning) of the launcher's own exit statuses, in order."""
-    names = {name: value for name, value in vars(errors).items() if name.startswith("EXIT_")}
-    rows = []
-    for name, status in sorted(names.items(), key=lambda item: item[1]):
-        kinds = [kind for kind in errors.LauncherError.__subclasses__() if kind.exit_status == status]
-        meaning = " ".join((kind.__doc__ or "").split("\n")[0] for kind in kinds)
-        rows.append(
-            (
-                str(status),
-                f"`{name}`",
-                re.sub(rf": status {status}\b", "", meaning) or "A bug in the launcher.",
-            )
-        )
-    return rows
-
-
-def code_rows() -> list[tuple[str, str]]:
-    """Return (code, status) of every error code of docs/errors.md, which a test compares with the program."""
-    page = (DOCS / "errors.md").read_text(encoding="utf-8")
-    parts = SECTION.split(page)
-    found = {}
-    for title, status, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        for code in CODE_ROW.findall(text.partition("\n## ")[0]):
-            found[code] = f"[{status}](errors.md#{anchor(title)})"
-    return [(f"`{code}`", status) for code, status in sorted(found.items())]
 
 
 def variable_rows() -> list[tuple[str, str, str]]:
@@ -96,8 +66,3 @@ def _find_texts(node: ast.AST) -> tuple[str, ...]:
     if isinstance(value, tuple):
         return tuple(text for text in value if isinstance(text, str))
     return (value,) if isinstance(value, str) else ()
-
-
-def anchor(heading: str) -> str:
-    """Return what a heading is called in links, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-")

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 from launcher.cli.main import COMMANDS  # noqa: E402
 from launcher.options.flags import FLAGS, GROUPS, Flag  # noqa: E402
 from tools import platform_table  # noqa: E402
-from tools.reference import code_rows, status_rows, variable_rows  # noqa: E402
+from tools.reference import variable_rows  # noqa: E402
 
 DOCS = ROOT / "docs"
 SHARED = "flags"
@@ -52,10 +52,6 @@ def make_tables() -> dict[str, dict[str, str]]:
             "platforms": _table(platform_table.HEAD, tuple(platform_table.rows("../tests")))
         },
         "docs/flags.md": flags | {name: render_command(name) for name in COMMANDS},
-        "docs/statuses.md": {
-            "statuses": _table(("status", "name in the code", "meaning"), status_rows()),
-            "codes": _table(("code", "status"), code_rows()),
-        },
         "docs/variables.md": {"variables": _table(("variable", "what it is", "also in"), variable_rows())},
     }
 

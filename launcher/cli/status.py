@@ -15,7 +15,6 @@ from launcher.control.table import (
     number,
     render_columns,
     render_json,
-    render_rich,
     render_terminal,
     render_text,
     with_cpu,
@@ -133,7 +132,7 @@ def _status_of(view: View) -> int:
 def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write: Write) -> int:
     """Show the job again and again, until its launcher has gone."""
     if os.isatty(1) and not options.json:
-        return _watch_terminal(launcher, before, options.watch)
+        return _watch_screen(launcher, before, options.watch)
     while True:
         time.sleep(options.watch)
         view = _ask_again(launcher)
@@ -143,21 +142,19 @@ def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write:
         before = view
 
 
-def _watch_terminal(launcher: Launcher, before: View, every_s: float) -> int:
+def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
     from rich.console import Console
-    from rich.live import Live
 
-    console = Console()
-    with Live(console=console, auto_refresh=False) as live:
-        live.update(render_rich(before, console.height), refresh=True)
-        while True:
-            time.sleep(every_s)
-            view = _ask_again(launcher)
-            if view is None:
-                break
-            live.update(render_rich(with_cpu(before, view), console.height), refresh=True)
-            before = view
-    sys.stderr.write("launcher: the job has ended\n")
+    from launcher.control.watch import watch
+
+    def ask(last: View) -> View | None:
+        view = _ask_again(launcher)
+        return None if view is None else with_cpu(last, view)
+
+    view, has_ended = watch(before, every_s, ask)
+    sys.stdout.write(render_terminal(view, Console()))
+    if has_ended:
+        sys.stderr.write("launcher: the job has ended\n")
     return 0
 
 

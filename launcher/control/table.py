@@ -18,15 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rich.console import Console, RenderableType
+    from rich.text import Text
 
 Message = dict[str, object]
 
 VERSION = 1
 HEAD = ("node", "host", "rank", "pid", "state", "cpu", "memory", "GPU", "GPU memory", "last output")
+STATE = HEAD.index("state")
 RIGHT = ("cpu", "memory", "GPU", "GPU memory", "last output", "pid")
+SORTS = {"n": "node", "s": "state", "c": "cpu", "m": "memory", "u": "GPU", "o": "last output"}
+"""Keys of ``launcher status --watch``, and the column that each sorts by."""
 UNKNOWN = "-"
 EVENTS_SHOWN = 8
+FRAME_LINES = 6
+"""The summary, the table's head with the rules around it, its end, and the line of what is not shown."""
 TEXT_LENGTH = 300
+SCREEN_LINES = 3
+"""More on a screen that keys change: the command, an empty line, the keys."""
 
 
 @frozen
@@ -42,6 +50,34 @@ class View:
     nodes: tuple[tuple[int, Message], ...]
     silent: tuple[tuple[int, str], ...]
     note: str = ""
+
+
+@frozen
+class Order:
+    """How the rows of a table are sorted.
+
+    Attributes:
+        by: A column, of `SORTS`: nodes upwards, states that are not "running" first, numbers downwards.
+        skip: How many rows are above the first that is shown.
+    """
+
+    by: str = "node"
+    skip: int = 0
+
+
+@frozen
+class Shown:
+    """A table for a screen.
+
+    Attributes:
+        whole: What `rich` prints.
+        rows: How many there are.
+        page: How many of them fit on the screen.
+    """
+
+    whole: RenderableType
+    rows: int
+    page: int
 
 
 def make_view(answers: Sequence[Message]) -> View:
@@ -99,15 +135,24 @@ def render_json(view: View) -> str:
 
 def headline(view: View) -> str:
     """Return one line about the whole job."""
+    command = command_of(view)
+    return " · ".join([*([command] if command else []), summarize(view)])
+
+
+def command_of(view: View) -> str:
+    """Return the job's command line; empty where no node tells it."""
+    return words(view.nodes[0][1], "command") if view.nodes else ""
+
+
+def summarize(view: View) -> str:
+    """Return how many nodes and ranks there are, for how long, and what is unusual."""
     rows = [row for _, answer in view.nodes for row in rows_of(answer)]
     ranks = [row for row in rows if number(row, "rank") is not None]
     up = sum(words(row, "state") == "running" for row in ranks)
     count = len({_place(rank, answer) for rank, answer in view.nodes}) + len(view.silent)
     first = view.nodes[0][1] if view.nodes else {}
     world = number(first, "world_size")
-    command = words(first, "command")
     parts = [
-        *([command] if command else []),
         f"{count} node{'s' if count > 1 else ''}",
         f"{up} of {len(ranks) if world is None else int(world)} ranks run",
         clock(max((number(answer, "elapsed_s") or 0.0 for _, answer in view.nodes), default=0.0)),
@@ -125,33 +170,50 @@ def _place(rank: int, answer: Message) -> str:
     return f"{rank if node is None else node:g}"
 
 
-def make_rows(view: View) -> list[tuple[str, ...]]:
-    """Return the table's rows: a process each, and a node that gives no answer."""
-    rows: list[tuple[str, ...]] = []
+def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
+    """Return the table's rows: a process each, and a node that gives no answer.
+
+    Args:
+        view: The job.
+        by: The column to sort by, see `Order`.
+    """
+    found: list[tuple[tuple[str, ...], Mapping[str, float | None]]] = []
     for node, answer in view.nodes:
         gpus = {number(gpu, "index"): gpu for gpu in mappings(answer, "gpus")}
         host = words(answer, "host") or UNKNOWN
         ours = rows_of(answer)
         place = _place(node, answer)
-        rows += [_row(place, host, one, gpus) for one in ours]
+        found += [_row(place, host, one, gpus) for one in ours]
         left_out = number(answer, "left_out")
         if left_out or not ours:
             what = f"{left_out:g} more" if left_out else words(answer, "state") or UNKNOWN
-            rows.append((place, host, UNKNOWN, UNKNOWN, what, *[UNKNOWN] * 5))
-    rows += [(str(node), UNKNOWN, UNKNOWN, UNKNOWN, why, *[UNKNOWN] * 5) for node, why in view.silent]
-    return rows
+            found.append(((place, host, UNKNOWN, UNKNOWN, what, *[UNKNOWN] * 5), {}))
+    found += [((str(node), UNKNOWN, UNKNOWN, UNKNOWN, why, *[UNKNOWN] * 5), {}) for node, why in view.silent]
+    if by == "state":
+        found.sort(key=lambda row: row[0][STATE] == "running")
+    elif by != "node":
+        found.sort(key=lambda row: _or_least(row[1].get(by)), reverse=True)
+    return [cells for cells, _ in found]
 
 
-def _row(node: str, host: str, one: Message, gpus: Mapping[float | None, Message]) -> tuple[str, ...]:
+def _or_least(value: float | None) -> float:
+    return float("-inf") if value is None else value
+
+
+def _row(
+    node: str, host: str, one: Message, gpus: Mapping[float | None, Message]
+) -> tuple[tuple[str, ...], Mapping[str, float | None]]:
+    """Return the cells of a process, and the numbers to sort them by."""
     rank, pid = number(one, "rank"), number(one, "pid")
     state, kernel = words(one, "state"), words(one, "kernel_state")
     cpu, memory, silence = (number(one, name) for name in ("cpu_percent", "memory_bytes", "silence_s"))
     indices = one.get("gpus")
     used = [gpus[index] for index in (indices if isinstance(indices, list) else [])
             if isinstance(index, int) and index in gpus]  # fmt: skip
-    busy = [value for gpu in used if (value := number(gpu, "busy_percent")) is not None]
+    all_busy = [value for gpu in used if (value := number(gpu, "busy_percent")) is not None]
+    busy = sum(all_busy) / len(all_busy) if all_busy else None
     sizes = [sum(int(number(gpu, name) or 0) for gpu in used) for name in ("used_bytes", "total_bytes")]
-    return (
+    cells = (
         node,
         host,
         words(one, "name") or UNKNOWN if rank is None else f"{rank:g}",
@@ -159,10 +221,11 @@ def _row(node: str, host: str, one: Message, gpus: Mapping[float | None, Message
         f"{state} ({kernel})" if kernel in ("D", "T", "t", "Z") else state or UNKNOWN,
         UNKNOWN if cpu is None else f"{cpu:.0f} %",
         UNKNOWN if memory is None else _memory(int(memory)),
-        f"{sum(busy) / len(busy):.0f} %" if busy else UNKNOWN,
+        UNKNOWN if busy is None else f"{busy:.0f} %",
         f"{gib(sizes[0])}/{gib(sizes[1])} GiB" if used else UNKNOWN,
         UNKNOWN if silence is None else f"{duration(max(0.0, silence))} ago",
     )
+    return cells, {"cpu": cpu, "memory": memory, "GPU": busy, "last output": silence}
 
 
 def _memory(size_bytes: int) -> str:
@@ -202,23 +265,58 @@ def render_columns(head: Sequence[str], rows: Sequence[tuple[str, ...]]) -> list
     ]
 
 
-def render_rich(view: View, height: int | None = None) -> RenderableType:
-    """Return a view for a terminal; ``height``: lines that there are, what is beyond is counted."""
+def render_rich(view: View, height: int | None = None, order: Order | None = None) -> Shown:
+    """Return a view for a terminal.
+
+    Args:
+        view: The job.
+        height: Lines of the terminal; None for as many as it takes.
+        order: The user's, where keys can change it: their line is shown then.
+    """
+    from functools import partial
+
     from rich import box
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
-    rows, events = make_rows(view), make_events(view)
-    room = len(rows) if height is None else max(1, height - len(events) - 6)
+    by, skip = (order.by, order.skip) if order is not None else ("node", 0)
+    rows, events = make_rows(view, by), make_events(view)
+    tail = [*events, *([view.note] if view.note else [])]
+    around = FRAME_LINES + len(tail) + (0 if order is None else SCREEN_LINES)
+    page = len(rows) if height is None else max(1, height - around)
+    shown = rows[skip : skip + page]
     table = Table(box=box.SIMPLE, pad_edge=False)
     for title in HEAD:
-        table.add_column(title, justify="right" if title in RIGHT else "left", no_wrap=title != "state")
-    for row in sorted(rows, key=lambda row: row[4] == "running")[:room] if len(rows) > room else rows:
-        table.add_row(*(Text(cell) for cell in row), style="" if row[4] == "running" else "bold red")
-    more = [f"{len(rows) - room} more lines"] if len(rows) > room else []
-    tail = [*more, *events, *([view.note] if view.note else [])]
-    return Group(Text(headline(view), style="bold"), table, *(Text(line) for line in tail))
+        header = Text(f"{title} ▾", style="reverse") if order is not None and title == by else title
+        table.add_column(header, justify="right" if title in RIGHT else "left", no_wrap=title != "state")
+    for row in shown:
+        table.add_row(*(Text(cell) for cell in row), style="" if row[STATE] == "running" else "bold red")
+    left = f"rows {skip + 1} to {skip + len(shown)} of {len(rows)}" if len(shown) < len(rows) else ""
+    bad = sum(row[STATE] != "running" for row in rows) - sum(row[STATE] != "running" for row in shown)
+    left += f", {bad} not running among the others" if left and bad else ""
+    one_line = partial(Text, no_wrap=True, overflow="ellipsis")
+    parts: list[RenderableType] = [Text(headline(view), style="bold")]
+    if order is not None:  # of so many lines, however long the command is
+        parts = [one_line(summarize(view), style="bold"), one_line(command_of(view), style="dim")]
+    parts += [table, *([Text(left, style="yellow")] if left else [])]
+    parts += [one_line(line, style="dim") for line in tail]
+    parts += [] if order is None else [Text(), _render_keys()]
+    return Shown(Group(*parts), len(rows), page)
+
+
+def _render_keys() -> Text:
+    """Return the line that tells the keys."""
+    from rich.text import Text
+
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for key, what in (
+        *((key, title) for key, title in SORTS.items()),
+        ("↑ ↓ PgUp PgDn", "scroll"),
+        ("q", "quit"),
+    ):
+        line.append(f" {key} ", style="reverse").append(f" {what}  ")
+    return line
 
 
 def render_terminal(view: View, console: Console) -> str:
@@ -226,7 +324,7 @@ def render_terminal(view: View, console: Console) -> str:
     from rich.console import Console
 
     inner = Console(file=io.StringIO(), force_terminal=True, width=console.width, highlight=False)
-    inner.print(render_rich(view))
+    inner.print(render_rich(view).whole)
     assert isinstance(inner.file, io.StringIO)  # noqa: S101 - ours, above
     return inner.file.getvalue()
 

@@ -43,6 +43,7 @@ class Cluster:
     Attributes:
         nodes: The nodes, in order.
         isolated: Whether nodes are namespaces rather than loopback addresses.
+        fallback_reason: Why they are not, and what would change it; empty where loopback was asked for.
     """
 
     def __init__(self, node_count: int, *, loopback: bool = False) -> None:
@@ -53,7 +54,8 @@ class Cluster:
         """
         if not 1 <= node_count <= namespaces.NODE_COUNT_LIMIT:
             raise UsageError(_bad_count(node_count))
-        self.isolated = not loopback and namespaces.available()
+        self.fallback_reason = "" if loopback else namespaces.find_fallback_reason()
+        self.isolated = not loopback and not self.fallback_reason
         kind = Namespaces if self.isolated else Loopback
         self._backend: Backend = kind(node_count)
         self.nodes: tuple[Node, ...] = self._backend.nodes

@@ -41,8 +41,12 @@ def rehearse(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
 
 def _make_parser(description: str) -> Parser:
-    parser = make_parser("rehearse", "--like PLATFORM --nodes N --processes P [--] COMMAND ...", description)
-    parser.add_argument("--like", choices=tuple(PLATFORMS), required=True, help="the platform to imitate")
+    parser = make_parser(
+        "rehearse", "[--like PLATFORM] [--nodes N] [--processes P] [--] COMMAND ...", description
+    )
+    parser.add_argument(
+        "--like", choices=tuple(PLATFORMS), default="plain", help="the platform to imitate (plain: none)"
+    )
     parser.add_argument("--nodes", type=_at_least_one, default=2, metavar="N", help="simulated nodes (2)")
     parser.add_argument(
         "--processes", type=_at_least_one, default=1, metavar="P", help="processes per node (1)"

@@ -64,7 +64,7 @@ def run_rehearsal(
     with Cluster(node_count, loopback=loopback) as cluster:
         job = Job(cluster.nodes, cluster.agent, processes, chosen, argv, base, env or {}, mpirun)
         starts = platform.starts(job)
-        _announce(like, job, isolated=cluster.isolated)
+        _announce(like, job, cluster)
         _say_taken(os.environ, env or {})
         return run_all(cluster, starts)
 
@@ -233,11 +233,14 @@ def _signals_as_bytes() -> Iterator[int]:
         os.close(write)
 
 
-def _announce(like: str, job: Job, *, isolated: bool) -> None:
-    """Say on one line of standard error what is about to happen."""
+def _announce(like: str, job: Job, cluster: Cluster) -> None:
+    """Say on standard error what is about to happen, and what would make the nodes more real."""
     nodes, processes = len(job.nodes), job.processes
     how = [str(job.mpirun)] if job.mpirun else []
     how += [f"started once per {job.scope}"]
-    how += ["network namespaces" if isolated else "loopback addresses"]
+    how += ["network namespaces" if cluster.isolated else "loopback addresses"]
     shape = f"{nodes} node{'s' * (nodes > 1)} x {processes} process{'es' * (processes > 1)}"
     print(f"launcher: rehearsal: {shape} as {like} ({', '.join(how)})", file=sys.stderr, flush=True)
+    if cluster.fallback_reason:
+        text = f"the nodes share one host name, network and /tmp ({cluster.fallback_reason})"
+        print(f"launcher: rehearsal: {text}", file=sys.stderr, flush=True)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -75,12 +76,24 @@ KINDS = ["--net", "--uts", "--mount", "--pid", "--ipc"]
 
 
 def available() -> bool:
-    """Whether we may make namespaces: root in a container often may not, other users often may."""
+    """Whether nodes can be namespaces here."""
+    return not find_fallback_reason()
+
+
+def find_fallback_reason() -> str:
+    """Return what keeps nodes from being namespaces, and what would change it; empty for nothing.
+
+    Root in a container often may not make them, other users often may.
+    """
+    missing = [program for program in ("unshare", "nsenter", "ip") if not shutil.which(program)]
+    if missing:
+        return f"not on PATH: {', '.join(missing)}; apt-get install iproute2 util-linux"
     trial = ["unshare", *_as_root_of_its_own(), *KINDS, "--fork", "--mount-proc", "true"]
-    try:
-        return subprocess.run(trial, capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
+    if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
+        return ""
+    if os.geteuid() == 0:
+        return "this container may not make namespaces: docker run --privileged"
+    return "this user may not make namespaces: root may"
 
 
 def _as_root_of_its_own() -> list[str]:

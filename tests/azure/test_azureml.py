@@ -121,7 +121,7 @@ def test_there_is_a_job_for_every_distribution() -> None:
 
 def test_every_file_is_in_the_documentation() -> None:
     """Who looks for a job, or a task, finds it there."""
-    text = (Path(ROOT) / "docs" / "azure.md").read_text()
+    text = (Path(ROOT) / "docs" / "platforms.md").read_text()
     files = [*JOBS, *ENVIRONMENTS, *(Path(ROOT) / "docker" / "batch").glob("*.json")]
     assert [path.name for path in files if str(path.relative_to(ROOT)) not in text] == []
 

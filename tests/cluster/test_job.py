@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from launcher.rehearse.cluster import Cluster
 from launcher.rehearse.job import run_all, run_rehearsal, with_launcher
 from launcher.rehearse.platforms import Start
-from tests.process.starting import ROOT
+from tests.process.starting import DEADLINE_S, ROOT, clean_environ
 
 from .conftest import need_namespaces, read_dumps
 
@@ -150,3 +151,25 @@ def test_announcement_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     assert output.err == (
         "launcher: rehearsal: 2 nodes x 1 process as plain (started once per node, loopback addresses)\n"
     )
+
+
+def test_the_first_command_needs_no_laboratory(tmp_path: Path) -> None:
+    """A script, no flag, and nothing installed but Python: two nodes, and what would make them more real."""
+    for name in ("sh", "env"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    (tmp_path / "train.py").write_text(
+        "import os\nprint('rank', os.environ['RANK'], os.environ['WORLD_SIZE'])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "launcher", "rehearse", "train.py"],
+        cwd=tmp_path,
+        env=clean_environ(PATH=str(tmp_path)),
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert (done.returncode, sorted(done.stdout.splitlines())) == (0, ["rank 0 2", "rank 1 2"]), done.stderr
+    first, second, *_ = done.stderr.splitlines()
+    assert first.endswith("2 nodes x 1 process as plain (started once per node, loopback addresses)")
+    assert second.endswith("(not on PATH: unshare, nsenter, ip; apt-get install iproute2 util-linux)")

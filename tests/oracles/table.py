@@ -1,4 +1,4 @@
-"""What a library says, beside what the plan says: a row of docs/frameworks-consumers.md."""
+"""What a library says, beside what the plan says: a row of docs/frameworks.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.oracles.folder import oracles_folder
 from tests.oracles.libraries import LIBRARIES, Library, Reason
 from tests.process.starting import ROOT
 
-PAGE = Path(ROOT) / "docs" / "frameworks-consumers.md"
+PAGE = Path(ROOT) / "docs" / "frameworks.md"
 BEGIN, END = "<!-- begin: consumers -->\n", "<!-- end: consumers -->"
 WHY = "where-a-library-does-not-agree"
 DEADLINE_S = 240.0
@@ -140,7 +140,7 @@ def render() -> str:
     """Return all that is generated of the page."""
     rows = "".join(render_row(library) for library in LIBRARIES)
     title = WHY.replace("-", " ").capitalize()
-    return f"{render_head()}{rows}\n## {title}\n\n{render_reasons()}"
+    return f"{render_head()}{rows}\n### {title}\n\n{render_reasons()}"
 
 
 def _row(cells: list[str]) -> str:

@@ -64,7 +64,7 @@ def test_a_wrong_environment_is_seen(question: str) -> None:
 
 def test_the_table_has_these_columns_rows_and_reasons() -> None:
     """Nothing else is in it."""
-    table, _, why = generated().partition("\n## ")
+    table, _, why = generated().partition("\n### ")
     assert table.startswith(render_head())
     rows = re.findall(r"^\| ([^|]+) \|", table, flags=re.MULTILINE)[2:]
     assert rows == [library.title for library in LIBRARIES]

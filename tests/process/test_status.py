@@ -175,6 +175,28 @@ def test_a_terminal_shows_it_again_until_the_job_has_ended(job: Asked) -> None:
         os.close(terminal.fd)
 
 
+def test_keys_change_the_screen_and_leave_it(job: Asked) -> None:
+    """As in htop: c sorts by CPU, q leaves; the terminal is as before, with the last table on it."""
+    terminal = Terminal(
+        [sys.executable, "-m", "launcher", "status", "--watch", "60", "--job", str(job.launcher.pid)],
+        TMPDIR=str(job.folder),
+        COLUMNS="150",
+        LINES="30",
+    )
+    try:
+        terminal.wait_for("\x1b\\[\\?1049h")  # a screen of its own
+        terminal.wait_for("node ▾")
+        terminal.type("c")
+        terminal.wait_for("cpu ▾")
+        before = time.monotonic()
+        terminal.type("q")
+        assert terminal.end() == 0 and time.monotonic() - before < 20
+    finally:
+        os.close(terminal.fd)
+    _, own, after = terminal.seen.partition("\x1b[?1049l")
+    assert own and "2 of 2 ranks run" in after and "quit" not in after
+
+
 def test_a_log_gets_plain_lines(job: Asked) -> None:
     """--watch into a pipe: the table once more, without a code for terminals."""
     line = [sys.executable, "-m", "launcher", "status", "--watch", "0.5", "--job", str(job.launcher.pid)]

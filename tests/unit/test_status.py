@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
@@ -19,7 +21,16 @@ from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.processes import Table
 from launcher.control.render import render_text as render_stacks
 from launcher.control.stacks import LIMIT_BYTES, pack, unpack
-from launcher.control.table import make_view, render_json, render_text, with_cpu
+from launcher.control.table import (
+    Order,
+    make_rows,
+    make_view,
+    render_json,
+    render_rich,
+    render_text,
+    with_cpu,
+)
+from launcher.control.watch import Screen, press, split_keys
 from launcher.core.messages import pack as pack_message
 from launcher.machine.process import Stat, parse_stat
 from launcher.options.reading import read_options
@@ -63,6 +74,58 @@ def test_a_row_has_all_that_is_known() -> None:
     ]
     assert [cell.strip() for cell in silent.split("  ") if cell][:5] == ["1", "-", "-", "-", "it is lost"]
     assert event == "node 0, 5 s ago: all 2 nodes are here"
+
+
+RANKS: list[Message] = [
+    {**RANK, "rank": 0, "cpu_percent": 20.0, "memory_bytes": 900 << 20, "silence_s": 1.0},
+    {**RANK, "rank": 1, "cpu_percent": 100.0, "memory_bytes": 2 * GIB, "silence_s": 90.0, "state": "stopped"},
+    {**RANK, "rank": 2, "cpu_percent": 5.0, "memory_bytes": None, "silence_s": None},
+]
+
+
+@pytest.mark.parametrize(
+    ("by", "ranks"),
+    [
+        ("node", "012"),
+        ("cpu", "102"),
+        ("memory", "102"),
+        ("last output", "102"),
+        ("state", "102"),
+        ("GPU", "012"),
+    ],
+)
+def test_rows_are_sorted_by_a_column(by: str, ranks: str) -> None:
+    """By the numbers, not by their text: 900 MiB is less than 2 GiB; what is unknown comes last."""
+    rows = make_rows(make_view([{"node": 0, "answer": {**NODE, "ranks": RANKS}}]), by)
+    assert "".join(row[2] for row in rows) == ranks
+
+
+def test_what_a_screen_cannot_hold_is_scrolled_to() -> None:
+    """The page is what fits, and what is beyond is counted, with what does not run there."""
+    many = [{**RANKS[1 if rank == 39 else 0], "rank": rank} for rank in range(40)]
+    view = make_view([{"node": 0, "answer": {**NODE, "ranks": many}}])
+    shown = render_rich(view, 20, Order())
+    file = io.StringIO()
+    console = Console(width=120, height=20, file=file)
+    console.print(shown.whole)
+    lines = file.getvalue().splitlines()
+    assert len(lines) <= 20 and shown.rows == 40
+    assert f"rows 1 to {shown.page} of 40, 1 not running among the others" in lines[-4]
+    assert "q  quit" in lines[-1]
+
+
+def test_keys_scroll_sort_and_leave() -> None:
+    """No key leads out of the table."""
+    screen = Screen()
+    for key in split_keys("\x1b[6~\x1b[Bj\x1b[A"):
+        screen = press(screen, key, rows=40, page=10)
+    assert screen.order == Order(skip=11)
+    assert press(screen, "G", 40, 10).order.skip == 30
+    assert press(screen, "\x1b[5~", 40, 10).order.skip == 1
+    assert press(screen, "\x1b[6~", 12, 10).order.skip == 2
+    assert press(screen, "c", 40, 10).order == Order("cpu")
+    assert press(screen, "x", 40, 10) == screen
+    assert press(screen, "q", 40, 10).has_quit
 
 
 def test_little_memory_is_not_none() -> None:

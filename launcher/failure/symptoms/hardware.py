@@ -114,8 +114,8 @@ SYMPTOMS = (
             "libcuda.so.1: cannot open shared object file",
         ),
         "the process does not see the GPU that it wants",
-        "give the container its GPUs (docker run --gpus all), and compare --nproc-per-node, "
-        "CUDA_VISIBLE_DEVICES and the device that the script picks (LOCAL_RANK)",
+        "give the container its GPUs (docker run --gpus all); launcher check compares --nproc-per-node and "
+        "CUDA_VISIBLE_DEVICES with the GPUs that are here; does the script pick LOCAL_RANK's?",
         False,
     ),
     Symptom(

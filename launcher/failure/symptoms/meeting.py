@@ -22,8 +22,8 @@ SYMPTOMS = (
             "timed out in blocking wait (",
         ),
         NOT_ALL_TOOK_PART,
-        "find the rank that does something else: py-spy dump, TORCH_NCCL_TRACE_BUFFER_SIZE=2000 with "
-        "TORCH_NCCL_DUMP_ON_TIMEOUT=1; a longer timeout in init_process_group if it was only slow",
+        "launcher stacks, while it hangs again, names the rank that does something else (--stall-timeout 300 "
+        "does so by itself); a longer timeout in init_process_group if it was only slow",
         None,
         loud=True,
     ),
@@ -35,8 +35,8 @@ SYMPTOMS = (
             "monitoredBarrier",
         ),
         NOT_ALL_TOOK_PART,
-        "find the rank that does something else (py-spy dump); a longer timeout in init_process_group if it "
-        "was only slow",
+        "launcher stacks, while it hangs again, names the rank that does something else (--stall-timeout 300 "
+        "does so by itself); a longer timeout in init_process_group if it was only slow",
         None,
     ),
     Symptom(
@@ -112,7 +112,8 @@ SYMPTOMS = (
         "ranks-missing",
         ("waiting for clients*clients joined", "wait timeout after*keys:"),
         "not all ranks came to the rendezvous",
-        "look at those that did not come: did every node start, with the same WORLD_SIZE and MASTER_PORT?",
+        "launcher plan on each node, with the flags of the job, shows whether WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT are the same; did every node start?",
         None,
     ),
     Symptom(
@@ -123,7 +124,8 @@ SYMPTOMS = (
             "The client socket*has failed*to connect",
         ),
         "rank 0 did not answer at its address",
-        "is rank 0 running, is MASTER_ADDR its address, does a firewall close MASTER_PORT?",
+        "is rank 0 running, and MASTER_PORT open to this node? launcher check, with the flags of the job, "
+        "looks where MASTER_ADDR leads",
         None,
     ),
     Symptom(
@@ -137,8 +139,8 @@ SYMPTOMS = (
         "nccl-system-error",
         ("ncclSystemError", "NCCL*unhandled system error"),
         "a system call of NCCL failed",
-        "NCCL_DEBUG=WARN names the call; network interfaces (NCCL_SOCKET_IFNAME), /dev/shm and ulimit -l "
-        "are the usual reasons",
+        "NCCL_DEBUG=WARN names the call; launcher check looks at the usual reasons: interfaces, /dev/shm, "
+        "ulimit -l",
         None,
     ),
     Symptom(

@@ -1,0 +1,122 @@
+"""``launcher status --watch`` on a terminal: the whole screen, with keys to sort, to scroll and to leave."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from contextlib import contextmanager
+
+from launcher.control.table import SORTS, Order, render_rich
+from launcher.core.frozen import frozen, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from launcher.control.table import View
+
+QUIT = ("q", "\x1b")
+UP, DOWN, PAGE_UP, PAGE_DOWN, FIRST, LAST = "\x1b[A", "\x1b[B", "\x1b[5~", "\x1b[6~", "\x1b[H", "\x1b[F"
+STEPS = {UP: -1, "k": -1, DOWN: 1, "j": 1}
+PAGES = {PAGE_UP: -1, PAGE_DOWN: 1, " ": 1}
+KEYS_LENGTH = 64
+RESIZE_S = 0.25
+"""How often the size of the terminal is looked at."""
+
+
+@frozen
+class Screen:
+    """What the user has asked to see.
+
+    Attributes:
+        order: The sorting of the rows, and how many are scrolled past.
+        has_quit: The user has left.
+    """
+
+    order: Order = Order()
+    has_quit: bool = False
+
+
+def press(screen: Screen, key: str, rows: int, page: int) -> Screen:
+    """Return what is to be seen after a key; ``rows``: of the table, ``page``: that fit on the screen."""
+    order, last = screen.order, max(0, rows - page)
+    if key in QUIT:
+        return replace(screen, has_quit=True)
+    if key in SORTS:
+        return replace(screen, order=Order(SORTS[key]))
+    skip = order.skip
+    skip += STEPS.get(key, 0) + PAGES.get(key, 0) * page
+    skip = {FIRST: 0, "g": 0, LAST: last, "G": last}.get(key, skip)
+    return replace(screen, order=replace(order, skip=min(max(0, skip), last)))
+
+
+def split_keys(text: str) -> list[str]:
+    """Return the keys of what a terminal has sent: an escape sequence is one."""
+    keys, rest = [], text[:KEYS_LENGTH]
+    while rest:
+        end = 1
+        if rest.startswith("\x1b["):
+            end = next((place + 1 for place, one in enumerate(rest[2:], 2) if "@" <= one <= "~"), len(rest))
+        keys.append(rest[:end])
+        rest = rest[end:]
+    return keys
+
+
+def watch(first: View, every_s: float, ask: Callable[[View], View | None]) -> tuple[View, bool]:
+    """Show a job on the whole screen until it has ended, or the user leaves.
+
+    Args:
+        first: The job as it is.
+        every_s: Seconds between two questions.
+        ask: From the last view to a new one; None once the job's launcher has gone.
+
+    Returns:
+        The last view, and whether the job has ended.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    console, view, screen = Console(), first, Screen()
+    with _read_keys() as read, Live(console=console, auto_refresh=False, screen=True) as live:
+        due = time.monotonic() + every_s
+        while not screen.has_quit:
+            shown = render_rich(view, console.height, screen.order)
+            live.update(shown.whole, refresh=True)
+            size = console.size
+            keys: list[str] = []
+            while not keys and console.size == size and time.monotonic() < due:
+                keys = split_keys(read(min(RESIZE_S, max(0.0, due - time.monotonic()))))
+            for key in keys:
+                screen = press(screen, key, shown.rows, shown.page)
+            if time.monotonic() >= due and not screen.has_quit:
+                after = ask(view)
+                if after is None:
+                    return view, True
+                view, due = after, time.monotonic() + every_s
+    return view, False
+
+
+@contextmanager
+def _read_keys() -> Iterator[Callable[[float], str]]:
+    """Give a function that waits so many seconds for keys; none come where standard input is no terminal."""
+    import termios
+    import tty
+
+    fd = sys.stdin.fileno()
+    if not os.isatty(fd) or os.tcgetpgrp(fd) != os.getpgrp():
+        yield lambda within_s: time.sleep(within_s) or ""  # type: ignore[func-returns-value]
+        return
+
+    def read(within_s: float) -> str:
+        if not select.select([fd], [], [], within_s)[0]:
+            return ""
+        return os.read(fd, KEYS_LENGTH).decode("utf-8", "replace") or QUIT[0]
+
+    before = termios.tcgetattr(fd)
+    tty.setcbreak(fd)
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)
