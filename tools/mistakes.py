@@ -176,11 +176,12 @@ def _block(text: str, limit: int = 60) -> str:
 
 HEAD = """# Twelve mistakes
 
+What the launcher and torchrun print for twelve common mistakes.
+
     launcher run --nproc-per-node 2 trian.py
 
-Each mistake is typed with `launcher run` and with torchrun, on one machine with 2 CPUs. Under each stands all
-that the launcher says, and what torchrun says, shortened. `python tools/mistakes.py` makes this page, and
-`tests/process/test_mistakes.py` holds what it shows of the launcher.
+Both were typed on one machine with 2 CPUs. The launcher's output is complete, torchrun's is shortened.
+`python tools/mistakes.py` makes this page, and `tests/process/test_mistakes.py` checks the launcher's part.
 """
 
 if __name__ == "__main__":

@@ -33,11 +33,19 @@ WIDE = ("comparison.md", "troubleshooting.md")
 """Pages whose tables need the room beside them."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
 PICTURE = ".svg"
+VERSION = re.compile(r'__version__ = "(.+)"')
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=[)#])")
 CODE = re.compile(r"<pre.*?</pre>|<code>([^<]*)</code>", re.DOTALL)
 WHOLE = '<span class="whole">{}</span>'
 WHOLE_LENGTH = 36
 TABLE_CODE = re.compile(r"`[^`\n]*`")
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Say in the head of every page which version it is about."""
+    (version,) = VERSION.findall((ROOT / "launcher/core/version.py").read_text(encoding="utf-8"))
+    config.site_name = f"{config.site_name} {version}"
+    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -48,7 +48,7 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
     except ImportError as error:
         what = f"{sys.executable} cannot import horovod.runner ({error})"
         fix = "install horovod for the Python of the command, or name the Python that has it"
-        return _fail(EXIT_MISSING, "horovod-missing", what, fix)
+        return problem("horovod-missing", what, fix, EXIT_MISSING)
     logging.disable()  # Horovod writes down what is asked, as it was sent
     try:
         server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots, addresses)
@@ -56,7 +56,7 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
         state = "taken" if error.errno == errno.EADDRINUSE else "not to be had"
         what = f"port {port} of this node is {state} at {', '.join(addresses)} ({error.strerror})"
         fix = "--master-port N on every node (the rendezvous is at N + 1), or HOROVOD_GLOO_RENDEZVOUS_PORT"
-        return _fail(EXIT_NOT_READY, "horovod-port", what, fix)
+        return problem("horovod-port", what, fix, EXIT_NOT_READY)
     hosts = parse_hosts(slots)
     server.daemon_threads = True
     server.init(get_host_assignments(hosts, sum(host.slots for host in hosts)))
@@ -173,7 +173,8 @@ def _measure(cache: Any) -> int:
     )
 
 
-def _fail(status: int, code: str, what: str, fix: str) -> int:
+def problem(code: str, what: str, fix: str, status: int) -> int:
+    """Print a problem; return the exit status."""
     sys.stderr.write(
         f"launcher: error: [{code}] {what}\nlauncher:   from: Horovod's rendezvous server\n"
         f"launcher:   fix:  {fix}\n"

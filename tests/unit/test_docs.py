@@ -278,6 +278,20 @@ def test_each_promise_of_security_is_held_by_tests() -> None:
     assert re.search(r"^### Security$", (Path(ROOT) / "CHANGELOG.md").read_text(), re.MULTILINE)
 
 
+INSIDE = ("architecture.md",)
+"""Pages about the code: there is nothing to type."""
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if page not in INSIDE])
+def test_a_page_begins_with_a_sentence_and_a_command(page: str) -> None:
+    """What the reader gets, then what to type: before any other heading, list or table."""
+    title, sentence, *parts = read(page).split("\n\n")
+    assert title.startswith("# ") and sentence[0] not in "#-|<! ", sentence
+    assert sentence.endswith(".") and len(sentence) < 240, sentence
+    blocks = [index for index, part in enumerate(parts) if part.startswith(("    ", "```", "!["))]
+    assert blocks and blocks[0] <= 1, parts[:2]
+
+
 def test_the_links_of_security_lead_somewhere() -> None:
     """To pages, and to headings on them."""
     for page, place in LINK.findall((Path(ROOT) / "SECURITY.md").read_text(encoding="utf-8")):
