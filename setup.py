@@ -1,7 +1,4 @@
-"""What setup.cfg cannot say: a build makes the completions and the man page from the program itself.
-
-Not where `tools/` is left out, as in the context of an image, which has no use for them.
-"""
+"""What setup.cfg cannot say: a build makes the completions and the man page from the program itself."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ from pathlib import Path
 from setuptools import Command, setup
 
 ROOT = Path(__file__).resolve().parent
-NEEDS = ["shtab==1.13.0", "argparse-manpage==4.8"]
-"""Of a build alone: pip installs them into its environment."""
+NEEDS = ["shtab==1.13.0"]
+"""Needed by a build only: pip installs them into the build's environment, docker/tools.lock has them."""
 NOTHING: list[tuple[str, list[str]]] = [("share", [])]
-"""Setuptools runs the command only where there is an entry."""
+"""Setuptools runs the command only if there is an entry."""
 
 
 class InstallData(Command):
-    """Writes the files where setuptools would copy what data_files names: they are those of this program."""
+    """Writes the completions and the man page where setuptools copies data_files."""
 
     def initialize_options(self) -> None:
         """Begin without a folder."""
@@ -45,7 +42,4 @@ class InstallData(Command):
             self.outfiles.append(str(path))
 
 
-if (ROOT / "tools").is_dir():
-    setup(setup_requires=NEEDS, cmdclass={"install_data": InstallData}, data_files=NOTHING)
-else:
-    setup()
+setup(setup_requires=NEEDS, cmdclass={"install_data": InstallData}, data_files=NOTHING)

@@ -76,7 +76,7 @@ install_launcher() {
     pip_install "$dir/lib" --no-deps cluster-launcher
   else
     mkdir "$work/source"
-    (cd "$source" && cp -R bin launcher setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
+    (cd "$source" && cp -R bin launcher tools setup.cfg setup.py pyproject.toml README.md LICENSE "$work/source")
     (export PYTHONPATH="$work/tools" && pip_install "$dir/lib" --no-deps --no-build-isolation "$work/source")
   fi
 }
@@ -90,16 +90,18 @@ mkdir -p "$dir/bin"
 find_pip "$python"
 pip_install "$work/tools" --require-hashes --only-binary :all: --no-deps --requirement "$source/docker/tools.lock"
 pip_install "$dir/lib" --require-hashes --only-binary :all: --requirement "$source/docker/requirements.lock"
-rm -rf "$dir/lib/bin"
+# Programs and pages of these packages; an example of nvidia-ml-py.
+rm -rf "$dir/lib/bin" "$dir/lib/share" "$dir/lib/example.py"
 install_launcher
-# Programs and pages of these packages and a note with the paths of this stage in them; an example of nvidia-ml-py.
-rm -rf "$dir/lib/bin" "$dir/lib/share" "$dir/lib/example.py" "$dir"/lib/*.dist-info/direct_url.json
+# The man page and the completions.
+mv "$dir/lib/share" "$dir/share"
+# A program and a note, both with the paths of this stage.
+rm -rf "$dir/lib/bin" "$dir"/lib/*.dist-info/direct_url.json
 sed "s|@DIR@|$dir|" "$source/docker/launcher.py" >"$dir/launcher.py"
 sed "s|@DIR@|$dir|; s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"
 # Never looked at again: no source in an image changes, and some tools give all of its files a new time.
 "$python" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
-mkdir -p "$dir/share"
 sh "$source/docker/describe.sh" "$python" "$work/tools" "$dir/lib" "$dir/share/launcher"
 # What docker/environments have put into the base.
 for packages in /opt/env/lib/python3*/site-packages; do

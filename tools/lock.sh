@@ -32,9 +32,12 @@ setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"])
 END
-# Without what only the validation of CycloneDX imports: it is compiled for each Python.
+# With what setup.py needs. Without what only the validation of CycloneDX imports: it is compiled for each Python.
 printf '%s\n' lxml jsonschema referencing >"$work/without.txt"
-printf '%s\n' setuptools cyclonedx-bom | lock tools.lock --excludes "$work/without.txt"
+{
+  printf '%s\n' setuptools cyclonedx-bom
+  sed -n 's/^NEEDS = \[\(.*\)\]$/\1/p' setup.py | tr -d '"'
+} | lock tools.lock --excludes "$work/without.txt"
 
 # The environments: for all Pythons and platforms, by markers.
 options+=(--universal)

@@ -1,6 +1,6 @@
-"""What shells and man know of the command line, from the program itself; setup.py makes it part of a wheel.
+"""The completions and the man page, made from the program's own parsers; setup.py puts them into a wheel.
 
-Needs shtab and argparse-manpage, in the versions that setup.py names.
+Needs shtab in the version that setup.py names.
 """
 
 from __future__ import annotations
@@ -8,18 +8,24 @@ from __future__ import annotations
 import argparse
 
 import shtab
-from argparse_manpage.manpage import Manpage
 
 from launcher import __version__
 from launcher.cli.main import DESCRIPTION
 from launcher.options.flags import FLAGS
-from tools.render_docs import find_parser
+from tools.parsers import find_parser
 
-SUMMARY = "starts distributed training right, whatever platform started the container"
-STATUSES = """The command's own; 128+N where signal N ended it.
-64: usage. 69: hardware that was asked for is missing. 75: not ready, try again. 78: the environment cannot be
-trusted. 70: a bug in the launcher. 126, 127: the command cannot be run, or is not there.
-"""
+SUMMARY = "starts distributed training on every platform"
+STATUSES = {
+    "0": "success",
+    "1 to 255": "the status of the command",
+    "128+N": "signal N ended the command",
+    "64": "usage error",
+    "69": "missing hardware or no running job",
+    "70": "a bug in the launcher",
+    "75": "not ready or interrupted: try again",
+    "78": "the environment contradicts itself",
+    "126, 127": "the command cannot be executed, or does not exist",
+}
 SHARED = "run"
 """Whose section of the man page has the flags that several commands take."""
 
@@ -36,13 +42,40 @@ def render() -> dict[str, str]:
 
 
 def render_man(parser: argparse.ArgumentParser) -> str:
-    """Return the man page of a parser."""
-    page = Manpage(parser)
-    page.description = SUMMARY
-    page.source, page.manual = f"launcher {__version__}", "User Commands"
-    page.date = ""  # it would differ from day to day
-    page.add_section("exit status", "=", STATUSES)
-    return str(page)
+    """Return the man page of a parser with commands, as man(7) macros."""
+    commands = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    lines = [
+        f'.TH LAUNCHER 1 "" "launcher {__version__}" "User Commands"',  # a date would differ from day to day
+        *(".SH NAME", f"launcher \\- {_roff(SUMMARY)}"),
+        *(".SH SYNOPSIS", ".B launcher", "COMMAND [options] ..."),
+        ".SH COMMANDS",
+    ]
+    for name, text in DESCRIPTION.items():
+        lines += [".TP", rf"\fBlauncher {_roff(name)}\fR", _roff(text)]
+    for name, command in commands.choices.items():
+        lines += [
+            f".SH OPTIONS OF {_roff(name.upper())}",
+            _roff(command.format_usage().removeprefix("usage: ")),
+        ]
+        for action in command._actions:
+            if action.option_strings and action.help != argparse.SUPPRESS:
+                lines += [".TP", _roff_flag(action), _roff(action.help or "")]
+    lines.append(".SH EXIT STATUS")
+    for status, meaning in STATUSES.items():
+        lines += [".TP", rf"\fB{status}\fR", _roff(meaning)]
+    return "\n".join(lines) + "\n"
+
+
+def _roff_flag(action: argparse.Action) -> str:
+    """Return the spellings of a flag in bold, and its value in italics."""
+    names = ", ".join(rf"\fB{_roff(spelling)}\fR" for spelling in action.option_strings)
+    value = "" if action.nargs == 0 else str(action.metavar or "|".join(action.choices or ()))
+    return rf"{names} \fI{_roff(value)}\fR" if value else names
+
+
+def _roff(text: str) -> str:
+    """Return text that roff prints as it is, also where a line begins with a full stop or a quote."""
+    return "\\&" + text.replace("\\", "\\e").replace("-", "\\-") if text else ""
 
 
 def make_parser(shared: set[str]) -> argparse.ArgumentParser:
@@ -56,7 +89,7 @@ def make_parser(shared: set[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, text in DESCRIPTION.items():
         found = find_parser(name)
-        usage = (found.usage or f"launcher {name} [options]").replace("%", "%%")
+        usage = found.format_usage().removeprefix("usage: ").strip().replace("%", "%%")
         command = commands.add_parser(name, add_help=False, help=text, description=text, usage=usage)
         for action in found._actions:
             if name == SHARED or action.dest not in shared:

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from unittest import mock
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
@@ -19,15 +18,12 @@ sys.path.insert(0, str(ROOT))  # run from anywhere, installed or not
 from launcher.cli.main import COMMANDS  # noqa: E402
 from launcher.options.flags import FLAGS, GROUPS, Flag  # noqa: E402
 from tools import platform_table  # noqa: E402
+from tools.parsers import find_parser  # noqa: E402
 from tools.reference import variable_rows  # noqa: E402
 
 DOCS = ROOT / "docs"
 SHARED = "flags"
 _VARIABLE = re.compile(r" \[(LAUNCHER_\w+)\]\Z")
-
-
-class Built(Exception):
-    """Carries a parser out of a command, at the moment when it is complete."""
 
 
 def main(argv: list[str]) -> int:
@@ -102,21 +98,6 @@ def render_command(name: str) -> str:
 def _takes_flags(name: str) -> bool:
     spellings = {spelling for action in find_parser(name)._actions for spelling in action.option_strings}
     return {flag.name for flag in FLAGS} <= spellings
-
-
-def find_parser(name: str) -> argparse.ArgumentParser:
-    """Return the parser that a command builds, at the moment when it would use it."""
-
-    def stop(parser: argparse.ArgumentParser, *_: object) -> None:
-        raise Built(parser)
-
-    with mock.patch.object(argparse.ArgumentParser, "parse_args", stop):
-        try:
-            COMMANDS[name](["--help"], {})  # what every command leaves to argparse
-        except Built as built:
-            parser: argparse.ArgumentParser = built.args[0]
-            return parser
-    raise ValueError(f"launcher {name} parses no arguments")
 
 
 def _names(spellings: Sequence[str], value: str) -> str:

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 DESCRIPTION = {
     "run": ABOUT_RUN,
-    "env": "print the variables that a process would get",
-    "plan": "print every fact, where it came from, what lost and why, and the exact commands",
-    "check": "say what would make a job fail, hang or crawl on this machine, and the fix",
-    "topology": "show GPUs, network ports and NUMA nodes, how near they are, and which rank has what",
-    "status": "show what the nodes and ranks of a running job do",
-    "stacks": "show where every rank of a running job is: its Python stack",
-    "snapshot": "write this node as the launcher sees it to one JSON file, without secrets",
-    "serve": "be a node of a job whose head starts the processes by mpirun",
-    "keygen": "make the ssh keys by which the nodes of a job know each other",
-    "bandwidth": "measure how fast the processes of a job talk to each other, and whether that is right",
-    "tf-server": "be a task of TensorFlow: its standard server, until the job is over",
-    "hook": "give a Python environment what makes plain python and torchrun work in a job",
-    "rehearse": "run COMMAND on simulated nodes of this machine, as a platform would start it",
+    "env": "print the variables of one process",
+    "plan": "print every fact with its origin, the variables and the commands, and start nothing",
+    "check": "check this machine for what makes a job fail, hang or run slowly, and print the fixes",
+    "topology": "show GPUs, network ports and NUMA nodes, their distances, and what each rank gets",
+    "status": "show the nodes and ranks of a running job",
+    "stacks": "show the Python stack of every rank of a running job",
+    "snapshot": "write what the launcher reads on this node to one JSON file, without secrets",
+    "serve": "accept the processes that the job's head starts on this node (--engine mpirun)",
+    "keygen": "create the ssh keys of a job's nodes",
+    "bandwidth": "measure the bandwidth between the processes of a job and compare it with its hardware",
+    "tf-server": "run TensorFlow's standard server for one task until the job ends",
+    "hook": "install or remove the hook that makes plain python and torchrun work in a job",
+    "rehearse": "run COMMAND on simulated nodes of this machine, started as a platform starts it",
 }
 DISABLE = "LAUNCHER_DISABLE"
 HOOKED = "LAUNCHER_HOOKED"
@@ -73,11 +73,11 @@ def _overview() -> str:
         [
             "usage: launcher COMMAND [options] [--] ...",
             "",
-            "Starts distributed training right, whatever platform started the container.",
+            "Starts distributed training on every platform: finds nodes and ranks, starts the processes.",
             "",
             *lines,
             "",
-            "launcher COMMAND --help lists the options, man launcher all of them; first page: README.md",
+            "launcher COMMAND --help lists the options of a command; man launcher lists all.",
         ]
     )
 

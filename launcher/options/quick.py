@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Typed = dict[str, str | bool]
-ABOUT_RUN = "start COMMAND with everything a distributed process must see"
+ABOUT_RUN = "start COMMAND on this node, once per GPU, with the variables of a distributed job"
 """What ``launcher run`` does, in all helps."""
 
 SLOWLY = ("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")

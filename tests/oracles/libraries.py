@@ -1,4 +1,4 @@
-"""The libraries that are asked, and why one of them does not agree where it does not."""
+"""The libraries that the launcher is compared with, and the reason for each known difference."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """Why a library says something else than the truth.
+    """Why a library's answer differs from the truth.
 
     Attributes:
-        cases: Patterns of the cases in which it does.
-        says: What is in the text of the difference.
-        why: The library's part in it, and what follows for its users.
+        cases: Patterns of the cases in which it differs.
+        says: Text that the difference contains.
+        why: What the library does, and what that means for its users.
     """
 
     cases: tuple[str, ...]
@@ -23,15 +23,15 @@ class Library(NamedTuple):
     """One row.
 
     Attributes:
-        title: Its name, and how the launcher is told of it where it has to be.
-        package: Its distribution.
-        version: The one that is asked.
+        title: Its name, with the launcher's flag where one is needed.
+        package: Its distribution on PyPI.
+        version: The version that is tested.
         question: The module in ``questions/``.
-        function: What of it is called.
+        function: The function that is called.
         framework: The value of ``--framework``.
-        words: What the script's command line says besides.
-        cases: Patterns of the cases in which it can be asked.
-        reasons: Where it does not agree.
+        words: Further arguments of the script's command line.
+        cases: Patterns of the cases that the library can answer.
+        reasons: The known differences.
     """
 
     title: str
@@ -49,16 +49,16 @@ NESTED_TORCHRUN = (
     Reason(
         ("torchrun_2.15_inside_srun_and_mpirun",),
         "own_job",
-        "the workers of a torchrun that PET_* configured inherit these, with the launcher as without it; "
-        "a torchrun that a worker starts takes itself for one more agent.",
+        "PET_* configures the outer torchrun, and its workers inherit these variables, with or without the "
+        "launcher. A torchrun started by a worker reads them and joins as one more agent.",
     ),
 )
 JAX_PORT = (
     Reason(
         ("torchrun_*", "kubeflow_trainer_v2_jax"),
         "master_port",
-        "its processes meet beside the master's port: torchrun's agent has that one, and the Trainer names "
-        "the coordinator's.",
+        "its coordinator listens on another port than MASTER_PORT: torchrun's agent holds MASTER_PORT, and "
+        "Kubeflow's Trainer sets the coordinator's port itself.",
     ),
 )
 JAX = (
@@ -66,42 +66,42 @@ JAX = (
     Reason(
         ("*",),
         "Number of processes must be defined",
-        "it finds out how many processes there are, and which one it is, from the variables of Slurm and of "
-        "Open MPI 4 alone, and stops without them. `--framework jax` gives it these.",
+        "it reads the number of processes and the rank from the variables of Slurm and Open MPI 4 only, and "
+        "stops without them. `--framework jax` sets them.",
     ),
 )
 IGNITE = (
     Reason(
         ("launcher_inside_launcher", "torchrun_2.15_inside_srun_and_mpirun"),
         "SLURM_JOB_NODELIST",
-        "where SLURM_JOB_ID is it wants all of Slurm's variables, and these two recordings have only a few.",
+        "if SLURM_JOB_ID is set it needs all of Slurm's variables; these two recordings contain only a few.",
     ),
 )
 HI_ML = (
     Reason(
         ("azure_batch*", "azureml_mpi*", "flags_beat_azure_batch"),
         "master_port 6000",
-        "it puts host and port of AZ_BATCH_MASTER_NODE in the place of MASTER_ADDR and MASTER_PORT. That "
-        "port belongs to Azure Batch. All processes do the same; under the launcher it need not be called.",
+        "it overwrites MASTER_ADDR and MASTER_PORT with the host and port of AZ_BATCH_MASTER_NODE. That port "
+        "belongs to Azure Batch. All processes agree, so the job runs. The launcher makes it unnecessary.",
     ),
     Reason(
         ("azureml_itp_master_ip",),
         "node_rank",
-        "it takes Open MPI's rank for the index of the node, which is true with one process per node.",
+        "it uses Open MPI's rank as the node's index, which is right only with one process per node.",
     ),
 )
 SAGEMAKER = (
     Reason(
         ("sagemaker_11_hosts",),
         "node_rank",
-        "it numbers algo-1, algo-10, algo-11, algo-2, as text is sorted; the launcher 1, 2, 3. Node 0 is "
-        "the same, and all nodes of a job count alike.",
+        "it sorts the hosts as text (algo-1, algo-10, algo-11, algo-2); the launcher sorts by number. Node 0 "
+        "is the same, and all nodes of a job agree.",
     ),
     Reason(
         ("sagemaker_mpirun_2_hosts",),
         "node_rank",
-        "it takes the head's SM_CURRENT_HOST, which mpirun gives to all ranks, for this node's; the toolkit "
-        "itself never runs it there.",
+        "mpirun passes the head's SM_CURRENT_HOST to all ranks, and it reads that as the name of this node. "
+        "The toolkit itself never runs it in this case.",
     ),
 )
 LIBRARIES = (

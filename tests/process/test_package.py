@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -12,6 +13,7 @@ import pytest
 
 from launcher import __version__
 from launcher.cli.main import COMMANDS
+from launcher.options.flags import FLAGS
 from tests.process import starting
 from tests.process.starting import clean_environ
 
@@ -114,9 +116,10 @@ def install(what: Path, folder: Path) -> Path:
 def check_share(folder: Path) -> None:
     """Look at the man page, and have bash complete ``launcher run --nno<Tab>``."""
     share = folder / "env" / "share"
-    page = (share / SHARE[1]).read_text().replace(r"\-", "-")
-    assert f'"launcher {__version__}"' in page
-    assert [name for name in COMMANDS if rf"launcher\fR \fI\,{name}\/" not in page] == []
+    page = (share / SHARE[1]).read_text().replace(r"\-", "-").replace(r"\&", "")
+    assert f'"launcher {__version__}"' in page and "%(" not in page
+    assert [name for name in COMMANDS if rf"\fBlauncher {name}\fR" not in page] == []
+    assert {flag.name for flag in FLAGS} <= set(re.findall(r"--[a-z-]+", page))
     assert "#compdef launcher" in (share / SHARE[2]).read_text()
     script = (
         f"source {share / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "

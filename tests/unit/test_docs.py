@@ -28,7 +28,7 @@ from launcher.sources import TABLE, Row, gather
 from tests.golden.jobs import case_names, read_case, snapshots
 from tests.process.starting import ROOT
 from tools import platform_table
-from tools.render_docs import find_parser
+from tools.parsers import find_parser
 
 DOCS = Path(ROOT) / "docs"
 CODE = Path(ROOT) / "launcher"
