@@ -6,8 +6,8 @@ In a script::
 
     topology = launcher.setup()
 
-or, in a process that has its variables already, ``launcher.arm()``: the launcher can then ask it for its
-stacks, and hears of the exception that ends it.
+A process that already has its variables calls ``launcher.arm()`` instead: the launcher can then request its
+stacks and read the exception that ends it.
 """
 
 TYPE_CHECKING = False
@@ -20,7 +20,7 @@ __all__ = ["__version__", "arm", "setup"]
 
 
 def __getattr__(name: str) -> object:
-    """Load what is asked for: the hook, inside of other programs, needs nothing from here."""
+    """Load an attribute on first use: the hook runs inside other programs and needs none of them."""
     if name == "__version__":
         from launcher.core.version import __version__
 

@@ -1,8 +1,9 @@
-"""``python -m launcher``, and the same as a file: ``python launcher/__main__.py``.
+"""``python -m launcher``, or as a file: ``python launcher/__main__.py``.
 
-Nothing is imported from the working directory, where Python looks first with ``-m``: a user's json.py is
-not ours. (What Python itself has imported before, in 3.12 importlib and types, is out of our reach: the
-program ``launcher`` and ``python -P -m launcher`` look there for nothing at all.)
+With ``-m`` Python searches the working directory first, and a user's json.py could shadow the standard
+library's. We remove that directory from `sys.path` before we import anything. Python itself imports some
+modules before this file runs (importlib and types in 3.12), and we cannot prevent that. The program
+``launcher`` and ``python -P -m launcher`` never search the working directory.
 """
 
 import os
@@ -10,8 +11,8 @@ import sys
 
 
 def leave_folder() -> None:
-    """Take the working directory, or this file's folder, out of the folders that are imported from."""
-    if not __package__:  # as a file: this package, though another one of its name may be nearer
+    """Remove the working directory, or this file's folder, from `sys.path`."""
+    if not __package__:  # run as a file: import this package before another one of the same name
         sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         __import__("launcher")
         del sys.path[0]
@@ -22,12 +23,12 @@ def leave_folder() -> None:
 def _find_cwd() -> str:
     try:
         return os.getcwd()
-    except OSError:  # it is gone
+    except OSError:  # the directory was deleted
         return ""
 
 
 def _is_safe() -> bool:
-    """Whether Python has put nothing of its own in front: ``-P``, known since 3.11."""
+    """Whether Python runs with ``-P`` (since 3.11) and so adds no folder to the front of `sys.path`."""
     return bool(getattr(sys.flags, "safe_path", False))
 
 

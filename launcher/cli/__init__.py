@@ -1,1 +1,1 @@
-"""The commands: words of a user to what the launcher does. Only here is dispatched."""
+"""The commands of the launcher, and their dispatch from the command line."""

@@ -1,4 +1,4 @@
-"""The Python API: what ``launcher run`` does before exec, for an interpreter that already runs."""
+"""The Python API: does for a running interpreter what ``launcher run`` does before exec."""
 
 from __future__ import annotations
 
@@ -17,16 +17,26 @@ _topology: Topology | None = None
 
 
 def setup() -> Topology:
-    """Give this interpreter the variables that a process of the job must see; return its place.
+    """Set the variables of a process of the job in this interpreter; return the topology.
 
     Call it before anything reads RANK or MASTER_ADDR, e.g. at the top of a training script. A second
-    call changes nothing and returns the same topology. Flags are taken from LAUNCHER_* variables.
+    call changes nothing and returns the same topology. Flags come from LAUNCHER_* variables.
+    Where TF_CONFIG needs the addresses of all nodes and no platform lists them, the call waits until
+    the nodes have exchanged them.
 
     Raises:
         EnvironmentUntrusted: The environment is contradictory or incomplete; the message says what
-            to correct. Nothing has been changed then.
-        UsageError: This node should run several processes, and this interpreter is one of them at
-            most: start the script with ``launcher run`` instead.
+            to correct (exit status 78).
+        UsageError: A LAUNCHER_* variable is wrong, or this node should run several processes and this
+            interpreter can be only one of them: start the script with ``launcher run`` instead (exit
+            status 64).
+        HardwareMissing: Hardware that the job asks for is not here (exit status 69).
+        Unavailable: A program or package that the job needs is not here, e.g. prometheus-client for
+            LAUNCHER_METRICS_PORT (exit status 69).
+        NotReady: A retry can help: the other nodes did not answer in time, the resolver did not answer,
+            or a stale lock blocks DeepSpeed's build (exit status 75).
+
+    No variable is changed when it raises. The statuses are the ``exit_status`` of each exception.
     """
     global _topology
     if _topology is None:
@@ -48,7 +58,7 @@ def setup() -> Topology:
 
 
 def read_own_command() -> tuple[str, ...]:
-    """Return the command line of this Python, whose script tells which framework it is of; else nothing."""
+    """Return this process's command line, whose script shows the framework; empty if it is not a Python's."""
     words = tuple(sys.orig_argv)
     return words if words and is_python(words[0]) else ()
 

@@ -1,4 +1,4 @@
-"""The command line of ``launcher check``, and what ``launcher run`` says of the machine that it runs on."""
+"""The command line of ``launcher check``, and the quick checks of ``launcher run``."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> tuple[int, str]:
-    """Run ``launcher check ARGV``; return the exit status, and what is to be printed.
+    """Run ``launcher check ARGV``; return the exit status and the text to print.
 
     Raises:
-        UsageError: The command line, or the snapshot, is wrong.
+        UsageError: The command line or the snapshot is wrong.
     """
     from launcher.options.parser import add_command, add_flags, add_replay, make_parser, strip_dashes
 
@@ -55,7 +55,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
 def _plan(
     typed: Mapping[str, str | bool], environ: Mapping[str, str], host: Host, command: Sequence[str]
 ) -> tuple[Plan | None, list[Finding]]:
-    """Return the plan of the job, or why there is none: the machine can be looked at all the same."""
+    """Return the plan and its findings; without a plan, None and the reasons. The checks run either way."""
     from launcher.planning.plan import plan_job
 
     options = read_options(typed, environ, host)
@@ -79,7 +79,7 @@ def _plan(
 
 
 def _judge_script(plan: Plan) -> list[Finding]:
-    """Return that the script which is to run is not here, if it is not."""
+    """Return a finding if the job's script is missing."""
     if not plan.missing:
         return []
     problem = describe_missing(plan.missing)
@@ -90,13 +90,15 @@ def _judge_script(plan: Plan) -> list[Finding]:
 def find_problems(
     plan: Plan, environ: Mapping[str, str], command: Sequence[str], *, started: bool = False
 ) -> tuple[str, ...]:
-    """Make the quick checks and return their problems, a line each; only the first launcher of a node does.
+    """Run the quick checks and return their problems, one line each.
+
+    Only the first launcher of a node runs them; the others return nothing.
 
     Args:
-        plan: Of the job.
+        plan: The plan of the job.
         environ: The environment that the launcher was started with.
         command: The command line of the job.
-        started: Whether its processes have been started already.
+        started: Whether the job's processes are already running.
     """
     allocation = plan.allocation
     if allocation.scope is Scope.PROCESS and allocation.local_rank != 0:

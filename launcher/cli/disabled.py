@@ -1,4 +1,4 @@
-"""``LAUNCHER_DISABLE=1``: ``launcher run`` becomes its command, in the environment that it was given."""
+"""``LAUNCHER_DISABLE=1``: ``launcher run`` execs its command in an unchanged environment."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ if TYPE_CHECKING:
 
 LAST_RESORT = f"{DISABLE}=1 runs the command as it is, without the launcher"
 KINDS = ("module", "no_python", "run_path")
-"""Flags that say what a command is; of all others none counts, and none is read."""
+"""Flags that say how to run the command. All other flags are ignored and their values are not parsed."""
 
 
 def leave_alone(argv: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Become the command of ``launcher run ARGV``; return where the switch is off, or nothing would be run.
+    """Exec the command of ``launcher run ARGV``.
+
+    Returns only if the switch is off, if there is no command, or for a dry run.
 
     Raises:
-        UsageError: The switch has another value, or the words are no command line.
+        UsageError: The switch has an unknown value, or ARGV is not a valid command line.
         LauncherError: The command cannot be started.
     """
     try:

@@ -1,4 +1,4 @@
-"""The way in of ``launcher`` and ``python -m launcher``. The only place that maps errors to statuses."""
+"""Entry point of ``launcher`` and ``python -m launcher``: the only place that maps errors to statuses."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEPENDENCY = "rich"
-"""Our one dependency, of tables for people."""
+"""Our only dependency; it renders tables in a terminal."""
 
 
 def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run one command of the launcher and return its exit status.
 
     Args:
-        argv: Words after the program's name; those of this process if None.
-        environ: The environment to work from; that of this process if None.
+        argv: Words after the program's name; default: those of this process.
+        environ: The environment to work from; default: that of this process.
     """
     if argv is None:
         _open_closed_descriptors()
     from launcher.cli.main import dispatch
 
     try:
-        given = dict(os.environ) if environ is None else environ  # each look into os.environ encodes its name
+        given = dict(os.environ) if environ is None else environ  # each os.environ lookup encodes the name
         return dispatch(sys.argv[1:] if argv is None else argv, given)
     except LauncherError as error:
         print_problems(error)
         return error.exit_status
     except BrokenPipeError:
-        # What read our output has gone (launcher plan | head): nothing is left to be said.
+        # The reader of our output has exited (launcher plan | head): discard the rest.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None, environ: Mapping[str, str] | None = 
 
 
 def _explain(error: Exception) -> LauncherError | None:
-    """Return what of the system has failed us, None for a bug."""
+    """Return the system failure behind an exception; None for a bug of ours."""
     if not isinstance(error, OSError):
         return None
     try:
@@ -67,13 +67,13 @@ def _explain(error: Exception) -> LauncherError | None:
 
             return cannot_start(error)
         from launcher.process.refused import explain
-    except OSError:  # not even a module can be loaded any more
+    except OSError:  # not even a module can be loaded
         return None
     return explain(error)
 
 
 def _miss_dependency() -> LauncherError:
-    """A copy of our files that no pip has installed, such as a folder on PYTHONPATH."""
+    """Return the error for a missing dependency: pip did not install our files, e.g. on PYTHONPATH."""
     return Unavailable(
         Problem(
             "no-rich",
@@ -85,12 +85,12 @@ def _miss_dependency() -> LauncherError:
 
 
 def _open_closed_descriptors() -> None:
-    """Give us /dev/null where 0, 1 or 2 is closed, so that no file of ours or the command's lands there."""
+    """Open /dev/null at each of 0, 1 and 2 that is closed, so that no later file gets that number."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number is this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - for the process's life
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
@@ -110,8 +110,8 @@ def _print_bug() -> None:
 
 
 def run_and_exit() -> None:
-    """Be the program: exit without taking the interpreter apart first, which would be 3 ms more."""
-    gc.disable()  # what a start makes is kept: looking for garbage in it costs 1 ms and finds none
+    """Run the program and exit without finalizing the interpreter, which saves 3 ms."""
+    gc.disable()  # a start leaves no garbage: a collection costs 1 ms and finds none
     status = main()
     try:
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The command line of ``launcher keygen``: the keys of a job, as one file or as a folder."""
+"""The command line of ``launcher keygen``: writes the keys of a job as one file or as a folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_keys(environ: Mapping[str, str]) -> Keys:
     """Return two new ed25519 keys.
 
     Raises:
-        NotReady: ssh-keygen is missing, or fails.
+        NotReady: ssh-keygen is missing or fails.
     """
     with tempfile.TemporaryDirectory(prefix="launcher_") as folder:
         names = [_make_key(f"{folder}/{name}", environ) for name in ("client", "host")]

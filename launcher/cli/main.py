@@ -1,7 +1,7 @@
-"""The command line: words to options, one function per command.
+"""The command line: one function per command.
 
-Parsers are built for the one command that was asked for, and what a command needs is imported in it:
-``launcher run`` must be on its way in milliseconds.
+Only the parser of the requested command is built, and each command imports its own modules:
+``launcher run`` must start in milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DESCRIPTION = {
 }
 DISABLE = "LAUNCHER_DISABLE"
 HOOKED = "LAUNCHER_HOOKED"
-"""The environment hook has acted around us: what it set is no word of the platform."""
+"""Set if the environment hook acted in a parent: its variables do not come from the platform."""
 
 
 def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -95,7 +95,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def plan(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher plan``: everything the launcher knows and would do."""
+    """``launcher plan``: every fact that the launcher knows, and what it would do."""
     from launcher.cli import show as showing
 
     return showing.plan(argv, environ, DESCRIPTION["plan"])
@@ -109,14 +109,14 @@ def snapshot(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def topology(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
+    """``launcher topology``: the parts of this node, and which processes of the plan get them."""
     from launcher.cli import show as showing
 
     return showing.topology(argv, environ, DESCRIPTION["topology"])
 
 
 def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher check``: what is wrong with this machine, before a job finds out."""
+    """``launcher check``: finds problems of this machine before a job does."""
     from launcher.cli import check as command
     from launcher.cli.stdout import write
 
@@ -126,7 +126,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher serve``: what ``launcher run --engine mpirun`` does on a node that is not the first."""
+    """``launcher serve``: ``launcher run --engine mpirun`` on every node but the first."""
     from launcher.machine.host import Host
     from launcher.mpi.start import SERVE_FLAGS, serve_here
     from launcher.options.parser import add_flags, make_parser
@@ -150,7 +150,7 @@ def bandwidth(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     from launcher.bandwidth.options import parse_options
     from launcher.machine.pythons import own_python
 
-    parse_options(argv)  # what is wrong is said once, and not by every process
+    parse_options(argv)  # report an error once, and not in every process
     # As a file: the Python that has torch need not have this package.
     return run(("--", own_python(environ), program.__file__, *argv), environ)
 
@@ -163,14 +163,14 @@ def tf_server(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def hook(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher hook``: install the environment hook, remove it, say where it is."""
+    """``launcher hook``: install, remove or locate the environment hook."""
     from launcher.hook import command
 
     return command.hook(argv, environ, DESCRIPTION["hook"])
 
 
 def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher status``: what a job does that runs now."""
+    """``launcher status``: the state of a running job."""
     from launcher.cli import status as command
     from launcher.cli.stdout import write
 
@@ -178,7 +178,7 @@ def status(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def stacks(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """``launcher stacks``: where its ranks are."""
+    """``launcher stacks``: the stacks of a running job's ranks."""
     from launcher.cli import status as command
     from launcher.cli.stdout import write
 

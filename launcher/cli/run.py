@@ -1,6 +1,6 @@
-"""``launcher run``: words to a plan, and the plan carried out.
+"""``launcher run``: plans the job and carries out the plan.
 
-What a job does not need is imported where it is needed: a command must be on its way in milliseconds.
+Modules that only some jobs need are imported where they are used: a command must start in milliseconds.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         from launcher.process.execute import execute
 
         execute(command, environ)
-    host = Host()  # to be kept until the end: it holds the port of a single node
+    host = Host()  # keep it until the end: it holds the port of a single-node job
     try:
         options = read_options(typed, environ, host)
         plan, met = _plan_start(options, environ, command, host)
@@ -82,20 +82,20 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
 
 
 def _is_our_command(command: Sequence[str], commands: Collection[str]) -> bool:
-    """Whether an image's entry point was given a whole command line of ours: that one alone counts."""
+    """Whether the command is itself a launcher command line; an image's entry point execs that instead."""
     return command[0].rpartition("/")[2] == "launcher" and len(command) > 1 and command[1] in commands
 
 
 def _plan_start(
     options: Options, environ: Mapping[str, str], command: Sequence[str], host: Host
 ) -> tuple[Plan, tuple[str, ...]]:
-    """Plan, and say what is worth a warning; the nodes of a job that must know all addresses have met then.
+    """Plan the job and print the warnings; exchange the nodes' addresses if the plan needs them.
 
     Returns:
-        The plan, and those addresses.
+        The plan, and the exchanged addresses (empty without an exchange).
 
     Raises:
-        LauncherError: There is no such plan, or its script is not here.
+        LauncherError: The job cannot be planned, or its script is missing.
     """
     from launcher.planning.notes import name_unknown
     from launcher.planning.plan import plan_job
@@ -117,7 +117,7 @@ def _plan_start(
 
 
 def is_first_here(plan: Plan) -> bool:
-    """Whether this launcher is the node's only one, or the one that speaks for it."""
+    """Whether this launcher is the node's only one, or the one with local rank 0."""
     return plan.allocation.scope is Scope.NODE or plan.allocation.local_rank == 0
 
 
@@ -132,10 +132,11 @@ def _warn(sentences: Sequence[str]) -> None:
 def _plan_checks(
     plan: Plan, options: Options, environ: Mapping[str, str], command: Sequence[str]
 ) -> Checks | None:
-    """Make the quick checks now, where the user asks for that; return what makes them after the start.
+    """Run the quick checks now with ``--check``; by default return a function that runs them after the start.
 
-    By default they are made beside a job that has something to lose by a wrong machine, if we stay
-    anyhow. They would cost as much as the whole start.
+    By default they run beside the job, because they cost as much as the whole start. They run only for a
+    job with GPUs or several nodes, only if the launcher stays with the job, and only in the first
+    launcher of a node.
     """
     given = options.get("check")
     if given is None:
@@ -164,19 +165,19 @@ def _run_together(
     environ: Mapping[str, str],
     checks: Checks | None,
 ) -> int:
-    """Carry out a plan whose launchers talk: nothing starts before all nodes are there."""
+    """Carry out a plan whose launchers have a control channel: processes start once all nodes are there."""
     from launcher.agent.children import make_children
     from launcher.cluster.start import run_together
 
     def make(planned: Plan) -> Sequence[Child]:
-        hold_ports(planned)  # not before the roll call: the other nodes are to hear of it
+        hold_ports(planned)  # after the roll call, so that the other nodes learn of a failure
         return make_children(planned, environ)
 
     return run_together(plan, peers, command, make, replan, environ, checks, serve)
 
 
 def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> dict[str, str | bool]:
-    """Return the typed flags with another port of the rendezvous, however it was named."""
+    """Return the typed flags with another rendezvous port, in ``--master-port`` and ``--rdzv-endpoint``."""
     changed: dict[str, str | bool] = {**typed, "master_port": str(port)}
     endpoint = options.text("rdzv_endpoint")
     if endpoint:
@@ -186,17 +187,17 @@ def _name_port(typed: Mapping[str, str | bool], options: Options, port: int) -> 
 
 
 def listens_here(plan: Plan) -> bool:
-    """Whether rank 0 is ours, and listens at a port that was named: it may be taken."""
+    """Whether rank 0 is ours and listens at a fixed port, which may be taken."""
     allocation = plan.allocation
     first = allocation.rank if allocation.scope is Scope.PROCESS else allocation.node_rank
     return first == 0 and not plan.takes_free_port
 
 
 def hold_ports(plan: Plan) -> None:
-    """Hold that the ports of this node's processes are free.
+    """Check that the ports of this node's processes are free.
 
     Raises:
-        NotReady: Some are not.
+        NotReady: A port is taken.
     """
     if plan.ports:
         from launcher.process.ports import check_ports
@@ -205,7 +206,7 @@ def hold_ports(plan: Plan) -> None:
 
 
 def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) -> int:
-    """Become what the plan says, or start it and wait."""
+    """Exec the plan's only process, or start its processes and wait for them."""
     if plan.agent is not None and plan.agent.fleet is not None:
         from launcher.mpi.start import run_fleet
 
@@ -233,7 +234,7 @@ def _carry_out(plan: Plan, environ: Mapping[str, str], checks: Checks | None) ->
 
 
 def serve(agent: Agent) -> StatusServer:
-    """Return what answers questions about a job."""
+    """Return the status server of a job."""
     from launcher.control.server import StatusServer
 
     return StatusServer(agent)

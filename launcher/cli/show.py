@@ -1,4 +1,4 @@
-"""Commands that only show: what a process would get, the plan, the parts of this node, a snapshot of it."""
+"""Commands that only show: ``env``, ``plan``, ``topology`` and ``snapshot``."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
         if plan.topology.world_size == 1:
             host = Host()
             plan = plan_job(environ, host, read_options(vars(words), environ, host), ())
-        else:  # each process of the job asks for itself, and all must hear the same
+        else:  # each process of the job runs this command, and all must get the same port
             what = f"launcher run takes a port that is free; here MASTER_PORT is {plan.topology.master_port}"
             sys.stderr.write(f"launcher: note: {what} (another one: --master-port N)\n")
     from launcher.planning.settings import apply_settings, list_changes
@@ -67,7 +67,7 @@ def env(argv: Sequence[str], environ: Mapping[str, str], description: str) -> in
 
 
 def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
-    """Return the process with a local rank; at PROCESS scope there is only this one."""
+    """Return the process with this local rank; at PROCESS scope, the only one."""
     if not plan.processes and plan.companions:
         return plan.companions[0]
     if not plan.processes:
@@ -98,7 +98,7 @@ def _addresses_at_start() -> Problem:
 
 
 def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
-    """``launcher plan``: everything the launcher knows and would do."""
+    """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
@@ -136,10 +136,10 @@ def _write_to(output: str, text: str) -> None:
 
 
 def write_file(text: str, path: str) -> None:
-    """Write a file in one step: a reader sees the old one or the whole new one.
+    """Write a file atomically: a reader sees the old file or the whole new one.
 
     Raises:
-        NotReady: The folder or the disk refuses.
+        NotReady: The file cannot be written, e.g. because of permissions or a full disk.
     """
     try:
         replace_file(text, path)
@@ -155,7 +155,7 @@ def write_file(text: str, path: str) -> None:
 
 
 def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
-    """``launcher topology``: the parts of this node, and what the processes of the plan have of them."""
+    """``launcher topology``: the parts of this node, and which processes of the plan get them."""
     parser = make_parser("topology", "[options]", description)
     parser.add_argument("--format", choices=VIEWS, default="text", help="how to show it (text)")
     _add_output(parser)
@@ -172,10 +172,10 @@ def topology(argv: Sequence[str], environ: Mapping[str, str], description: str) 
 
 
 def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> NoReturn:
-    """Say what we see here, and that there is nothing to run: an image started alone explains itself.
+    """Print the plan and fail because there is no command: an image that is started alone explains itself.
 
     Raises:
-        UsageError: Always: there is no command.
+        UsageError: Always.
     """
     from launcher.command.line import no_command
     from launcher.core.errors import print_problems
@@ -186,7 +186,7 @@ def show_and_refuse(typed: Mapping[str, str | bool], environ: Mapping[str, str])
     except LauncherError as error:
         print_problems(error)
     except ImportError:
-        pass  # without rich there is no plan as text, and what is wrong is said below
+        pass  # without rich the plan cannot be shown as text; the error below still is
     raise UsageError(no_command())
 
 
@@ -199,16 +199,16 @@ def show_plan(typed: Mapping[str, str | bool], environ: Mapping[str, str], comma
 def plan_here(
     typed: Mapping[str, str | bool], environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[Plan, Mapping[str, str]]:
-    """Return the plan, and the environment that it starts from: ours, or the recorded one."""
+    """Return the plan and the environment that it starts from: ours or the recorded one."""
     host, environ = _find_host(typed, environ)
     return plan_job(environ, host, read_options(typed, environ, host), command), environ
 
 
 def _find_host(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> tuple[Host, Mapping[str, str]]:
-    """Return the machine and its environment: ours, or the recorded ones."""
+    """Return the machine and its environment: ours or the recorded ones."""
     replay = typed.get("replay")
     if not isinstance(replay, str) or not replay:
-        return Host(port=DEFAULT_PORT), environ  # the same plan each time
+        return Host(port=DEFAULT_PORT), environ  # a fixed port gives the same plan each time
     from launcher.planning.recorded import read_snapshot
 
     recorded = read_snapshot(replay)

@@ -1,4 +1,4 @@
-"""``launcher status`` and ``launcher stacks``: ask a running job, and show what it says."""
+"""``launcher status`` and ``launcher stacks``: query a running job and show its answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from launcher.output.progress import duration
 WATCH_S = 2.0
 LEAST_S, MOST_S = 0.5, 3600.0
 CPU_S = 0.5
-"""Between two looks, of which the second is shown: CPU time in between is what CPU use is."""
+"""Seconds between two queries: the difference of their CPU times is the CPU use shown."""
 Write = Callable[[str], None]
 
 
@@ -86,7 +86,7 @@ def _seconds(text: str) -> float:
 
 
 def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
-    """Return the launcher that is meant; where that is not clear, the list of all is shown first."""
+    """Return the launcher that ``--job`` selects; print the list of all if the choice fails."""
     launchers, others = await_launchers(environ, job)
     try:
         return choose(launchers, others, job)
@@ -96,7 +96,7 @@ def _find(job: str, environ: Mapping[str, str], write: Write) -> Launcher:
 
 
 def render_launchers(launchers: Sequence[Launcher]) -> str:
-    """Return a list of launchers, with the users whose they are where not all are ours."""
+    """Return a table of launchers, with a column of their users if not all are ours."""
     ours = all(one.is_ours for one in launchers)
     rows = [
         (
@@ -125,12 +125,12 @@ def _render(view: View, as_json: bool) -> str:
 
 
 def _status_of(view: View) -> int:
-    """Whether all nodes have answered."""
+    """Return 0 if all nodes have answered, else EXIT_NOT_READY."""
     return 0 if not view.silent and not view.note else EXIT_NOT_READY
 
 
 def _watch(launcher: Launcher, before: View, options: argparse.Namespace, write: Write) -> int:
-    """Show the job again and again, until its launcher has gone."""
+    """Show the job periodically until its launcher has exited."""
     if os.isatty(1) and not options.json:
         return _watch_screen(launcher, before, options.watch)
     while True:
@@ -159,7 +159,7 @@ def _watch_screen(launcher: Launcher, before: View, every_s: float) -> int:
 
 
 def _ask_again(launcher: Launcher) -> View | None:
-    """Return a new view; None once the launcher has gone."""
+    """Return a new view; None once the launcher has exited."""
     try:
         return make_view(ask_launcher(launcher, "status"))
     except NotReady:

@@ -9,11 +9,11 @@ from launcher.core.errors import NotReady, Problem
 
 
 def write(text: str) -> None:
-    """Write all of a text, whose values may hold bytes that are not UTF-8.
+    """Write all of a text to standard output; it may hold bytes that are not UTF-8.
 
     Raises:
-        BrokenPipeError: It has no reader.
-        NotReady: It cannot be written, to a full disk for example.
+        BrokenPipeError: Standard output has no reader.
+        NotReady: The write fails, e.g. on a full disk.
     """
     sys.stdout.flush()
     data = text.encode("utf-8", "surrogateescape")
@@ -30,7 +30,7 @@ def write(text: str) -> None:
 
 
 def _write_some(data: bytes) -> int:
-    """Write what goes out at once; wait for a slow reader, also of a pipe that does not block."""
+    """Write once and return the number of bytes written; wait for a slow reader of a non-blocking pipe."""
     import select
 
     while True:

@@ -1,9 +1,9 @@
-"""A worker of torchrun, from its first instruction on: it becomes ``launcher run``, and that the command.
+"""First program of a torchrun worker: runs ``launcher run``, which execs the command.
 
-Run as a file, isolated from the user's environment (``python -I -S worker.py run -- COMMAND``), so that
-neither PYTHONPATH nor a ``launcher.py`` in the working directory stands in for this package.
-``--own-threads``: OMP_NUM_THREADS was set by the launcher, for torchrun not to set 1; what this process
-should have is found anew.
+It runs as a file, isolated from the user's environment (``python -I -S worker.py run -- COMMAND``), so that
+neither PYTHONPATH nor a ``launcher.py`` in the working directory shadows this package.
+``--own-threads``: the launcher has set OMP_NUM_THREADS to keep torchrun from setting 1. The worker unsets
+it, and the plan of this process sets the right value.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The command that is to run, as it was typed: which Python, script, shell or launcher it is."""
+"""The user's command: detects which Python, script, shell or launcher it is."""

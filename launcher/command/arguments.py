@@ -1,10 +1,10 @@
-"""Arguments of each process: torchrun's macro, ``--expand-args`` and ``--local-rank-arg``.
+"""Per-process arguments: torchrun's macro, ``--expand-args`` and ``--local-rank-arg``.
 
-Loaded only where there is one of them.
+Loaded only if the command uses one of them.
 
-Source: torch/distributed/elastic/utils/api.py (2.13) reads every argument as a `string.Template`, in which
-local_rank alone has a value. torch/distributed/launch.py (2.13) and deepspeed/launcher/launch.py (0.19) put
-``--local_rank=N`` in front of a script's own arguments.
+Source: torch/distributed/elastic/utils/api.py (2.13) reads every argument as a `string.Template` with a value
+for local_rank only. torch/distributed/launch.py (2.13) and deepspeed/launcher/launch.py (0.19) put
+``--local_rank=N`` before a script's own arguments.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def plan_words(
 
     Args:
         argv: The command line of all processes.
-        local_rank: Of this process.
-        variables: What the launcher sets for it.
-        options: Which of the flags are on.
+        local_rank: Local rank of this process.
+        variables: Variables that the launcher sets for it.
+        options: The user's options.
     """
     words = list(argv)
     if options.switch("expand_args"):
@@ -46,23 +46,23 @@ def plan_words(
 
 
 def expand(word: str, variables: Mapping[str, str]) -> str:
-    """Return a word with ``$NAME`` and ``${NAME}`` replaced by what they stand for.
+    """Return a word with ``$NAME`` and ``${NAME}`` replaced by the values of these variables.
 
-    No shell: no quotes, no escapes, nothing is expanded twice, and a name that is not among ``variables``
-    stays as it is.
+    Unlike a shell it knows no quotes and no escapes, expands nothing twice, and keeps a name that is not in
+    ``variables`` as it is.
     """
     return _NAME.sub(lambda match: variables.get(match[1] or match[2], match[0]), word)
 
 
 def names_local_rank(word: str) -> bool:
-    """Whether an argument holds torchrun's macro, ``$local_rank`` or ``${local_rank}``, escaped or not."""
+    """Whether an argument contains torchrun's macro, ``$local_rank`` or ``${local_rank}``, escaped or not."""
     return _NAMED.search(word) is not None
 
 
 def expand_local_rank(word: str, local_rank: int) -> str:
-    """Return an argument as torchrun hands it on: the local rank for its macro, and ``$`` for ``$$``.
+    """Return an argument as torchrun passes it on: the local rank for its macro, and ``$`` for ``$$``.
 
-    One without the macro stays as it is: in a shell's text ``$$`` is the shell's own number.
+    An argument without the macro stays as it is: in a shell script ``$$`` is the shell's own PID.
     """
     if not names_local_rank(word):
         return word
@@ -70,12 +70,12 @@ def expand_local_rank(word: str, local_rank: int) -> str:
 
 
 def count_callers(argv: Sequence[str]) -> int:
-    """Return how many words of a command line come before the script's own arguments."""
+    """Return the number of words before the script's own arguments."""
     return read_flags(argv)[2] if is_python(argv[0]) else 1
 
 
 def refuse_words(options: Options, who: str) -> UsageError:
-    """Return why arguments cannot be made for processes that another program starts, and is not told how."""
+    """Return the error for per-process arguments when another program starts the processes."""
     flags = " and ".join(options.origins("expand_args", "local_rank_arg"))
     return UsageError(
         Problem(

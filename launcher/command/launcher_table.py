@@ -1,7 +1,7 @@
-"""Commands that are launchers themselves, a row each: how it is called, and what of its flags must be known.
+"""Table of commands that are launchers themselves, with their calls and the flags that we must know.
 
-Which of them have no value tells where its own flags end; which of them state facts of the job is for
-`launcher.command.launchers`, which reads a command line by this table.
+`launcher.command.launchers` reads a command line by this table. The flags without a value tell where the
+launcher's own flags end. The flags in ``facts`` state facts about the job.
 
 Sources: torch/distributed/run.py (2.13); accelerate/commands/launch.py (1.15);
 deepspeed/launcher/runner.py (0.19); lightning_fabric/cli.py (2.6); composer/cli/launcher.py (0.32);
@@ -20,15 +20,15 @@ class Launcher:
     """One launcher.
 
     Attributes:
-        name: What it is called in plans and messages.
-        calls: How it is called: words of a command line, ``-m MODULE`` for a Python's.
-        switches: Its flags that take no value, dashes as underscores.
-        pairs: Its flags that take two values.
-        facts: Its flags that say what one of ours says: (its name, our name).
-        abbreviates: Whether it takes abbreviations of its flags, as argparse does.
-        scattered: Whether it takes its flags after the script as well, as click does.
+        name: Its name in plans and messages.
+        calls: Words that start it on a command line; ``-m MODULE`` after a Python.
+        switches: Its flags without a value, with underscores for dashes.
+        pairs: Its flags with two values.
+        facts: Its flags that mean the same as one of ours: (its name, our name).
+        abbreviates: Whether it accepts abbreviated flags, as argparse does.
+        scattered: Whether it accepts flags after the script too, as click does.
         whole_job: Whether it starts the processes of all nodes.
-        forsakes: Whether SIGTERM ends it and leaves its processes running.
+        forsakes: Whether it exits on SIGTERM and leaves its processes running.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""Is a command a launcher itself, and what do its own flags say of the job?
+"""Detects a command that is a launcher itself, and reads the job facts in its flags.
 
-A launcher is run once per node, and told which node this is. Its own flags win over all that we know:
-ours stand before them on the command line, or in variables that it reads where a flag is missing.
+We run such a launcher once per node and tell it its node rank. Its own flags win over all that we know: we
+put ours before them on the command line, or in variables that it reads only if a flag is missing.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Command:
     """A command that is a launcher.
 
     Attributes:
-        launcher: Which one.
-        head: How many words call it; its own flags come next.
-        own: Its own flags, dashes as underscores, and their values; of a switch "1".
-        inner: Where the command line of a process begins, its script first.
+        launcher: The launcher.
+        head: Number of words that call it; its own flags come next.
+        own: Its own flags, with underscores for dashes, and their values ("1" for a switch).
+        inner: Index of the first word of a process's command line, which is its script.
     """
 
     launcher: Launcher
@@ -35,7 +35,7 @@ class Command:
     inner: int = 0
 
     def has(self, *names: str) -> bool:
-        """Whether one of these flags is there."""
+        """Whether one of these flags is given."""
         return any(name in names for name, _ in self.own)
 
     def value(self, name: str) -> str | None:
@@ -44,7 +44,7 @@ class Command:
 
 
 def find_launcher(argv: Sequence[str]) -> Command | None:
-    """Return which launcher a command is, None for any other command. A shell's words are not looked into."""
+    """Return the launcher that a command calls; None for any other command, including a shell."""
     for launcher in TABLE:
         for call in launcher.calls:
             head = _match(argv, call.split())
@@ -55,7 +55,7 @@ def find_launcher(argv: Sequence[str]) -> Command | None:
 
 
 def _match(argv: Sequence[str], call: Sequence[str]) -> int:
-    """Return how many words of a command line are this call, 0 if it is another."""
+    """Return the number of words that this call takes on a command line; 0 if it does not match."""
     start = find_script(argv) if argv and is_python(argv[0]) else 0
     if start is None:
         return 0
@@ -67,7 +67,7 @@ def _match(argv: Sequence[str], call: Sequence[str]) -> int:
 
 
 def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[str, ...]:
-    """Return the command line of a process that a launcher starts: with this Python, unless it needs none."""
+    """Return the command line of a process that a launcher starts, with this Python first if it needs one."""
     words = argv[command.inner :]
     if not words or command.launcher.whole_job or command.has("no_python", "command_mode", "c"):
         return () if command.launcher.whole_job else words
@@ -75,9 +75,9 @@ def find_inner(command: Command, argv: tuple[str, ...], python: str) -> tuple[st
 
 
 def _read_own(launcher: Launcher, words: Sequence[str]) -> tuple[list[tuple[str, str]], int]:
-    """Return a launcher's own flags, and where its script is.
+    """Return a launcher's own flags and the index of its script.
 
-    Those before its script, or all of them if it takes them anywhere.
+    Reads the flags before the script, or all of them if the launcher accepts flags anywhere.
     """
     own: list[tuple[str, str]] = []
     place, script = 0, len(words)
@@ -105,13 +105,13 @@ def _read_own(launcher: Launcher, words: Sequence[str]) -> tuple[list[tuple[str,
 
 
 def _is_attached(launcher: Launcher, flag: str, name: str) -> bool:
-    """Whether a word is a short flag and its value at once, ``-t3``. MPI's long flags have one dash, too."""
+    """Whether a word is a short flag with its value: ``-t3``. Never for MPI: its long flags have one dash."""
     one_dash = flag[1] != "-" and len(flag) > 2
     return one_dash and name not in launcher.switches and not launcher.whole_job
 
 
 def _full_name(launcher: Launcher, flag: str) -> str:
-    """Return a flag's name without dashes before and with underscores inside, abbreviations resolved."""
+    """Return a flag's full name without leading dashes and with underscores for dashes."""
     name = flag.lstrip("-").replace("-", "_")
     known = {*launcher.switches, *(theirs for theirs, _ in launcher.facts)}
     if not launcher.abbreviates or name in known or not flag.startswith("--"):
@@ -121,9 +121,9 @@ def _full_name(launcher: Launcher, flag: str) -> str:
 
 
 def read_facts(command: Command) -> tuple[Options, list[str]]:
-    """Return what a launcher's own flags say of the job, as our own flags would, and notes.
+    """Return the job facts in a launcher's own flags as options of ours, and notes.
 
-    What we cannot read is left to the launcher.
+    A value that we cannot parse gives a note and is left to the launcher.
     """
     names = dict(command.launcher.facts)
     flags = {flag.dest: flag for flag in FLAGS}

@@ -1,4 +1,4 @@
-"""A command line as the user wrote it: is it a Python's, and must Python be put in front of it?"""
+"""The user's command line: detects Python, and adds it to the front of a script."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 SHELLS = ("sh", "bash", "dash", "ash")
-"""Programs whose ``-c STRING``, or file, may be nothing but one command (`launcher.command.shell`)."""
+"""Shells, whose ``-c STRING`` or file may contain a single command (`launcher.command.shell`)."""
 FIRST_LINE_BYTES = 256
-"""As much of a first line as Linux reads."""
+"""Linux reads this much of a file's first line."""
 VALUED, CHECK_HASHES = "cmWX", "--check-hash-based-pycs"
-"""Flags of a Python that take a value: letters, which may stand together, and a word."""
+"""Python's flags with a value: single letters, which may be combined, and one long flag."""
 STARTERS = frozenset(
     (
         *("torchrun", "accelerate", "accelerate-launch", "deepspeed", "deepspeed.pt", "ds", "fabric"),
@@ -27,7 +27,7 @@ STARTERS = frozenset(
         *("lightning_fabric.cli", "composer.cli.launcher", "horovod.runner.launch"),
     )
 )
-"""Words that may make a command a launcher: what `launcher.command.launchers` need not be loaded for."""
+"""Words that may make a command a launcher; without one `launcher.command.launchers` is not loaded."""
 
 
 def is_python(word: str) -> bool:
@@ -43,14 +43,14 @@ def is_shell(word: str) -> bool:
 
 
 def may_be_shell(argv: Sequence[str]) -> bool:
-    """Whether a command is a shell, or a file that is for one."""
+    """Whether a command is a shell or a shell script."""
     if not argv or is_python(argv[0]):
         return False
     return is_shell(argv[0]) or any(map(is_shell, read_interpreter(argv[0])))
 
 
 def read_interpreter(path: str) -> list[str]:
-    """Return the words behind ``#!`` in the first line of a file, named by its path; none of any other."""
+    """Return the words after ``#!`` in the first line of a file; none without ``#!`` or without a path."""
     if "/" not in path or not os.path.isfile(path):
         return []
     try:
@@ -62,7 +62,7 @@ def read_interpreter(path: str) -> list[str]:
 
 
 def may_be_launcher(argv: tuple[str, ...]) -> bool:
-    """Whether it is worth a look: a known program, or one of the first words of a Python's line."""
+    """Whether a launcher's name is the command's program, or among the first 8 words after a Python."""
     if not argv:
         return False
     words = argv[:8] if is_python(argv[0]) else argv[:1]
@@ -70,10 +70,11 @@ def may_be_launcher(argv: tuple[str, ...]) -> bool:
 
 
 def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
-    """Return where a Python's own flags end, what ends them, and where the arguments of its program begin.
+    """Return where a Python's own flags end, what ends them, and where its program's arguments begin.
 
-    What ends them is ``c`` or ``m`` for that flag, which may stand behind others (``-um NAME``) and right
-    before its value (``-mNAME``); else nothing: a script stands there, ``-`` for standard input, or no word.
+    ``c`` or ``m`` ends them for that flag, which may be combined with others (``-um NAME``) or with its value
+    (``-mNAME``). Otherwise the text is empty: the index is that of a script, of ``-`` for standard input, or
+    of no word.
 
     Source:
         docs.python.org, "Command line and environment", Interface options.
@@ -92,13 +93,13 @@ def read_flags(argv: Sequence[str]) -> tuple[int, str, int]:
 
 
 def find_script(argv: Sequence[str]) -> int | None:
-    """Return where ``-m`` or the script stands in a Python's command line, None if there is neither."""
+    """Return the index of ``-m`` or the script in a Python's command line; None if there is neither."""
     place, flag, _ = read_flags(argv)
     return None if flag == "c" or place >= len(argv) or argv[place] == "-" else place
 
 
 def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
-    """Return a Python's command line with ``-m`` and its module as words of their own."""
+    """Return a Python's command line with ``-m`` and its module as separate words."""
     place, flag, _ = read_flags(argv)
     if flag != "m" or argv[place] == "-m":
         return argv
@@ -110,8 +111,9 @@ def part_module(argv: tuple[str, ...]) -> tuple[str, ...]:
 def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the full command line: a ``.py`` file or ``-m module`` runs under Python.
 
-    So does a file that cannot be executed and says in its first line that it is Python's. Of a Python's own
-    command line ``-m`` is a word of its own, and the module the next one, however they were written.
+    A file that is not executable and names Python in its first line runs under Python too. A shell that would
+    start only one Python or launcher is replaced by that command. In a Python's command line ``-m`` and the
+    module become separate words.
 
     Raises:
         UsageError: No command, or ``-m`` without a module.
@@ -125,7 +127,7 @@ def plan_argv(command: Sequence[str], options: Options, environ: Mapping[str, st
 
 
 def add_python(command: Sequence[str], options: Options, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the command with Python in front of it, where that is missing.
+    """Return the command, with Python in front of it if it needs one.
 
     Raises:
         UsageError: No command, or ``-m`` without a module.
@@ -154,7 +156,7 @@ def _python(environ: Mapping[str, str]) -> str:
 
 
 def _is_script(path: str) -> bool:
-    """Whether a file without the right to be executed begins with ``#!...python``."""
+    """Whether a file is not executable and begins with ``#!...python``."""
     if not os.path.isfile(path) or os.access(path, os.X_OK):
         return False
     try:
@@ -166,7 +168,7 @@ def _is_script(path: str) -> bool:
 
 
 def no_command() -> Problem:
-    """Return that there is nothing to run."""
+    """Return the problem of a missing command."""
     return Problem(
         "no-command",
         "nothing to run: expected a .py file, -m MODULE, or a program",

@@ -1,9 +1,9 @@
-"""A shell that would only start one program: a file, or ``sh -c "python train.py"``, of an image's CMD.
+"""Shell commands that only start one program: a file, or an image's CMD such as ``sh -c "python train.py"``.
 
-What such a text names is then known: its script shows the framework, its ``torchrun`` is run once
-per node and not once per GPU, and signals reach it without a shell between. Only where the shell would do
-nothing else: no variable, no pattern, no second command, no redirection. ``set -e`` may stand before, and
-comments. What does more stays with its shell, and is read for what it calls.
+We run that program without the shell. Then its script shows the framework, its ``torchrun`` runs once per
+node and not once per GPU, and signals reach it directly. We do so only if the shell would do nothing else:
+no variable, no pattern, no second command, no redirection. ``set -e`` and comments may come first. Any other
+text keeps its shell, and we only read which commands it calls.
 
 Source: POSIX, Shell Command Language, 2.2 Quoting and 2.9.1 Simple Commands; execve(2), Interpreter scripts.
 """
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 FILE_LIMIT_BYTES = 1 << 16
 LETTERS = frozenset("eux")
-"""Flags of a shell that change nothing for one program: when to give up, and to say what is run."""
+"""Shell flags that change nothing for a single program: exit on errors, and tracing."""
 NAMES = ("errexit", "nounset", "xtrace", "pipefail")
 BEFORE = ("exec", "env", "nohup", "command")
-"""Programs in front of a program that change nothing for it."""
+"""Prefix commands that do not change which program runs."""
 
 
 @frozen
 class Text:
-    """What a shell would read.
+    """The text that a shell would read.
 
     Attributes:
-        path: The file, or ``sh -c``; empty if a command is no shell, or its text is not known.
+        path: The file, or ``sh -c``; empty if a command is not a shell, or its text is unknown.
         text: The text.
-        is_usual: Whether the shell is started as for any text: without a profile, and with arguments that the
-            text can only see by variables.
+        is_usual: Whether the shell has only harmless flags: no profile is read, and the text can see its
+            arguments only through variables.
     """
 
     path: str = ""
@@ -45,7 +45,7 @@ class Text:
 
 
 def open_shell(command: Sequence[str]) -> tuple[str, ...]:
-    """Return the one command that a shell would start, if that is a Python or a launcher."""
+    """Return the only command that a shell would start if it is a Python or launcher; else the shell's."""
     read = read_shell(command)
     lines = [line for line in read_lines(read.text) if not _only_sets(line)] if read.is_usual else []
     words = lines[0].words if len(lines) == 1 and lines[0].is_plain else ()
@@ -55,12 +55,12 @@ def open_shell(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def _only_sets(line: Line) -> bool:
-    """Whether a command does nothing but set flags that change nothing for one program."""
+    """Whether a command only sets shell flags that change nothing for a single program."""
     return line.is_plain and line.words[0] == "set" and _are_harmless(line.words[1:])
 
 
 def _are_harmless(flags: Sequence[str]) -> bool:
-    """Whether words are flags of a shell that change nothing for one program: ``-eu``, ``-eo pipefail``."""
+    """Whether words are shell flags that change nothing for a single program: ``-eu``, ``-eo pipefail``."""
     words = iter(flags)
     for word in words:
         letters = word[1:].removesuffix("o")
@@ -71,7 +71,7 @@ def _are_harmless(flags: Sequence[str]) -> bool:
 
 
 def read_shell(command: Sequence[str]) -> Text:
-    """Return what a shell would read, where a command is a shell, or an executable file that is for one."""
+    """Return the text that a shell would read if a command is a shell or a shell script."""
     if not is_shell(command[0]):
         words = read_interpreter(command[0])
         by_env = words[:1] != [] and words[0].endswith("/env")
@@ -86,18 +86,18 @@ def read_shell(command: Sequence[str]) -> Text:
         return Text(f"{command[0]} {command[place]}", text, is_usual)
     flags = command[1:place]
     if flags and flags[-1].endswith("o") and not flags[-1].startswith("--"):
-        place += 1  # the name of an option
+        place += 1  # skip the option's name
     file = command[place] if place < len(command) else ""
     return _read_file(file, _are_harmless(command[1:place])) if file else Text()
 
 
 def _has_text(word: str) -> bool:
-    """Whether a word of a shell's command line is its file, or the flag in front of its text."""
+    """Whether a word of a shell's command line is its file, or the flag before its text."""
     return not word.startswith(("-", "+")) or (word.endswith("c") and not word.startswith("--"))
 
 
 def _read_file(path: str, is_usual: bool) -> Text:
-    """Return the text of a file that a shell would run; nothing if it is none."""
+    """Return the text of a file that a shell would run; empty if it is unreadable, binary or too large."""
     if not os.path.isfile(path):
         return Text()
     try:
@@ -111,7 +111,7 @@ def _read_file(path: str, is_usual: bool) -> Text:
 
 
 def list_calls(read: Text) -> list[Line]:
-    """Return the commands in a shell's text without what stands in front of each: ``exec``, ``env A=1``."""
+    """Return the commands in a shell's text without prefixes such as ``exec`` or ``env A=1``."""
     return [line for line in map(_strip, read_lines(read.text)) if line.words]
 
 

@@ -1,7 +1,7 @@
-"""The commands of a shell's text, read without a shell: their words, and whether each runs for certain.
+"""Parser for shell scripts that start training: finds commands, their words, and whether each certainly runs.
 
-A reader for what stands in scripts that start training, not a shell: nothing is run or looked up, functions,
-loops and conditions are only known to be such, and reading ends where a text cannot be followed.
+It runs and looks up nothing. It recognizes functions, loops and conditions, but does not evaluate them. It
+stops at text that it cannot parse.
 
 Source: POSIX, Shell Command Language, 2.2 Quoting, 2.7 Redirection, 2.9 Shell Commands.
 """
@@ -22,20 +22,20 @@ HERE_DOCUMENTS = ("<<", "<<-")
 PATTERNS = frozenset("*?[]~{}")
 OPENS, CLOSES = ("if", "for", "while", "until", "case", "select", "{"), ("fi", "done", "esac", "}")
 HEADED = ("for", "case", "select")
-"""Keywords behind which words stand that are no command."""
+"""Keywords followed by words that are not a command."""
 PASSED = ("then", "do", "else", "elif", "!", "time")
-"""Keywords in front of a command."""
+"""Keywords followed by a command."""
 JOINS = ("&&", "||", "|", "|&")
-"""Operators behind which a command may begin on the next line."""
+"""Operators after which the command may begin on the next line."""
 NEEDY = (";", "&", *JOINS)
-"""Operators in front of which a command stands."""
+"""Operators that need a command before them."""
 FUNCTION = "function"
 STEPS = ("cd", "pushd", "export", "set", "source", ".", "mkdir", "ulimit", "module")
-"""Commands behind which ``&&`` is no condition: they are not asked, they are to succeed."""
+"""Commands that are expected to succeed: ``&&`` after them does not make the next command conditional."""
 
 
 class UnreadableError(Exception):
-    """A text that cannot be followed."""
+    """A text that cannot be parsed."""
 
 
 @frozen
@@ -43,11 +43,11 @@ class Line:
     """A simple command.
 
     Attributes:
-        words: Its words without quotes; what a shell would replace stands as it is written. None where
-            variables are set, or files are made, and nothing is run.
-        replaced: The places of the words that a shell makes something else of: variables, patterns.
-        is_certain: Whether it runs whatever happens, as far as nothing before it fails.
-        is_plain: Whether it is certain and nothing but words, so that a shell would only start it.
+        words: Its words without quotes; variables and patterns stay as written. Empty if the line only sets
+            variables or creates files.
+        replaced: Indices of the words that a shell would expand: variables, patterns.
+        is_certain: Whether it runs unconditionally, provided that nothing before it fails.
+        is_plain: Whether it is certain and consists of plain words, so that a shell would only start it.
     """
 
     words: tuple[str, ...]
@@ -57,7 +57,7 @@ class Line:
 
 
 def read_lines(text: str) -> list[Line]:
-    """Return the simple commands of a shell's text, in their order; up to where it cannot be followed."""
+    """Return the simple commands of a shell's text, in order, up to text that cannot be parsed."""
     found: list[Line] = []
     reader = _Reader()
     try:
@@ -75,7 +75,7 @@ def read_lines(text: str) -> list[Line]:
 
 
 class _Reader:
-    """Makes commands of words and operators, and knows what may keep each from being run."""
+    """Builder of commands from words and operators; tracks what may keep a command from running."""
 
     def __init__(self) -> None:
         self.has_ended = False
@@ -87,11 +87,11 @@ class _Reader:
 
     @property
     def is_open(self) -> bool:
-        """Whether something has begun that did not end."""
+        """Whether a block, parenthesis or operator is still open."""
         return self._blocks > 0 or self._parentheses > 0 or self._before in JOINS
 
     def take(self, kind: str, word: str, is_replaced: bool) -> Line | None:
-        """Take the next piece; return the command that it ends, if it ends one."""
+        """Take the next token; return the command that it completes, if any."""
         if kind == REDIRECTION:
             self._has_target, self._is_bare = True, False
         elif kind != WORD:
@@ -148,7 +148,10 @@ class _Reader:
         return Line(words, replaced, is_certain, is_certain and is_bare and not replaced)
 
     def _note_end(self, line: Line) -> None:
-        """Note whether anything runs behind this command. An ``exit 1`` does not count: the job fails."""
+        """Note that the text ends, or may end, with this command.
+
+        A conditional ``exit 1`` does not count: the job fails then.
+        """
         ends = line.words[0] == "exit" or (line.words[0] == "exec" and len(line.words) > 1)
         is_failure = line.words[0] == "exit" and "".join(line.words[1:2]).strip("0").isdecimal()
         if ends and line.is_certain:
@@ -163,7 +166,7 @@ def _is_assignment(word: str) -> bool:
 
 
 def _split(text: str) -> Iterator[tuple[str, str, bool]]:
-    """Yield (kind, text, is replaced): words, operators with themselves as kind, and redirections."""
+    """Yield (kind, text, is replaced) for words, redirections, and operators, whose kind is the operator."""
     place, awaited = 0, list[tuple[str, bool]]()
     while place < len(text):
         char = text[place]
@@ -206,7 +209,7 @@ def _find(text: str, what: str, place: int) -> int:
 
 
 def _skip_documents(text: str, place: int, awaited: list[tuple[str, bool]]) -> int:
-    """Return where the text goes on behind here-documents that end with these lines."""
+    """Return the index after the here-documents that end with these lines."""
     for end, is_indented in awaited:
         line = ""
         while place < len(text):
@@ -220,7 +223,7 @@ def _skip_documents(text: str, place: int, awaited: list[tuple[str, bool]]) -> i
 
 
 def _read_word(text: str, place: int) -> tuple[str, bool, int]:
-    """Return the word at a place, whether a shell replaces something in it, and where it ends."""
+    """Return the word at an index, whether a shell expands something in it, and where it ends."""
     word, is_replaced = "", False
     while place < len(text) and text[place] not in ENDS_WORD:
         char = text[place]
@@ -253,7 +256,7 @@ def _close(text: str, what: str, place: int) -> int:
 
 
 def _read_quoted(text: str, place: int) -> tuple[str, bool, int]:
-    """Return what stands in double quotes, whether a shell replaces something in it, and where it goes on."""
+    """Return the text in double quotes, whether a shell expands something in it, and the index after it."""
     word, is_replaced = "", False
     place += 1
     while place < len(text) and text[place] != '"':
@@ -274,7 +277,7 @@ def _read_quoted(text: str, place: int) -> tuple[str, bool, int]:
 
 
 def _skip_replaced(text: str, place: int) -> int:
-    """Return where a variable, or the output of a command, ends."""
+    """Return the index after a variable or a command substitution."""
     if text[place] == "`":
         return _close(text, "`", place) + 1
     after = text[place + 1 : place + 2]
@@ -289,7 +292,7 @@ def _skip_replaced(text: str, place: int) -> int:
 
 
 def _skip_nested(text: str, place: int) -> int:
-    """Return where what begins with a parenthesis or a brace ends."""
+    """Return the index after a text in parentheses or braces."""
     opening, closing, depth = text[place], ")" if text[place] == "(" else "}", 0
     while place < len(text):
         char = text[place]

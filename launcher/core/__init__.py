@@ -1,1 +1,1 @@
-"""What all rooms stand on: the vocabulary, errors, frozen values, messages."""
+"""Base of all other packages: the vocabulary, errors, frozen values, messages."""

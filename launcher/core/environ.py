@@ -1,8 +1,7 @@
-"""Reading variables: one `Reader` per source, which remembers what it read, claimed and refused.
+"""Reader of variables: one `Reader` per source records what it read, claimed and refused.
 
-A source says what a variable *means*; parsing, checking and remembering happen here, once.
-An empty variable counts as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and
-no fact of a job is an empty text.
+A source decides what a variable *means*; this module parses, checks and records it. An empty variable counts
+as unset everywhere: platforms template ``MASTER_ADDR=""`` into images, and no fact of a job is an empty text.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 COUNT_LIMIT = 1 << 24
-"""More nodes or processes than this is a malformed number, not a job."""
+"""Limit of node and process counts: a larger number is malformed."""
 DEFAULT_PORT = 6105
-"""Where a job meets that names no port, and cannot have one that is free: of several nodes, or processes."""
+"""Rendezvous port of a job that names none and cannot take a free one (several nodes or processes)."""
 PORT_LIMIT = 65536
 OWN_PLACE = "own name "
-"""How the origin of a node's place in the user's list of hosts begins."""
+"""Start of the origin text of a node's index in the user's list of hosts."""
 MEETS_AT_MASTER = ("static", "c10d")
-"""Rendezvous of torchrun whose endpoint is a node of the job, and not a server of its own (etcd)."""
+"""torchrun's rendezvous backends whose endpoint is a node of the job and not a separate server (etcd)."""
 _DIGITS_LIMIT = 10
-# Letters, digits and what else host names may hold: RFC 1123, and the underscore that real clusters use.
+# Letters and digits of host names (RFC 1123), and the underscore that real clusters use.
 # Anything else never reaches a command line or a resolver.
 _WORD = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 _INNER = _WORD | frozenset(".-")
@@ -36,14 +35,14 @@ _TWICE_NAMED = 3
 
 
 class Malformed(ValueError):
-    """A text that is not what it should be; the message says what was expected."""
+    """A malformed text; the message says what was expected."""
 
 
 def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
     """Return a decimal integer in ``minimum..limit-1``; surrounding blanks are allowed.
 
     Raises:
-        Malformed: Anything else: signs, underscores, other digits, too large.
+        Malformed: Anything else: signs, underscores, non-ASCII digits, out of range.
     """
     digits = text.strip(" \t\r\n")
     plain = digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_LIMIT
@@ -53,7 +52,7 @@ def parse_int(text: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int:
 
 
 def is_host(text: str) -> bool:
-    """Whether a text can be the name or the address of a host."""
+    """Whether a text is a valid host name or address."""
     address, percent, zone = text.partition("%")
     if ":" in address:
         return _is_ipv6(address) and (not percent or _is_name(zone))
@@ -80,10 +79,10 @@ def _is_ipv6(text: str) -> bool:
 
 
 def parse_host(text: str) -> str:
-    """Return a host name or address; brackets around an IPv6 address are taken off.
+    """Return a host name or address, without brackets around an IPv6 address.
 
     Raises:
-        Malformed: Blank, longer than 253, or a character that no name or address has.
+        Malformed: Blank, longer than 253 characters, or not a valid name or address.
     """
     host = text.strip(" \t\r\n")
     if host.startswith("[") and host.endswith("]") and ":" in host:
@@ -97,11 +96,11 @@ def parse_host_port(text: str, least: int = 1) -> tuple[str, int | None]:
     """Split ``host``, ``host:port``, ``[v6]:port`` or a bare IPv6 address.
 
     Args:
-        text: What to split.
-        least: The lowest port; 0 where that may stand for a free one.
+        text: The text to split.
+        least: The lowest valid port; 0 if port 0 may stand for a free port.
 
     Raises:
-        Malformed: The host or the port is not one.
+        Malformed: The host or the port is invalid.
     """
     head, colon, tail = text.strip().rpartition(":")
     if not colon or (head.count(":") and not head.endswith("]")):
@@ -126,19 +125,19 @@ def parse_nodes(text: str) -> int | str:
 
 
 def parse_hosts(text: str, separator: str = ",") -> tuple[str, ...]:
-    """Return the hosts of a list, in order, ports dropped.
+    """Return the hosts of a list in order, without ports.
 
     Raises:
-        Malformed: Empty list, an item that is not a host, or one that occurs twice.
+        Malformed: The list is empty, an item is not a host, or a host occurs twice.
     """
     return each_once(text.split(separator))
 
 
 def each_once(items: Iterable[str]) -> tuple[str, ...]:
-    """Return hosts, in order, ports dropped.
+    """Return hosts in order, without ports.
 
     Raises:
-        Malformed: There is none, one is not a host, or one occurs twice.
+        Malformed: There is no item, an item is not a host, or a host occurs twice.
     """
     hosts = dict[str, None]()
     twice = dict[str, None]()
@@ -156,11 +155,11 @@ def each_once(items: Iterable[str]) -> tuple[str, ...]:
 
 OWN_NAMES = ("localhost", "ip6-localhost", "ip6-loopback", "localhost4", "localhost6")
 REHEARSED = "127.0.77."
-"""Where `launcher rehearse` puts the nodes of one machine; all else in 127/8 means this node."""
+"""Addresses of the simulated nodes of `launcher rehearse`; any other address in 127/8 means this node."""
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host means "this node" wherever it is read, in any of its spellings."""
+    """Whether a host is a loopback name or address in any spelling, and so means "this node" on each node."""
     name = host.lower().rstrip(".")
     if name.partition(".")[0] in OWN_NAMES or name in ("0", "0.0.0.0", "127"):  # noqa: S104
         return True
@@ -179,10 +178,10 @@ def is_loopback(host: str) -> bool:
 
 
 class Reader:
-    """What one source reads, claims and complains about.
+    """Recorder of one source: the variables it reads, its claims and its problems.
 
-    ``starts_job``: we start the processes of all nodes, so that nodes count on which nothing was started.
-    ``node_count``: how many nodes the user has asked for, None for no number.
+    ``starts_job``: we start the processes of all nodes, so nodes count even if nothing was started there.
+    ``node_count``: number of nodes that the user asked for; None if not given.
     ``read_before``: names that sources nearer to the process have read.
     """
 
@@ -227,13 +226,13 @@ class Reader:
         return self.text(name) is not None
 
     def matching(self, prefix: str, suffix: str) -> list[str]:
-        """Return the names of variables that are set, begin and end so and have something between, sorted."""
+        """Return the names of variables that are set and match ``PREFIX?*SUFFIX``, sorted."""
         least = len(prefix) + len(suffix)
         names = [n for n in self._environ if n.startswith(prefix) and n.endswith(suffix) and len(n) > least]
         return sorted(name for name in names if self.has(name))
 
     def unread(self, ends: tuple[str, ...]) -> list[str]:
-        """Return the names of variables that are set, end so, and say nothing to any source, sorted."""
+        """Return the sorted names of variables with these suffixes that no nearer source has read."""
         return sorted(n for n in self._environ if n.endswith(ends) and n not in self.read_before)
 
     def integer(self, name: str, minimum: int = 0, limit: int = COUNT_LIMIT) -> int | None:
@@ -252,7 +251,7 @@ class Reader:
         self._claims.append(Claim(fact, value, self.origin(origin), self.source, trust))
 
     def claim_int(self, fact: Fact, name: str, minimum: int = 0, trust: Trust = Trust.STATED) -> int | None:
-        """State a fact that a variable holds as a number, and return it."""
+        """State a fact from a variable with a number; return the number, or None if unset or malformed."""
         limit = PORT_LIMIT if fact is Fact.MASTER_PORT else COUNT_LIMIT
         value = self.integer(name, minimum, limit)
         if value is not None:
@@ -260,7 +259,7 @@ class Reader:
         return value
 
     def confirm(self, name: str, value: int | None, said: str) -> None:
-        """Report a variable that says another number than one which must be the same."""
+        """Report a variable whose number differs from ``value``, which ``said`` gives."""
         if value is None or self.text(name) is None:
             return
         found = self.integer(name)
@@ -272,7 +271,7 @@ class Reader:
             )
 
     def claim_host(self, fact: Fact, name: str, trust: Trust = Trust.STATED) -> str | None:
-        """State a fact that a variable holds as a host (a port after it is dropped)."""
+        """State a fact from a variable with a host; a port after it is dropped."""
         text = self.text(name)
         if text is None:
             return None
@@ -285,7 +284,7 @@ class Reader:
         return host
 
     def hosts(self, name: str, separator: str = ",") -> tuple[str, ...]:
-        """Return a variable as a list of hosts; empty if unset, or malformed (with a problem)."""
+        """Return a variable as a list of hosts; empty if unset, empty and a problem if malformed."""
         text = self.text(name)
         if text is None:
             return ()
@@ -296,26 +295,26 @@ class Reader:
             return ()
 
     def claim_hosts(self, hosts: tuple[str, ...], origin: str, trust: Trust = Trust.STATED) -> None:
-        """State a host list in node order, and the number of nodes that follows from it."""
+        """State a host list in node order, and the node count that follows from it."""
         if hosts:
             self.claim(Fact.HOSTS, hosts, origin, trust)
             self.claim(Fact.NODE_COUNT, len(hosts), origin, trust)
 
     def sign(self, name: str, fix: str) -> None:
-        """Name a variable that hints at several nodes without saying which one this is.
+        """Record a variable that hints at several nodes without saying which one this is.
 
-        It counts for nothing where the user has asked for one node.
+        It is ignored if the user asked for one node.
         """
         if self.node_count == 1:
             return
         self._signs.append((self.origin(name), fix))
 
     def note(self, sentence: str) -> None:
-        """Say something to the reader of ``launcher plan``."""
+        """Add a note for ``launcher plan``."""
         self._notes.append(sentence)
 
     def malformed(self, name: str, expected: str) -> None:
-        """Report a variable whose value is not what it should be."""
+        """Report a variable with a malformed value."""
         self.problem(
             "malformed-variable",
             f"{self.origin(name)}: expected {expected}",
@@ -323,11 +322,11 @@ class Reader:
         )
 
     def missing(self, names: str, why: str, fix: str) -> None:
-        """Report variables that should be there."""
+        """Report missing variables."""
         self.problem("missing-variable", f"{names} not set: {why}", fix)
 
     def problem(self, code: str, what: str, fix: str) -> None:
-        """Report anything else."""
+        """Report any other problem."""
         self._problems.append(Problem(code, what, f"environment, source {self.source}", fix))
 
     def origin(self, name: str) -> str:
@@ -336,7 +335,7 @@ class Reader:
         return name if value is None else f"{name}={shorten(value)!r}"
 
     def evidence(self) -> Evidence:
-        """Return what has been gathered."""
+        """Return all recorded claims, signs, problems and notes."""
         return Evidence(
             self.source,
             tuple(self._claims),
@@ -354,14 +353,14 @@ class Reader:
 
 
 JOB_IDS = ("AZ_BATCH_JOB_ID", "AZUREML_RUN_ID", "SLURM_JOB_ID", "PBS_JOBID")
-"""What platforms call a job, the same on all of its nodes; the first that is set counts. Not what names a
-part of one (a Slurm step, a task of Batch): nodes may be started by one each."""
+"""Job ids of platforms, the same on all nodes of a job; the first one set counts. Ids of parts of a job (a
+Slurm step, a task of Batch) are not here: each node may be a part of its own."""
 CARRIED_BY_MPIRUN = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_RANK")
-"""Where mpirun has started the processes: its own node has the platform's names, others what it carries."""
+"""Variables of processes that mpirun started: only mpirun's own node has all of the platform's variables."""
 
 
 def find_job_id(environ: Mapping[str, str]) -> str:
-    """Return what the platform calls the job, the same on all nodes; empty where that is not known."""
+    """Return the platform's id of the job, the same on all nodes; empty if unknown."""
     if any(name in environ for name in CARRIED_BY_MPIRUN):
         return ""
     found = (environ.get(name, "") for name in JOB_IDS)
@@ -369,9 +368,9 @@ def find_job_id(environ: Mapping[str, str]) -> str:
 
 
 def shorten(value: str, limit: int = 120) -> str:
-    """Return a value fit for a message: a list of 1,000 hosts must not fill the screen.
+    """Return a value shortened for a message: a list of 1,000 hosts must not fill the screen.
 
-    What is cut is without secrets: half of one is none that could be found later.
+    A value is redacted before it is cut: half a secret could not be recognized later.
     """
     if len(value) <= limit:
         return value

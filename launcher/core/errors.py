@@ -1,8 +1,8 @@
-"""What can go wrong, by name: each problem says what, where, what was expected, and the fix.
+"""Errors and problems: each problem says what is wrong, where, what was expected, and the fix.
 
 A `Problem` is a value: sources and checks collect them, so that a user sees all of them at once
-instead of one per attempt. `LauncherError` carries them to the one place that prints and exits
-(`launcher.cli.entry`). Exit statuses are those of docs/errors.md (sysexits.h where it has one).
+instead of one per attempt. `LauncherError` carries them to `launcher.cli.entry`, the only place that prints
+them and exits. docs/errors.md lists the exit statuses (those of sysexits.h where it has one).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BROKEN_PIPE = 141
-"""128 + SIGPIPE, as a shell says it."""
+"""128 + SIGPIPE, as a shell reports it."""
 EXIT_USAGE = 64
 EXIT_HARDWARE = 69
 EXIT_BUG = 70
@@ -44,9 +44,9 @@ class Problem:
 
 
 class LauncherError(Exception):
-    """A stop with reasons. Subclasses fix the exit status; instances carry the problems.
+    """An error that stops the launcher. Subclasses set the exit status; instances carry the problems.
 
-    ``notes`` say what was seen on the way: often the cause stands there and the problem is its effect.
+    ``notes`` are earlier observations: they often show the cause, and the problem is its effect.
     """
 
     exit_status = EXIT_BUG
@@ -71,19 +71,19 @@ class EnvironmentUntrusted(LauncherError):
 
 
 class HardwareMissing(LauncherError):
-    """Hardware that was asked for is not here: status 69."""
+    """Required hardware is missing: status 69."""
 
     exit_status = EXIT_HARDWARE
 
 
 class Unavailable(LauncherError):
-    """A program that was asked for is not here: status 69, as for hardware."""
+    """A required program, package or job is missing: status 69, as for hardware."""
 
     exit_status = EXIT_HARDWARE
 
 
 class NotReady(LauncherError):
-    """Something is not there yet, a retry can help: status 75."""
+    """Something is not ready yet, and a retry can help: status 75."""
 
     exit_status = EXIT_NOT_READY
 
@@ -101,7 +101,7 @@ class CommandNotExecutable(LauncherError):
 
 
 def print_problems(error: LauncherError) -> None:
-    """Say on standard error what is wrong, where, and what to do."""
+    """Print each problem to standard error: what is wrong, where, and the fix; then the notes."""
     from launcher.core.redact import printable, redact
 
     for problem in error.problems:
@@ -115,7 +115,7 @@ def print_problems(error: LauncherError) -> None:
 
 
 def say_size(count: int) -> str:
-    """Return a number of bytes as people read it: ``64 MiB``, ``1.5 GiB``."""
+    """Return a number of bytes in a human-readable form: ``64 MiB``, ``1.5 GiB``."""
     for unit, name in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count / unit:.4g} {name}"

@@ -1,12 +1,12 @@
-"""Write a file that a path names: in one step, and never where another user has led it.
+"""Writes files atomically, and never to a place that another user has planted.
 
-In a folder that several users may write to (/tmp), another one can put a link, a pipe or a file of its own in
-the place of a name. So the way to a file is walked step by step, by descriptors: links count only if they
-are root's or our own. What is there already is replaced, not written into; where that cannot be (a mounted
-file, a device), it must not be one that another user can have put there.
+In a folder that several users may write to (/tmp), another user can create a link, a pipe or a file under a
+name that we want to write. So we walk a path step by step with descriptors, and follow only links of root or
+of our own user. We replace an existing file and do not write into it. If a file cannot be replaced (a mounted
+file, a device), we write into it only if no other user can have put it there.
 
-Source: fs.protected_symlinks, protected_regular and protected_fifos of the kernel (sysctl/fs.rst), which
-are stricter in what they look at and laxer in where.
+Source: fs.protected_symlinks, protected_regular and protected_fifos of the kernel (sysctl/fs.rst). They check
+more properties of a file, but only in some folders.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import stat
 from errno import EACCES, EISDIR, ELOOP
 
 LINKS_MAX = 40
-"""As many links as the kernel follows in one path (path_resolution(7))."""
+"""Number of links that the kernel follows in one path (path_resolution(7))."""
 FOLDER_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def replace_file(text: str, path: str, mode: int | None = None, *, makes_folders: bool = False) -> None:
-    """Put a text where a path leads; a pipe or a device is written to, never replaced.
+    """Write a text to a path, replacing a file; a pipe or a device is written to and never replaced.
 
     Args:
         text: The whole new text.
-        path: Where it is to stand.
+        path: Path of the file.
         mode: Permissions of a new file whatever the umask; None for those that the umask leaves.
-        makes_folders: Whether to make the folders above it that are missing.
+        makes_folders: Whether to make missing parent folders.
 
     Raises:
-        OSError: The folder or the disk refuses; nothing half-written stays.
-        PermissionError: It is a link or a pipe of another user.
+        OSError: The write failed, e.g. on a full disk; no partial file stays.
+        PermissionError: The path leads to a link or a pipe of another user.
     """
     folder, name = open_folder(path, makes=makes_folders)
     try:
@@ -47,10 +47,10 @@ def replace_file(text: str, path: str, mode: int | None = None, *, makes_folders
 
 
 def write_in_place(text: str, path: str) -> None:
-    """Write a text into what is there: a file that is mounted, a pipe, a device. Never waits.
+    """Write a text into an existing file, pipe or device, such as a mounted file. Never waits.
 
     Raises:
-        OSError: It is not there, cannot be written, or is a pipe that no process reads.
+        OSError: It does not exist, cannot be written, or is a pipe that no process reads.
         PermissionError: Another user may have put it, or a link to it, there.
     """
     folder, name = open_folder(path)
@@ -61,15 +61,15 @@ def write_in_place(text: str, path: str) -> None:
 
 
 def open_folder(path: str, *, makes: bool = False) -> tuple[int, str]:
-    """Return a descriptor of the folder in which a path ends, and the name there, which is no link.
+    """Return a descriptor of a path's last folder, and the file's name in it, with all links resolved.
 
     Args:
-        path: A path, whose last part need not exist.
-        makes: Whether to make folders that are missing.
+        path: A path whose last part need not exist.
+        makes: Whether to make missing folders.
 
     Raises:
-        OSError: There is no such folder, or the path ends in a folder.
-        PermissionError: A link on the way is another user's: it can lead to any file of ours.
+        OSError: The folder does not exist, or the path names a folder.
+        PermissionError: The path has a link of another user, which could lead to any file of ours.
     """
     folder = os.open("/" if path.startswith("/") else ".", FOLDER_FLAGS)
     left, links = _split(path), 0
@@ -98,7 +98,7 @@ def open_folder(path: str, *, makes: bool = False) -> tuple[int, str]:
 
 
 def find(folder: int, name: str) -> os.stat_result | None:
-    """Return what stands in a folder, a link itself; None for nothing."""
+    """Return the status of a name in a folder, without following a link; None if it does not exist."""
     try:
         return os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -106,22 +106,22 @@ def find(folder: int, name: str) -> os.stat_result | None:
 
 
 def _split(path: str) -> list[str]:
-    """Return the parts of a path, the first one last; one that ends with a slash ends in a folder."""
+    """Return the parts of a path in reverse order, with ``.`` as the last part after a final slash."""
     parts = [part for part in path.split("/") if part]
     return [*(["."] if path.endswith("/") else []), *reversed(parts)]
 
 
 def _go_on(folder: int, part: str) -> int:
-    """Return a folder in a folder, instead of that."""
+    """Open a folder inside a folder, close the outer one, and return the inner one."""
     inner = os.open(part, FOLDER_FLAGS | os.O_NOFOLLOW, dir_fd=folder)
     os.close(folder)
     return inner
 
 
 def _make_folder(folder: int, name: str) -> None:
-    try:  # noqa: SIM105 - contextlib is more to load than this needs
+    try:  # noqa: SIM105 - contextlib is too large to load for this
         os.mkdir(name, dir_fd=folder)
-    except FileExistsError:  # another node has been quicker
+    except FileExistsError:  # another node was faster
         pass
 
 
@@ -153,7 +153,7 @@ def _write_there(text: str, folder: int, name: str, flags: int) -> None:
     file = os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY, dir_fd=folder)
     found = os.fstat(file)
     try:
-        refuse_planted(found, os.fstat(folder))  # it may be another one by now
+        refuse_planted(found, os.fstat(folder))  # it may have been replaced meanwhile
         if stat.S_ISREG(found.st_mode):
             os.ftruncate(file, 0)
     except BaseException:
@@ -170,18 +170,18 @@ def _write(text: str, file: int, mode: int | None) -> None:
 
 
 def refuse_planted(found: os.stat_result, folder: os.stat_result) -> None:
-    """Hold that no other user can have put there what is to be written into.
+    """Check that no other user can have put a file there that we are about to write into.
 
-    In a folder that root or we alone may change, as /dev is, that is so whatever the file's owner: container
-    runtimes mount files of other users.
+    In a folder that only root or we may change, such as /dev, the file's owner does not matter, except for a
+    pipe: container runtimes mount files of other users.
 
     Args:
-        found: What stands there.
-        folder: The folder that it stands in.
+        found: Status of the existing file.
+        folder: Status of its folder.
 
     Raises:
-        PermissionError: Another user may have put it there: a pipe, where we would wait and that user read;
-            a file that stays that user's; a second name for a file of ours.
+        PermissionError: Another user may have put it there: a pipe, at which we would wait and which that
+            user would read; a file that this user owns; a second name for a file of ours.
     """
     own = (0, os.geteuid())
     is_foreign = found.st_uid not in own

@@ -1,9 +1,9 @@
-"""Frozen values without the standard library's price.
+"""Frozen values without the cost of `dataclasses`.
 
-`dataclasses` imports `inspect` and compiles six methods per class. With it a start of this package cost
-26 ms over a bare Python, without it 14 (benchmarks/RESULTS.md). The launch path needs only what
-stands here: fields in order, defaults, ``__post_init__``, equality, hashing, a repr, and no
-assignment. To type checkers a class is an ordinary frozen dataclass.
+`dataclasses` imports `inspect` and compiles six methods per class. With it a start of this package took
+26 ms more than a bare Python, without it 14 ms (benchmarks/RESULTS.md). The launch path needs only the
+features here: fields in order, defaults, ``__post_init__``, equality, hashing, a repr, and no
+assignment. Type checkers see an ordinary frozen dataclass.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 else:
 
     def frozen(cls):
-        """Make a class a frozen value: its annotations are its fields; a repr of its own stays."""
+        """Make a class a frozen value: its annotations are its fields; its own repr is kept."""
         cls.__match_args__ = names = tuple(cls.__annotations__)
         cls._defaults = {name: getattr(cls, name) for name in names if hasattr(cls, name)}
         for name in ("__init__", "_misfit", "__setattr__", "__delattr__", "__eq__", "__hash__", "__repr__"):
@@ -34,16 +34,16 @@ else:
 
 
 def replace(value: T, **changes: object) -> T:
-    """Return a frozen value with some of its fields changed, as new and checked as any other.
+    """Return a new, checked copy of a frozen value with some fields changed.
 
     Raises:
-        TypeError: It has no such field.
+        TypeError: The value has no such field.
     """
     return type(value)(**{**vars(value), **changes})
 
 
 class _Value:
-    """The methods that `frozen` lends to a class."""
+    """The methods that `frozen` adds to a class."""
 
     __match_args__: tuple[str, ...] = ()
     _defaults: dict[str, object] = {}  # noqa: RUF012 - one per class, made by `frozen`

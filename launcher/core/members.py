@@ -1,8 +1,8 @@
-"""Enumerations without the standard library's price.
+"""Enumerations without the cost of `enum`.
 
-`enum`, with functools, collections and operator behind it, and the classes that it makes, cost 5 ms of every
-start. The launch path needs only what stands here: members with a name and a value, one instance
-each, iteration in order, and a member by its value. To type checkers these are the ordinary ones.
+`enum` loads functools, collections and operator; with its classes that takes 5 ms of every start. The launch
+path needs only the features here: members with a name and a value, one instance each, iteration in order, and
+lookup by value. Type checkers see ordinary enumerations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 else:
 
     class _Members(type):
-        """Makes each public attribute of a class body its one instance of that value."""
+        """Metaclass that turns each public attribute of a class body into the only instance of its value."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], space: dict[str, object]) -> _Members:
             values = {key: value for key, value in space.items() if key[0] != "_" and not callable(value)}

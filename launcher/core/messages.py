@@ -1,7 +1,7 @@
-"""Frozen values as JSON objects, and back: what arrives is checked by the annotations of its type.
+"""Messages: frozen values as JSON objects and back, checked by the annotations of their type.
 
-A value that comes from another process may be anything. `parse` returns a value of the type that was asked
-for, or raises `Garbled`: each field is there, of its kind, in its range, and every text is safe to show.
+A value from another process may be anything. `parse` returns a value of the requested type or raises
+`Garbled`. It checks that each field is present, of its kind and in its range. It makes texts safe to show.
 
     @message
     class Ended:
@@ -10,10 +10,10 @@ for, or raises `Garbled`: each field is there, of its kind, in its range, and ev
 
     parse(Ended, {"status": 256})   # Garbled: status: expected 0 to 255
 
-Between two programs a message has the name of its type under ``"is"``: `pack` and `unpack`.
+On the wire a message has the name of its type under ``"is"``: see `pack` and `unpack`.
 
-An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a type that is a message, one of
-these in ``tuple[X, ...]`` or ``Mapping[str, X]``, and any of them with ``| None``.
+An annotation is ``int``, ``bool``, ``str``, one of the names in `RULES`, a message type, one of these in
+``tuple[X, ...]`` or ``Mapping[str, X]``, or any of them with ``| None``.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ if TYPE_CHECKING:
     Status = int
     """An exit status, 0 to 255."""
     Signal = int
-    """The number of a signal."""
+    """A signal number."""
     ExitCode = int
-    """The same as `os.waitstatus_to_exitcode` has it: -n by signal n."""
+    """An exit status as `os.waitstatus_to_exitcode` returns it: -n for signal n."""
     NodeRank = int
     """Rank of a node."""
     Rank = int
-    """Rank of a process; -1 where it is not known."""
+    """Rank of a process; -1 if unknown."""
     Seconds = float
-    """A length of time."""
+    """A duration in seconds."""
     Fact = str
-    """A short text that many nodes say alike; what is longer is cut."""
+    """A short text that many nodes have in common; a longer one is cut to `FACT_LENGTH` characters."""
     Facts = Mapping[str, str]
-    """So many of them, by name."""
+    """At most `FACTS_MAX` facts by name."""
     Word = str
-    """Letters and digits, at least one."""
+    """One or more letters and digits."""
     Raw = str
-    """A text as it is: nothing that is shown."""
+    """A text without any change; it must not be shown."""
     Variables = Mapping[str, str | None]
-    """Variables of an environment as they are."""
+    """Environment variables without any change."""
     Line = str
-    """A text of at most `LINE_LENGTH` characters; what is longer is cut."""
+    """A text of at most `LINE_LENGTH` characters; a longer one is cut."""
 
 NUMBER_BITS = 63
-"""Nanoseconds since 1970 fit; what does not can be neither a time nor a process."""
+"""Enough for nanoseconds since 1970; a larger number is neither a time nor a PID."""
 NODES_MAX = 1 << 20
 RANKS_MAX = 1 << 24
 SECONDS_MAX = 1e9
@@ -64,13 +64,13 @@ ITEMS_MAX = 1 << 16
 LINE_LENGTH = 800
 FACT_LENGTH, FACTS_MAX, WORD_LENGTH = 200, 64, 32
 DEPTH_MAX = 32
-"""Lists and objects in each other. Near Python's own limit they can be read, and not be passed on."""
+"""Limit of nested lists and objects. Near Python's own limit they could be read but not passed on."""
 FACTS_KEPT = 1 << 14
-"""Facts that are remembered: hosts and addresses of a thousand nodes, and what they share."""
+"""Size of the fact cache: hosts and addresses of a thousand nodes, and the facts that they share."""
 
 
 class Garbled(ValueError):
-    """What came is no message of ours."""
+    """The received data is not a valid message."""
 
 
 if TYPE_CHECKING:
@@ -90,10 +90,10 @@ else:
 
 
 def parse(kind: type[T], value: object) -> T:
-    """Return a JSON object as a value of a message's type; unknown fields are left out.
+    """Return a JSON object as a value of a message type; unknown fields are ignored.
 
     Raises:
-        Garbled: It is no object, or a field is missing, of another kind, or out of range.
+        Garbled: It is not an object, or a field is missing, of another kind, or out of range.
     """
     if not isinstance(value, dict):
         raise Garbled(f"{kind.__name__}: expected an object, not {type(value).__name__}")
@@ -111,20 +111,20 @@ def parse(kind: type[T], value: object) -> T:
 
 
 def render(value: object) -> dict[str, object]:
-    """Return a message as what JSON can hold."""
+    """Return a message as a JSON object."""
     return {name: _render(item) for name, item in vars(value).items()}
 
 
 def pack(value: object) -> dict[str, object]:
-    """Return a message as what is sent."""
+    """Return a message as a JSON object with the name of its type, ready to send."""
     return {"is": name_of(type(value)), **render(value)}
 
 
 def unpack(packed: Mapping[str, object], kinds: Sequence[type]) -> object:
-    """Return what has arrived as a message of one of these kinds.
+    """Return a received object as a message of one of these types.
 
     Raises:
-        Garbled: It is none.
+        Garbled: It is not a valid message of any of them.
     """
     name = packed.get("is")
     for kind in kinds:
@@ -134,7 +134,7 @@ def unpack(packed: Mapping[str, object], kinds: Sequence[type]) -> object:
 
 
 def is_shallow(value: object, depth: int = DEPTH_MAX) -> bool:
-    """Return whether no more than so many lists and objects are in each other."""
+    """Return whether lists and objects are nested at most ``depth`` levels deep."""
     if not isinstance(value, (dict, list)):
         return True
     inner = value.values() if isinstance(value, dict) else value
@@ -142,7 +142,7 @@ def is_shallow(value: object, depth: int = DEPTH_MAX) -> bool:
 
 
 def name_of(kind: type) -> str:
-    """Return what a type of messages is called where it is sent."""
+    """Return the name of a message type on the wire."""
     return kind.__name__.lower()
 
 
@@ -157,7 +157,7 @@ def _render(value: object) -> object:
 
 
 def whole(low: int, high: int) -> Rule:
-    """Return the rule of a whole number from ``low`` to ``high``, both included."""
+    """Return the rule for an integer from ``low`` to ``high``, both included."""
 
     def check(value: object) -> int:
         if type(value) is not int:  # True is an int to isinstance
@@ -170,29 +170,29 @@ def whole(low: int, high: int) -> Rule:
 
 
 def safe_text(value: object) -> str:
-    """Return a text without secrets and without what a terminal obeys."""
+    """Return a text without secrets and without terminal control characters."""
     return printable(redact(_text(value)))
 
 
 def short_text(value: object) -> str:
-    """Return the same, not longer than a line."""
+    """Return a safe text, cut to the length of a line."""
     return quote(_text(value), LINE_LENGTH)
 
 
 def fact(value: object) -> str:
-    """Return the same, not longer than a fact, and remembered: a look for secrets is a hundred patterns."""
+    """Return a safe text, cut to the length of a fact; cached, because redaction tries a hundred patterns."""
     text = _text(value)
     if len(text) > FACT_LENGTH:
         return quote(text, FACT_LENGTH)
     if text not in _facts:
         if len(_facts) >= FACTS_KEPT:
-            _facts.clear()  # nodes that differ so much are no nodes of one job
+            _facts.clear()  # the nodes of one job do not differ so much
         _facts[text] = quote(text, FACT_LENGTH)
     return _facts[text]
 
 
 def facts(value: object) -> Mapping[str, str]:
-    """Return the first facts of an object."""
+    """Return the first FACTS_MAX facts of an object."""
     return {fact(name): fact(text) for name, text in list(_object(value).items())[:FACTS_MAX]}
 
 
@@ -218,7 +218,7 @@ def truth(value: object) -> bool:
 
 
 def seconds(value: object) -> float:
-    """Return a length of time."""
+    """Return a duration in seconds."""
     if type(value) not in (int, float):
         raise Garbled(f"expected a number, not {type(value).__name__}")
     if not 0 <= value <= SECONDS_MAX:  # type: ignore[operator]
@@ -227,8 +227,8 @@ def seconds(value: object) -> float:
 
 
 def variables(value: object) -> Mapping[str, str | None]:
-    """Return variables as they are; None for one that is not to be there."""
-    for text in _object(value).values():  # whose names are texts, as JSON has no others
+    """Return variables without any change; None marks a variable to unset."""
+    for text in _object(value).values():  # JSON names are always texts
         if text is not None:
             _text(text)
     return value  # type: ignore[return-value]

@@ -4,11 +4,11 @@ The life of a job is a chain of these types, one function per arrow (see `launch
 
     environment -> Evidence (one per source) -> Allocation -> Topology -> Plan
 
-It is one file, however long: a vocabulary is looked up, and every part of the launcher speaks all of it.
+It is one file even if it is long: readers look types up here, and every part of the launcher uses them.
 
-Nothing here reads the machine or the environment. Invariants are held by ``__post_init__``; what a
-*user* can get wrong is reported as a `Problem` before such a value is made, so a `ValueError` from
-this module is a bug in the launcher.
+Nothing here reads the machine or the environment. ``__post_init__`` checks the invariants. A mistake of the
+*user* is reported as a `Problem` before such a value is made, so a `ValueError` from this module is a bug in
+the launcher.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class Scope(Enum):
 
 
 class Mode(Enum):
-    """How the plan is carried out: become the one process, or start several and wait."""
+    """How the plan is carried out: exec the only process, or start processes and wait."""
 
     EXEC = "exec"
     SUPERVISE = "supervise"
 
 
 class Policy(Enum):
-    """Whether a setting replaces a value that is there already."""
+    """Whether a setting replaces an existing value."""
 
     ALWAYS = "always"
     IF_UNSET = "if-unset"
 
 
 class Fact(Enum):
-    """What a source can know about a job."""
+    """A fact that a source can know about a job."""
 
     RANK = "rank"
     WORLD_SIZE = "world_size"
@@ -59,20 +59,20 @@ class Fact(Enum):
 
 
 class Trust(IntEnum):
-    """How a claim came about; of several claims the one with the lowest number wins.
+    """Origin of a claim; of several claims the one with the lowest number wins.
 
-    Within one level the inner source (nearer to the process) goes first. Two `STATED` claims that
-    differ on a fact of identity are a contradiction, not a contest.
+    Within one level the inner source (nearer to the process) wins. Two `STATED` claims that differ on a fact
+    of identity are a contradiction, and neither wins.
     """
 
     ASKED = 0
-    """The user typed it: a flag, or its LAUNCHER_* form."""
+    """The user gave it: a flag or its LAUNCHER_* variable."""
     STATED = 1
     """A variable says exactly this."""
     DERIVED = 2
-    """Follows from what variables say, e.g. the first entry of a host list."""
+    """Follows from variables, e.g. the first entry of a host list."""
     INDIRECT = 3
-    """Follows from circumstance that usually holds, e.g. rank 0 runs where mpirun runs."""
+    """Follows from what is usually true, e.g. rank 0 runs where mpirun runs."""
 
 
 Value = int | str | tuple[str, ...]
@@ -99,7 +99,7 @@ class Lost:
 
 @frozen
 class Finding:
-    """A fact as decided: the value, the claim it came from, and the claims that lost."""
+    """A decided fact: the winning claim with its value, and the claims that lost."""
 
     claim: Claim
     lost: tuple[Lost, ...] = ()
@@ -111,22 +111,23 @@ class Evidence:
 
     Attributes:
         source: Name of the source, e.g. ``"open_mpi"``.
-        claims: What it knows, at most one claim per fact and trust.
-        starts: What this source starts, where that is certain: `Scope.NODE` for one launcher per
-            node, `Scope.PROCESS` for one per process; None where it can be either (mpirun, srun).
+        claims: The facts that it knows, at most one claim per fact and trust.
+        starts: What this source starts: `Scope.NODE` for one launcher per node, `Scope.PROCESS` for one per
+            process; None if it can be either (mpirun, srun).
         seals: The source gives the whole identity of the process; sources outside of it are not
             asked (a torchrun worker on a Slurm node: SLURM_PROCID is the agent's).
         signs: Variables that hint at several nodes without saying which one this is, each with
-            what to do: ``("SLURM_JOB_NUM_NODES='2'", "srun launcher run ...")``.
-        problems: What is malformed or missing in the variables it read.
+            a fix: ``("SLURM_JOB_NUM_NODES='2'", "srun launcher run ...")``.
+        problems: Malformed or missing variables.
         notes: Sentences for ``launcher plan``.
-        task: What this process is called, if it is one of the job that has no rank: ``"ps 0"``.
-        in_order: Nodes are numbered in the order of their lowest ranks. mpirun's daemons are not where an
-            idle head or another order of hosts comes first.
-        even: It starts as many processes on every node of its count.
-        most_nodes: An allocation that the job's processes cannot leave has so many nodes; None if it does
-            not say. The job need not use them all.
-        lone: Its world of one can be a person's or an image's own: no answer to a sign of several nodes.
+        task: Name of this process if it is a process of the job without a rank: ``"ps 0"``.
+        in_order: Whether nodes are numbered in the order of their lowest ranks. mpirun's daemons are not if
+            an idle head or another order of hosts comes first.
+        even: Whether every node of its count has the same number of processes.
+        most_nodes: Number of nodes of the allocation, which the job's processes cannot leave and need not
+            use completely; None if unknown.
+        lone: A user or an image may have set its world size of 1, so that it does not refute a sign of
+            several nodes.
     """
 
     source: str
@@ -149,13 +150,13 @@ class Allocation:
 
     At `Scope.NODE` node_rank and node_count are known and the four process values are None. At
     `Scope.PROCESS` rank, world_size and local_rank are known; local_size, node_rank and node_count
-    are None where nothing states or proves them (they are then not published: never guessed).
+    are None if no source states or proves them. They are then not published, and never guessed.
 
-    ``ranks_at_start``: the ranks are given out when the processes start, by a rendezvous or by a
-    launcher that the command names; node_rank and node_count may then be unknown at `Scope.NODE`, and
-    master_addr is empty where the nodes meet elsewhere (etcd). ``node_range``: (least, most) nodes of
-    an elastic job. ``task``: what this process is called, if it is one of the job that has no rank; then
-    nothing else of it need be known.
+    ``ranks_at_start``: the ranks are assigned when the processes start, by a rendezvous or by a
+    launcher that the command names. Then node_rank and node_count may be unknown at `Scope.NODE`, and
+    master_addr is empty if the rendezvous is a separate server (etcd). ``node_range``: (least, most) nodes
+    of an elastic job. ``task``: name of this process if it is a process of the job without a rank; then all
+    other values may be unknown.
     """
 
     source: str
@@ -186,7 +187,7 @@ class Allocation:
 
 @frozen
 class Place:
-    """Where one process stands: ``rank`` in the job, ``local_rank`` on its node."""
+    """Ranks of one process: ``rank`` in the job, ``local_rank`` on its node."""
 
     rank: int
     local_rank: int
@@ -197,15 +198,15 @@ class Topology:
     """The shape of the job, seen from this launcher.
 
     Attributes:
-        world_size: Number of processes in the job, None where that is found out at the start.
+        world_size: Number of processes in the job, None if it is determined at the start.
         node_count: Number of nodes, None if unknown (see `Allocation`).
         node_rank: Index of this node, None if unknown.
         local_size: Number of processes on this node, None if unknown.
-        master_addr: Host of the rendezvous: a name, an IPv4 or a bare IPv6 address; empty where the
-            nodes meet elsewhere.
+        master_addr: Host of the rendezvous: a name, an IPv4 or a bare IPv6 address; empty if the
+            rendezvous is a separate server.
         master_port: Port of the rendezvous, 1..65535.
-        places: The processes this launcher stands for: one at PROCESS scope, all of the node at
-            NODE scope, none where the ranks are given out at the start.
+        places: The processes of this launcher: one at PROCESS scope, all of the node at
+            NODE scope, none if the ranks are assigned at the start.
     """
 
     world_size: int | None
@@ -232,7 +233,7 @@ class Topology:
 
     @property
     def rank(self) -> int:
-        """Rank of the only process; for `launcher.setup`, which knows exactly one."""
+        """Rank of the only process; for `launcher.setup`, which has exactly one."""
         (place,) = self.places
         return place.rank
 
@@ -245,7 +246,7 @@ class Topology:
 
 @frozen
 class Setting:
-    """A variable that a process gets: value, the reason for it, and what yields to what."""
+    """A variable that a process gets: its value, the reason, and its policy for an existing value."""
 
     name: str
     value: str
@@ -254,25 +255,25 @@ class Setting:
 
 
 AMD_GPU, INTEGRATED_XPU = "amd", "integrated xpu"
-"""Kinds of accelerators that have no word of their own: ``gpu`` and ``xpu`` mean them, too."""
+"""Kinds of accelerators without a count word of their own: ``gpu`` and ``xpu`` include them."""
 OTHER_KINDS = ("xpu", "hpu", "npu", "mlu", "musa")
 ACCELERATORS = (AMD_GPU, *OTHER_KINDS, INTEGRATED_XPU)
-"""Kinds that are not NVIDIA's."""
+"""Kinds of accelerators that are not NVIDIA's."""
 COUNT_WORDS = ("auto", "cpu", "gpu", "cuda", *OTHER_KINDS)
-"""Words for as many processes per node as there are devices of a kind."""
+"""Words for one process per device of a kind."""
 
 
 @frozen
 class Machine:
-    """What this node has, as far as planning needs it.
+    """The devices and CPUs of this node that planning needs.
 
     Attributes:
-        gpu_count: GPUs that a process here can see, None if unknown (a replay without them).
+        gpu_count: GPUs that a process here can see, None if unknown (a replay without GPUs).
         cpu_count: CPUs that the cgroup grants, None if unknown.
         bound_cpu_count: CPUs in our own affinity mask, None if unknown.
         has_others: Whether device files show an accelerator that is not NVIDIA's.
-        accelerators: (kind, how many a process here can see, None where that cannot be told) of others than
-            NVIDIA's, first the kind that ``auto`` means; read only where processes are counted by a word.
+        accelerators: (kind, number that a process here can see or None if unknown) of accelerators that are
+            not NVIDIA's, first the kind that ``auto`` means; read only if a word sets the process count.
     """
 
     gpu_count: int | None = None
@@ -284,7 +285,7 @@ class Machine:
 
 @frozen
 class Core:
-    """A physical core: those of its CPUs (hardware threads) that are meant, and its NUMA node if known."""
+    """A physical core: its selected CPUs (hardware threads), and its NUMA node if known."""
 
     cpus: tuple[int, ...]
     node: int | None = None
@@ -292,7 +293,7 @@ class Core:
 
 @frozen
 class Gpu:
-    """A GPU that is exposed to us: its PCI address, its NUMA node and its UUID, as far as known."""
+    """A GPU that is exposed to us: its PCI address, NUMA node and UUID, if known."""
 
     address: str
     node: int | None = None
@@ -301,13 +302,13 @@ class Gpu:
 
 @frozen
 class Layout:
-    """How CPUs and GPUs hang together; read only where processes are to be bound.
+    """Topology of CPUs and GPUs; read only if processes are to be bound.
 
     Attributes:
         own: CPUs in our own affinity mask, ascending.
         cpuset: CPUs that the cgroup admits, ascending; empty if unknown.
-        cores: All of both, by physical core, in the order of NUMA nodes; empty if unknown.
-        gpus: The exposed GPUs in the order in which CUDA counts them; empty if unknown.
+        cores: Physical cores of these CPUs, in the order of NUMA nodes; empty if unknown.
+        gpus: The exposed GPUs in CUDA's order; empty if unknown.
     """
 
     own: tuple[int, ...] = ()
@@ -321,10 +322,10 @@ class Binding:
     """The cores of each process.
 
     Attributes:
-        mode: What was done: ``"numa"``, ``"core"`` or ``"none"``.
-        shares: By local rank; empty with ``"none"``.
-        cpu_count: CPUs that were divided.
-        notes: Why it is not what was asked for.
+        mode: The chosen mode: ``"numa"``, ``"core"`` or ``"none"``.
+        shares: Cores by local rank; empty with ``"none"``.
+        cpu_count: Number of CPUs that were divided.
+        notes: Why the mode differs from the requested one.
     """
 
     mode: str = "none"
@@ -333,13 +334,13 @@ class Binding:
     notes: tuple[str, ...] = ()
 
     def cpus(self, local_rank: int) -> tuple[int, ...] | None:
-        """Return the CPUs of one process, ascending; None if it is left alone."""
+        """Return the CPUs of one process, ascending; None if it is not bound."""
         if local_rank >= len(self.shares):
             return None
         return tuple(sorted(cpu for core in self.shares[local_rank] for cpu in core.cpus))
 
     def threads(self, local_rank: int, granted: int | None) -> int | None:
-        """Return how many threads can compute at once in one process: one per core, within the quota."""
+        """Return the number of compute threads of one process: one per core, within the CPU quota."""
         if local_rank >= len(self.shares):
             return None
         count = len(self.shares[local_rank])
@@ -350,7 +351,7 @@ class Binding:
 
 @frozen
 class Process:
-    """One process to run: its place, its command line, its own settings, its CPUs (None: left alone)."""
+    """One process to run: its place, its command line, its own settings, its CPUs (None: not bound)."""
 
     rank: int
     local_rank: int
@@ -361,18 +362,18 @@ class Process:
 
 @frozen
 class Fleet:
-    """The nodes of a job that mpirun starts, as its head reaches them.
+    """The nodes of a job that mpirun starts, and how the head reaches them.
 
     Attributes:
         hosts: Their names or addresses, node 0 first.
-        per_node: Ranks on each.
+        per_node: Number of ranks on each node.
         address: Our own address in their network; empty on a single node.
-        ssh_port: Where sshd listens on them; 0 for where ssh expects it.
-        ssh_key: Path of the job's keys; empty for the variable, or the user's own.
-        has_key: Whether there are keys of the job.
-        timeout_s: How long they may take to answer.
-        forward: Names of the variables that the ranks get of the head's.
-        restored: Names of those that mpirun changes on the way, and that ranks get as the head has them.
+        ssh_port: Port of their sshd; 0 for ssh's default.
+        ssh_key: Path of the job's keys; empty for those of the variable, or the user's own.
+        has_key: Whether the job has keys.
+        timeout_s: Time limit for their answer.
+        forward: Names of the head's variables that are passed to the ranks.
+        restored: Names of forwarded variables that mpirun changes and that we restore for the ranks.
     """
 
     hosts: tuple[str, ...]
@@ -395,9 +396,9 @@ class Agent:
         argv: Its command line; empty if there is no command.
         settings: Variables that it gets.
         unset: Names that it does not inherit, sorted.
-        files: Files that it reads: a word of ``argv``, and the text of the file that stands there.
+        files: Files that it reads: the word in ``argv`` that stands for a file, and the file's text.
         stays: Whether the launcher stays as its parent.
-        fleet: The nodes, where it is mpirun, or what serves one.
+        fleet: The nodes if the agent is mpirun, DeepSpeed's autotuner, or a serving node's sshd; else None.
     """
 
     engine: str
@@ -411,14 +412,14 @@ class Agent:
 
 @frozen
 class Network:
-    """How this node talks to the others of its job, as planned.
+    """The planned network between this node and the other nodes.
 
     Attributes:
-        fabric: As ``--fabric`` names it.
-        why: What shows it.
-        port_count: Ports that NCCL should use; None for TCP, and where that is a plugin's affair.
-        ports: Their names, ``"mlx5_ib0:1"``; empty also where the user's own list counts.
-        files: What settings name by a word: the word, and the text of the file that stands there.
+        fabric: Name of the fabric as in ``--fabric``.
+        why: Evidence for the fabric.
+        port_count: Number of ports that NCCL should use; None for TCP, and if a plugin decides.
+        ports: Names of the ports, ``"mlx5_ib0:1"``; also empty if the user's own list is used.
+        files: Files that settings name: the word in the value that stands for a file, and the file's text.
     """
 
     fabric: str
@@ -430,13 +431,12 @@ class Network:
 
 @frozen
 class Proof:
-    """What NCCL's own word is compared with, where the launcher is to hear it.
+    """The network that NCCL's log must confirm, if the launcher reads it.
 
     Attributes:
-        network: What was planned.
-        settings: Variables by which rank 0's NCCL is made to say it; which file it writes to is found at
-            the start.
-        required: Whether the job ends if it is another one: which flag says so; empty if it goes on.
+        network: The planned network.
+        settings: Variables that make rank 0's NCCL log its network; the log file is chosen at the start.
+        required: The flag that makes another network fatal; empty if the job continues.
     """
 
     network: Network
@@ -450,7 +450,7 @@ STDOUT, STDERR = 1, 2
 
 @frozen
 class Route:
-    """Where the output of one process goes: which streams to a file, which to our own output."""
+    """Destinations of one process's output: the streams for a file, and those for our own output."""
 
     to_file: int = 0
     to_console: int = STDOUT | STDERR
@@ -458,12 +458,12 @@ class Route:
 
 @frozen
 class Preemption:
-    """A metadata service that is asked whether this machine is to be taken back.
+    """A metadata service that we ask whether this machine will be preempted.
 
     Attributes:
         service: ``"azure"``, ``"aws"`` or ``"gcp"``.
-        why: The flag, or what the platform says of the machine.
-        is_asked: Whether that was the user.
+        why: The flag, or the platform's description of the machine.
+        is_asked: Whether the user requested it.
     """
 
     service: str
@@ -473,13 +473,13 @@ class Preemption:
 
 @frozen
 class Contact:
-    """That the processes of the job are to be seen connected to each other.
+    """Check that the processes of the job connect to each other.
 
     Attributes:
-        timeout_s: How long they may run without before that is said.
-        required: Whether a job whose processes do not meet is a failure.
-        spans_nodes: Whether they are to be connected to another node, too.
-        of_agent: Whether they are the children of an agent, which is the only one that we start.
+        timeout_s: Time without a connection after which the launcher reports it.
+        required: Whether a job without connections fails.
+        spans_nodes: Whether the processes must also connect to another node.
+        of_agent: Whether they are children of an agent, which is the only process that we start.
     """
 
     timeout_s: float
@@ -490,26 +490,26 @@ class Contact:
 
 @frozen
 class Supervision:
-    """How processes are watched, stopped and reported, where the launcher stays.
+    """How the launcher watches, stops and reports processes if it stays.
 
     Attributes:
         grace_s: Seconds between SIGTERM and SIGKILL.
-        signal_to: ``"leader"``: a signal goes to the process itself, to its children only after half
-            of the grace; ``"group"``: to all of them at once.
-        signal_map: Pairs of signal numbers: what arrives, what is sent instead.
-        routes: Where the output goes, one per process.
+        signal_to: ``"leader"``: a signal goes to the process itself, and to its children only after half
+            of the grace period; ``"group"``: to all of them at once.
+        signal_map: Pairs of signal numbers: (arriving, sent instead).
+        routes: Destinations of the output, one per process.
         prefix: Whether lines begin with the rank.
-        log_dir: Folder of log files, None for a temporary one (if anything goes to files).
-        progress: Whether there is a status line; None where it depends on the terminal.
-        stall_timeout_s: Silence that counts as a stall; 0 for never.
+        log_dir: Folder of log files, None for a temporary one (if any output goes to files).
+        progress: Whether there is a status line; None if that depends on the terminal.
+        stall_timeout_s: Seconds without output that count as a stall; 0 for never.
         on_stall: ``"report"`` or ``"stop"``.
-        restarts: How often all processes are started again after a failure.
-        failure_file: Where the failure record goes; None for where the platform looks.
-        proof: What rank 0's NCCL is to say of its network; None where it is not asked for, or not here.
-        preemption: The service that is asked whether this machine is taken back; None for none.
-        metrics_port: Where metrics of this node are served; 0 for nowhere.
-        metrics_towards: Node 0, in whose network that is; empty where there is one node.
-        contact: Whether the processes are to meet; None where nothing is looked at.
+        restarts: Maximum number of restarts of all processes after a failure.
+        failure_file: Path of the failure record; None for the platform's default.
+        proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
+        preemption: The service that reports preemption of this machine; None for none.
+        metrics_port: Port of this node's metrics; 0 for no metrics.
+        metrics_towards: Address of node 0, whose network serves the metrics; empty for a single node.
+        contact: The check that the processes connect; None for no check.
     """
 
     grace_s: float = 30.0
@@ -532,19 +532,19 @@ class Supervision:
 
 @frozen
 class Companion:
-    """A process beside the ranks that has none: a parameter server, an evaluator, a rendezvous server.
+    """A process without a rank beside the ranks: a parameter server, an evaluator, a rendezvous server.
 
-    It is started before the ranks of its node, ends when those of all nodes have, and its end counts only
+    It starts before the ranks of its node and ends after those of all nodes. Its exit matters only
     while ranks of its node run.
 
     Attributes:
-        name: What it is called wherever it is spoken of, e.g. ``"ps 0"``.
+        name: Its name in messages and plans, e.g. ``"ps 0"``.
         argv: Its command line.
-        settings: All variables that it gets; those that the ranks share are not among them.
+        settings: All variables that it gets; it does not get those that the ranks share.
         unset: Names that it does not inherit, sorted: those that describe a rank.
-        finishes: It ends by itself once the ranks have, and has the grace for that; else it is told
-            to end as soon as they have.
-        route: Where its output goes.
+        finishes: Whether it exits by itself after the ranks, within the grace period; otherwise it is stopped
+            as soon as they have exited.
+        route: Destination of its output.
     """
 
     name: str
@@ -557,17 +557,17 @@ class Companion:
 
 @frozen
 class Meeting:
-    """Where the launchers of a job tell each other their nodes' addresses: some frameworks need them all.
+    """Address exchange of a job's launchers, for frameworks that need the addresses of all nodes.
 
     Attributes:
-        address: The master's: where the first launcher listens.
-        port: The master's.
-        member: Which launcher this is; 0 is the first one.
-        member_count: How many there are.
+        address: The master's address, at which the first launcher listens.
+        port: The master's port.
+        member: Index of this launcher; 0 is the first one.
+        member_count: Number of launchers.
         node: Index of this node.
         node_count: Number of nodes.
-        timeout_s: How long they may take.
-        token_file: Path of the job's token; empty for the variable, or none.
+        timeout_s: Time limit of the exchange.
+        token_file: Path of the job's token; empty for the variable's token, or none.
     """
 
     address: str
@@ -585,16 +585,16 @@ NODE, RANK = "node", "rank"
 
 @frozen
 class Peers:
-    """How the launchers of a job of several nodes find each other.
+    """Control channel between the launchers of a job with several nodes.
 
     Attributes:
-        ports: Where node 0 listens: the first that is free.
-        token_file: Path of the job's token; empty for the variable, or none.
-        has_token: Whether there is one.
-        timeout_s: How long the nodes may take to come together.
-        lost_after_s: Silence after which a node counts as lost.
-        keep_going: Whether a failure or a lost node is only told, and stops no other node.
-        member: What has a launcher: `NODE`, or each `RANK` by itself.
+        ports: Candidate ports of node 0, which listens at the first free one.
+        token_file: Path of the job's token; empty for the variable's token, or none.
+        has_token: Whether the job has a token.
+        timeout_s: Time limit of the roll call.
+        lost_after_s: Seconds of silence after which a node is lost.
+        keep_going: Whether a failure or a lost node is only reported and stops no other node.
+        member: Unit with its own launcher: `NODE` or `RANK`.
     """
 
     ports: tuple[int, ...]
@@ -611,31 +611,31 @@ class Plan:
     """Everything that will happen, decided before anything happens.
 
     Attributes:
-        allocation: What the platform gave us.
+        allocation: The allocation that the platform gave us.
         topology: The shape of the job.
-        machine: What this node has.
-        engine: What starts the processes: ``"process"`` (the launcher), ``"torchrun"``, or the name of
+        machine: The devices and CPUs of this node.
+        engine: Starter of the processes: ``"process"`` (the launcher), ``"torchrun"``, or the name of
             the launcher that the command is.
-        agent: What starts the processes, None where the launcher does.
-        mode: Become the command (or the agent), or start one process per place and wait.
-        processes: The ranks of this node. With an agent: what its processes will be, none where that
-            is not known before.
-        companions: The processes beside them. Where mode is `Mode.EXEC` and there is no agent, there is
-            one process or one companion, and nothing else.
+        agent: The command that starts the processes, None if the launcher does.
+        mode: Exec the command (or the agent), or start one process per place and wait.
+        processes: The ranks of this node. With an agent: the processes that it will start, none if they
+            are not known before.
+        companions: The processes beside them. If mode is `Mode.EXEC` and there is no agent, the plan has
+            exactly one process or one companion.
         ports: Ports on which processes of this node will listen, and their names: they must be free.
-        meeting: What must come before the start, and before a second plan that knows the addresses.
+        meeting: Address exchange before the start, after which the job is planned again; None for none.
         settings: Variables that all processes share.
         unset: Names that no process inherits, sorted.
-        widen_cpus: Whether processes leave the CPUs that mpirun bound the launcher to.
-        bind: How their CPUs were chosen: ``"numa"``, ``"core"``, or ``"none"`` where they are left alone.
-        supervision: How the processes are watched, where mode is `Mode.SUPERVISE`.
-        network: How this node talks to the others; None where that was not looked at.
-        peers: How the launchers of all nodes find each other; None where they do not talk.
+        widen_cpus: Whether processes may leave the CPUs that mpirun bound the launcher to.
+        bind: How their CPUs were chosen: ``"numa"``, ``"core"``, or ``"none"`` if they are not bound.
+        supervision: How the processes are watched if mode is `Mode.SUPERVISE`.
+        network: The network between this node and the others; None if it was not examined.
+        peers: Control channel between the launchers of all nodes; None without one.
         findings: Each fact with its provenance, for ``launcher plan``.
-        notes: Sentences for people: what was assumed, what is unusual.
-        warnings: Those of them that are said at the start, too: the job may not be what it was meant to be.
-        reads: Names of the variables that were looked at and set, sorted.
-        missing: The script that is to run, where this machine has none of that name; else empty.
+        notes: Sentences for users: assumptions and unusual facts.
+        warnings: Notes that are also printed at the start: the job may not be what the user meant.
+        reads: Names of the variables that were read and are set, sorted.
+        missing: The job's script if it does not exist on this machine; else empty.
     """
 
     allocation: Allocation
@@ -663,7 +663,7 @@ class Plan:
 
     @property
     def takes_free_port(self) -> bool:
-        """Whether the port of the rendezvous was not named: one that is free was taken."""
+        """Whether the rendezvous takes any free port, because none was named."""
         return any(found.claim.fact is Fact.MASTER_PORT and found.claim.value == 0 for found in self.findings)
 
     def __post_init__(self) -> None:

@@ -1,10 +1,10 @@
-"""The families of MPI, and what else starts ranks: which variables each of them sets, reads and keeps.
+"""MPI families and other starters of ranks: the variables that each of them sets, reads and keeps.
 
 To add a family: a row here and in `TABLE`; a file in `launcher.sources` with its row there and one in
 `launcher.sources.signs`; its rank and size in `launcher.guest.marker`, which imports nothing; a golden case.
-For ``--engine mpirun``: what its ``--version`` prints in `launcher.machine.mpi`, its options in a dialect
-(`launcher.engines.dialects`), how a rehearsal calls it in `launcher.rehearse.mpirun`. Where its ranks need
-other settings: `launcher.fabrics.mpi`; `launcher.frameworks.horovod_meeting` for the library of Horovod.
+For ``--engine mpirun``: its ``--version`` output in `launcher.machine.mpi`, its options in a dialect
+(`launcher.engines.dialects`), its command in a rehearsal in `launcher.rehearse.mpirun`. If its ranks need
+other settings: `launcher.fabrics.mpi`, and `launcher.frameworks.horovod_meeting` for Horovod's library.
 
 Source: orte/mca/schizo/ompi (Open MPI 3, 4), openpmix src/mca/pmdl/ompi (5); MPICH src/pm/hydra; Intel MPI's
 reference; MVAPICH2's user guide; HPE's palsd(8); IBM Spectrum LSF "jsrun"; flux-run(1).
@@ -17,18 +17,18 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Family:
-    """Names of variables; those that end in an underscore, and MPI_LOCAL, stand for all that begin so.
+    """Names of a family's variables; a name that ends in an underscore, and MPI_LOCAL, is a prefix.
 
     Attributes:
-        name: What people call it.
-        rank: In each of its ranks; under another name too, in some ways of starting.
-        size: Of the world.
-        local_rank: On the node.
-        local_size: On the node.
-        prefixes: Of all that it sets or reads.
-        state: What ties a process to the one that started it: no other process may inherit it.
-        of_a_node: What is true on one node only, and is not handed to the ranks of others.
-        settings: How users configure it.
+        name: Common name of the family.
+        rank: Rank of a process; some ways of starting use the second name.
+        size: World size.
+        local_rank: Rank on the node.
+        local_size: Number of ranks on the node.
+        prefixes: Prefixes of all variables that it sets or reads.
+        state: Variables that tie a process to its starter: no other process may inherit them.
+        of_a_node: Variables that hold on one node only and are not passed to ranks of other nodes.
+        settings: Variables by which users configure it.
     """
 
     name: str
@@ -71,7 +71,7 @@ HYDRA = Family(
     ("HYDI_", "HYDRA_", "MPIEXEC_", "MPIR_", "MPI_LOCAL", "PMI_", "I_MPI_HYDRA_"),
     ("HYDRA_", "I_MPI_", "MPIEXEC_"),
 )
-"""MPICH, Intel MPI and MVAPICH 3 start by Hydra."""
+"""Hydra starts the ranks of MPICH, Intel MPI and MVAPICH 3."""
 MVAPICH = Family(
     "MVAPICH2",
     ("MV2_COMM_WORLD_RANK",),
@@ -112,7 +112,7 @@ FLUX = Family(
     of_a_node=("FLUX_",),
 )
 RANK_ON_NODE = "OMPI_COMM_WORLD_NODE_RANK"
-"""The rank on the node over all jobs, whatever its name says."""
+"""The rank on the node among the processes of all jobs, despite its name."""
 TABLE = (OPEN_MPI, HYDRA, MVAPICH, PALS, JSRUN, FLUX)
 
 NUMBERS = tuple(
@@ -121,14 +121,14 @@ NUMBERS = tuple(
     for name in (*family.rank, family.size, family.local_rank, family.local_size)
     if name
 )
-"""What tells a process its place."""
+"""Variables with a process's ranks and sizes."""
 PREFIXES = tuple(prefix for family in TABLE for prefix in family.prefixes)
 STATE = tuple(name for family in TABLE for name in family.state)
 OF_A_NODE = tuple(name for family in TABLE for name in family.of_a_node)
 SETTINGS = tuple(name for family in TABLE for name in family.settings)
 STARTED_BY_MPI = (
     *(*OPEN_MPI.rank, HYDRA.local_rank),
-    *(OPEN_MPI.local_size, HYDRA.local_size),  # beside these, unless half of them was left out
+    *(OPEN_MPI.local_size, HYDRA.local_size),  # set together with the above unless some were unset
 )
 """One of these is set in every process that an mpirun or mpiexec started."""
 STARTED = (
@@ -136,4 +136,4 @@ STARTED = (
     *(name for family in TABLE for name in family.rank if family is not OPEN_MPI),
     *("HOROVOD_RANK", "SLURM_STEP_ID"),
 )
-"""One of these is set in every process whose starter hands on the variables of the process that called it."""
+"""One of these is set in every process whose starter passes on the environment of its own caller."""

@@ -1,9 +1,8 @@
-"""What may leave a node in a snapshot, a plan or a log: which names, and which parts of values.
+"""Redaction: decides which names and which parts of values may leave a node in a snapshot, plan or log.
 
-Two independent nets. Names: an allow-list, so that an unexpected variable stays at home.
-Values: patterns of secrets, because a connection string or a signed address can hide in a
-variable with an innocent name (AZ_BATCHAI_HOST_TOOLS_URL holds one). Where a pattern cannot be
-sure it prefers to hide too much.
+It has two independent filters. Names: an allow-list, so that an unexpected variable never leaves the node.
+Values: patterns of secrets, because a variable with a harmless name can contain a connection string or
+a signed address (AZ_BATCHAI_HOST_TOOLS_URL does). In doubt a pattern hides too much.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
 MARKER = "<redacted>"
 
 PUBLIC_PREFIXES = (
-    # what started us
+    # platforms and other starters
     *("AMLARC_", "AZUREML_CR_", "AZ_BATCHAI_", "AZ_BATCH_", "DLTS_", "FC_", "LSB_", "PET_", "POD_"),
     *("SKYPILOT_", "SLURM_", "SLURMD_", "TORCHELASTIC_", "VC_", "VK_", *mpi.PREFIXES),
     *("AWS_BATCH_JOB_", "DMLC_", "LSF_PM_", "MA_", "MLP_", "PBS_"),
-    # what frameworks and fabrics read
+    # read by frameworks and fabrics
     *("CUDA_", "FI_", "GLOO_", "GOMP_", "HCOLL_", "HOROVOD_", "KMP_", "MASTER_", "NCCL_"),
     *("NVIDIA_", "OMP_", "SHARP_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "UCX_"),
     "LAUNCHER_",
@@ -30,7 +29,7 @@ PUBLIC_ENDS = (
     *("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE"),
     *("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK"),
 )
-"""Numbers and indices of nodes, which `launcher.sources.signs` takes for signs."""
+"""Endings of node counts and indices, which `launcher.sources.signs` uses."""
 PUBLIC_NAMES = frozenset(
     (
         *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "NODE_ADDR"),
@@ -82,15 +81,15 @@ PUBLIC_NAMES = frozenset(
 )
 
 _HARMLESS_PART = "PRIVATE_IPV4_ADDRESS"
-"""Of AWS Batch: an address inside of a network."""
-# In capitals; a name that holds one of them anywhere is never public.
+"""From AWS Batch: an address inside a private network."""
+# In capitals; a name that contains one of them anywhere is never public.
 _SECRET_PARTS = (
     *("AUTH", "BEARER", "CONNECTIONSTRING", "CONNECTION_STRING", "COOKIE", "CREDENTIAL", "JWT"),
     *("PASSPHRASE", "PASSWD", "PASSWORD", "PRIVATE", "SAS", "SECRET", "SIGNATURE", "TOKEN"),
 )
 # These only as a whole word between underscores, dots or hyphens.
 _SECRET_WORDS = frozenset(("CRED", "CREDS", "KEYS", "PASS", "PAT", "PSW", "PW", "PWD", "SIG"))
-# A partition key says which InfiniBand partition a port is in; people put it in bug reports.
+# A partition key is an InfiniBand port's partition; users put it in bug reports.
 _HARMLESS_KEYS = frozenset(("PKEY",))
 
 _NO_PUNCTUATION = dict.fromkeys(map(ord, "-_."))
@@ -99,9 +98,9 @@ _HARMLESS_VALUES = ("true", "false", "none", "null")
 _PASSES_MAX = 6
 _SECRET_MIN = 6
 _QUOTED_MAX = 1 << 12
-"""Characters of a text that are searched where only its beginning is shown."""
+"""Number of characters that are searched if only the beginning of a text is shown."""
 _HALF_MAX = 1 << 10
-"""Characters of a secret that may be needed to see that it is one."""
+"""Number of characters that may be needed to recognize a secret."""
 
 
 def is_public_name(name: str) -> bool:
@@ -112,7 +111,7 @@ def is_public_name(name: str) -> bool:
 
     Returns:
         True for a name that the launcher or a reader of a bug report needs, unless the name
-        sounds like a secret's: ``OMPI_COMM_WORLD_RANK`` but neither ``HOME`` nor ``SLURM_JWT``.
+        looks like a secret's: ``OMPI_COMM_WORLD_RANK`` but neither ``HOME`` nor ``SLURM_JWT``.
     """
     if not name.isascii() or _sounds_secret(name.upper()):
         return False
@@ -120,7 +119,7 @@ def is_public_name(name: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Return whether a variable's name sounds like a secret's, or a secret hides in its value."""
+    """Return whether a variable's name looks like a secret's, or its value contains a secret."""
     return _sounds_secret(name.upper()) or redact(value) != value
 
 
@@ -132,7 +131,7 @@ def redact(text: str) -> str:
 
     Returns:
         The text with passwords, tokens, keys, signatures, private keys and the user part of
-        addresses replaced; the rest, host names and paths included, as it was. Redacting the
+        addresses replaced; the rest, including host names and paths, unchanged. Redacting the
         result again changes nothing.
     """
     if len(text) < _SECRET_MIN:
@@ -148,15 +147,15 @@ def redact(text: str) -> str:
             parts += [text[last:start], MARKER]
             last = end
         text = "".join([*parts, text[last:]])
-    # Only a text made for the purpose gets here.
+    # Only a text made to defeat redaction gets here.
     return MARKER
 
 
 def shorten(text: str, limit: int) -> str:
-    """Return the beginning of a text without secrets: at most so many characters, not yet fit for a terminal.
+    """Return the redacted beginning of a text: at most ``limit`` characters, not yet printable.
 
-    The one way to cut a text that has not been redacted: half a secret is no shape that `redact` knows. Of a
-    text that is far longer than what is shown only a part is searched.
+    Cut a text that is not redacted only with this function: `redact` does not recognize half a secret. If a
+    text is far longer than the limit, only a part of it is searched.
     """
     most = max(_QUOTED_MAX, 2 * limit)
     if len(text) <= most:
@@ -167,7 +166,7 @@ def shorten(text: str, limit: int) -> str:
 
 
 def quote(text: str, limit: int) -> str:
-    """Return the beginning of a text, without secrets and printable: at most so many characters."""
+    """Return the redacted, printable beginning of a text: at most ``limit`` characters."""
     return printable(shorten(text, limit))[:limit]
 
 
@@ -178,8 +177,8 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
         argv: Program and arguments, e.g. ``["train", "--token", "X", "--api-key=Y"]``.
 
     Returns:
-        As many arguments as were given: ``["train", "--token", "<redacted>",
-        "--api-key=<redacted>"]``. Other arguments went through `redact`.
+        The same number of arguments: ``["train", "--token", "<redacted>",
+        "--api-key=<redacted>"]``. `redact` is applied to all others.
     """
     from launcher.core.secret_arguments import PROGRAMS, find_words
 
@@ -193,16 +192,16 @@ def redact_argv(argv: Sequence[str]) -> list[str]:
 
 
 def printable(text: str) -> str:
-    r"""Return text that a terminal shows instead of obeying, on one line.
+    r"""Return a text as one line without characters that control a terminal.
 
     Args:
-        text: Anything, e.g. a value from the environment or a message from the network.
+        text: Any text, e.g. a value from the environment or a message from the network.
 
     Returns:
-        The text with each character that is not printable as a backslash escape: control
+        The text with each unprintable character as a backslash escape: control
         characters (``\n``, ``\x1b``), bidirectional overrides (``\u202e``), other invisible
-        ones, and bytes that were not UTF-8 (``\udcff`` for byte FF). Backslashes are left alone,
-        so that paths and patterns stay readable: this is for people, not for parsing back.
+        characters, and bytes that were not UTF-8 (``\udcff`` for byte FF). Backslashes are unchanged,
+        so that paths and patterns stay readable. The result is for display and cannot be parsed back.
     """
     if text.isprintable():
         return text
@@ -223,13 +222,13 @@ def _sounds_secret(upper_name: str) -> bool:
 
 
 def _redact_argument(previous: str, argument: str) -> str:
-    """Return an argument for display; whether it is secret may depend on the one before it."""
+    """Return an argument for display; the previous argument may make it secret."""
     after_flag = previous.startswith("-") and "=" not in previous and not argument.startswith("-")
     if after_flag and _is_secret_option(previous, argument):
         return MARKER
     name, equals, value = argument.partition("=")
     if equals and _is_secret_option(name, value):
-        # Unlike in a text we know where the value ends: it may hold spaces and quotes.
+        # Unlike in a text we know where the value ends: it may contain spaces and quotes.
         return f"{name}={MARKER}"
     if after_flag and not equals:
         return redact(f"{previous}={argument}").removeprefix(f"{previous}=")

@@ -1,4 +1,4 @@
-"""Arguments that are secret by their place: ``sshpass -p X``, ``curl -u me:X``, ``wandb login X``."""
+"""Arguments that are secret by position: ``sshpass -p X``, ``curl -u me:X``, ``wandb login X``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
     Span = tuple[int, int]
 
-# Programs, and the option whose argument is secret, attached or the next one
+# Programs, and the option with a secret argument, attached or as the next word
 _OPTIONS = {
     **dict.fromkeys(
         ("sshpass", "mongo", "mongosh", "mongodump", "mongorestore", "mongoexport", "mongoimport"), "-p"
@@ -19,7 +19,7 @@ _OPTIONS = {
     **dict.fromkeys(("ldapsearch", "ldapadd", "ldapmodify", "ldapwhoami"), "-w"),
     "redis-cli": "-a",
 }
-# Only attached: what follows "-p" is a database
+# Only attached: the word after "-p" is a database
 _ATTACHED = dict.fromkeys(
     (
         "mysql",
@@ -34,7 +34,7 @@ _ATTACHED = dict.fromkeys(
     ),
     "-p",
 )
-# Behind the word "login"
+# Only with the word "login"
 _LOGINS = dict.fromkeys(
     (
         *("apptainer", "az", "buildah", "cf", "crane", "docker", "helm"),
@@ -42,7 +42,7 @@ _LOGINS = dict.fromkeys(
     ),
     "-p",
 )
-# The part behind what ends the name of a user
+# The part after the user name and its separator
 _USERS = {
     "curl": ("-u", "-U", "--user", "--proxy-user"),
     "lftp": ("-u",),
@@ -50,7 +50,7 @@ _USERS = {
     "rpcclient": ("-U",),
     "http": ("-a",),
 }
-# The first argument behind a word that is no option
+# The first argument after this word that is not an option
 _PLACES = {
     "wandb": "login",
     "vault": "login",
@@ -69,7 +69,7 @@ _USER = re.compile(r"[^:%,]{0,64}[:%,](?!\d+\Z)(?=.)")
 
 
 def find_arguments(text: str) -> Iterator[Span]:
-    """Yield where arguments stand in a text that are secret by their place: from, to."""
+    """Yield the (start, end) of arguments in a text that are secret by position."""
     for match in _PROGRAM.finditer(text):
         at = match.end() + (text[match.end() : match.end() + 1] in ("'", '"'))
         words: list[str] = []
@@ -89,7 +89,7 @@ def find_arguments(text: str) -> Iterator[Span]:
 
 
 def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Yield which arguments of a program are secret, and from which character on."""
+    """Yield (index, offset) of each secret argument of a program: it is secret from that character on."""
     option = _OPTIONS.get(program) or (_LOGINS.get(program) if "login" in words else None)
     attached = option or _ATTACHED.get(program)
     users = _USERS.get(program, ())
@@ -113,5 +113,5 @@ def find_words(program: str, words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 def _ends_options(word: str) -> bool:
-    """Return whether no option's argument can follow a word."""
+    """Return whether the next word cannot be an option's argument."""
     return not word.startswith("-") or "=" in word or word in SWITCHES

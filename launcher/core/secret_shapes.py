@@ -1,13 +1,13 @@
-"""What secrets look like in a text, and where they stand in it.
+"""Detector of secrets in a text: finds their positions by their shape.
 
-`find_secrets` returns places. Three kinds of shapes give them, and each looks at the whole text by itself:
-none depends on what another one has found, such as a quote that was opened before and stays open.
+`find_secrets` looks for three kinds of shapes. Each kind searches the whole text and does not depend on the
+results of another one, such as a quote that was opened before and stays open.
 
-- values after a name that says so: ``password=X``, ``"DB_PASS": "X"``, ``--auth X``, ``<token>X</token>``;
-- values that tell what they are: private keys, addresses with a password, ``ghp_...``, ``eyJ...``;
+- values after a secret's name: ``password=X``, ``"DB_PASS": "X"``, ``--auth X``, ``<token>X</token>``;
+- values with a known form: private keys, addresses with a password, ``ghp_...``, ``eyJ...``;
 - arguments of programs: ``sshpass -p X``, ``curl -u me:X``.
 
-No shape takes more than linear time, logs are long: what repeats is bounded, or its end is remembered.
+Logs are long, so each search takes linear time: repetitions are bounded, or their end is remembered.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MARKER = "<redacted>"
 
-# A name that ends in one of these has a secret value, whatever the value looks like. Only the end
+# A name that ends in one of these has a secret value, regardless of the value. Only the end
 # counts: "tokenizer=gpt2", "max_tokens=8" and "SharedAccessKeyName=reader" are not secret.
 _KEYS = (
     "access|account|admin|api|app|application|auth|client|consumer|deploy|encryption|functions?|hmac"
@@ -52,11 +52,11 @@ _TEXT_TOKEN = re.compile(
     r"|next|pad|per|prefix|prev|previous|query|sep|special|start|stop|suffix|think|tool|unk|video|vision"
     r"|audio|ms)[-_/ ]?\Z"
 )
-"""Before "token": a piece of text, not a secret."""
+"""Words before "token" that make it a piece of text and not a secret."""
 _OPEN_KEY = re.compile(r"(?:cache|primary|foreign|public|sort)[-_ ]?\Z")
 LOOK_BACK = 80
 
-# What can stand between a name and its value; of lower-case text. JSON may be quoted inside other JSON,
+# Separators between a name and its value, in lower-case text. JSON may be quoted inside other JSON,
 # and an address may be percent-encoded inside another one.
 _CLOSE = r"""(?P<close>\\{0,8}["'`])?\]{0,2}"""
 _B = r"[ \t]{0,8}"
@@ -87,7 +87,7 @@ _QUOTE = re.compile(r"""(?:[\[(][ \t\r\n]{0,8})?[bBfFrRuU]{0,2}(\\{0,8})(\"\"\"|
 _SCHEME = re.compile(r"(?i:basic|bearer|digest|negotiate|token)[ \t]{1,8}(?=[^\s])")
 _ANY_SCHEME = re.compile(r"[A-Za-z][\w-]{0,19}[ \t]{1,8}(?=[^\s\"'])")
 _PAIR = re.compile(r"""\([ \t]{0,8}["'][^"'\n]{0,128}["'],[ \t]{0,8}["']""")
-# A backslash belongs to a value unless it escapes the quote that ends it; a quote does inside of a word.
+# A backslash belongs to a value unless it escapes the closing quote; a quote belongs to it inside a word.
 _BARE = {
     "equals": re.compile(r"""(?:[^\s"'&;\\]|[&;](?![\w .%-]{1,40}=|\s|\Z)|["'](?=\w)|\\(?!\\{0,8}["']))+"""),
     "json": re.compile(r"""[^\s"',{}\[\]\\]+"""),
@@ -108,15 +108,15 @@ _WORKING_FOLDER = re.compile(r"(?:/|~|\.{1,2}(?:/|\Z)|[A-Za-z]:\\)")
 
 
 class _Text:
-    """A text that is looked through once; remembers where what repeats in it ends."""
+    """A text that is searched once; caches the ends of values, quotes and blocks."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.lower = text.encode("ascii", "replace").lower().decode()  # as many characters, unlike lower()
+        self.lower = text.encode("ascii", "replace").lower().decode()  # unlike lower(), keeps the length
         self._ends: dict[str, Span] = {}
 
     def end(self, kind: str, start: int) -> int:
-        """Return where a value of a kind ends that begins at a place."""
+        """Return the end of a value of this kind that begins at ``start``."""
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start < last:
             match = _BARE[kind].match(self.text, start)
@@ -125,7 +125,7 @@ class _Text:
         return last
 
     def end_of_quote(self, quote: str, level: int, start: int) -> int:
-        """Return where the text ends that a quote with so many backslashes has begun; or that of all."""
+        """Return the end of a quoted text whose quote has ``level`` backslashes, or the end of the text."""
         kind = f"{level}{quote}"
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start <= last:
@@ -134,7 +134,7 @@ class _Text:
         return last
 
     def end_of_block(self, start: int, indent: int) -> int:
-        """Return the end of the lines that are indented as far as the first one (YAML)."""
+        """Return the end of the lines with at least the first line's indentation (YAML)."""
         kind = f"block {indent}"
         first, last = self._ends.get(kind, (0, -1))
         if not first <= start <= last:
@@ -163,7 +163,7 @@ class _Text:
 
 
 def find_secrets(text: str) -> list[Span]:
-    """Return where secrets stand in a text: from, to; in order, apart from each other."""
+    """Return the (start, end) of all secrets in a text, sorted and not overlapping."""
     spans = sorted({*_find_named(_Text(text)), *find_values(text), *find_arguments(text)})
     merged: list[Span] = []
     for start, end in spans:
@@ -175,7 +175,7 @@ def find_secrets(text: str) -> list[Span]:
 
 
 def _find_named(seen: _Text) -> Iterator[Span]:
-    """Yield the values behind names that say that they are secret."""
+    """Yield the values after names of secrets."""
     for match in _NAME.finditer(seen.lower):
         if not _ANY_SEPARATOR.match(seen.lower, match.end()):
             continue
@@ -194,7 +194,7 @@ def _find_named(seen: _Text) -> Iterator[Span]:
 
 
 def _begins_word(text: str, start: int) -> bool:
-    """Return whether a word begins at a place: behind no letter, or as a capital behind a small one."""
+    """Return whether a word begins here: not after a letter, or with a capital after a lower-case letter."""
     if start == 0:
         return True
     before = text[start - 1]
@@ -206,7 +206,7 @@ def _begins_word(text: str, start: int) -> bool:
 
 
 def _find_separator(seen: _Text, match: re.Match[str], before: str) -> tuple[str, re.Match[str]] | None:
-    """Return what kind of separator stands behind a name; None if there is none."""
+    """Return the kind and the match of the separator after a name; None if there is none."""
     for kind, pattern in _SEPARATORS_OF:
         found = pattern.match(seen.lower, match.end())
         if found is None:
@@ -230,7 +230,7 @@ def _name_start(before: str) -> str:
 
 
 def _takes_next(seen: _Text, match: re.Match[str], before: str, separator: re.Match[str]) -> bool:
-    """Return whether the word behind a name is its value: ``--token X``, ``login u password X``."""
+    """Return whether the word after a name is its value: ``--token X``, ``login u password X``."""
     own = _name_start(before)
     ahead = before[: len(before) - len(own)]
     if own.startswith("-"):
@@ -248,7 +248,7 @@ def _takes_next(seen: _Text, match: re.Match[str], before: str, separator: re.Ma
 
 
 def _takes_colon(seen: _Text, match: re.Match[str], before: str, at: int) -> bool:
-    """Return whether a colon without a blank ends a name: not where a port follows, as in "secret:2222"."""
+    """Return whether a colon without a blank ends a name; it does not before a port, as in "secret:2222"."""
     if _PORT.match(seen.text, at):
         return False
     own = _name_start(before)
@@ -299,7 +299,7 @@ def _find_value(
 
 
 def _find_blob(seen: _Text, start: int) -> Iterator[Span]:
-    """Yield a value that looks like a key: long, with digits, small letters and capitals; or hexadecimal."""
+    """Yield a value that looks like a key: long, and with digits, lower and upper case, or hexadecimal."""
     end = seen.end("blob", start)
     head = seen.text[start : min(end, start + 200)]
     if end - start < 20:
@@ -326,5 +326,5 @@ def _is_harmless(seen: _Text, match: re.Match[str], kind: str, value: str) -> bo
         return _COUNT.match(value) is not None and not seen.text[match.start()].isupper()
     if name == "pwd":
         whole = seen.text[max(0, match.start() - 1) : match.end()].strip(" \t\r\n'\"=")
-        return whole == "PWD" and value[0] == "/"  # the shell's own
+        return whole == "PWD" and value[0] == "/"  # the shell's variable
     return name.startswith("cred") and _WORKING_FOLDER.match(value) is not None

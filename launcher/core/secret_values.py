@@ -1,4 +1,4 @@
-"""Secrets that tell what they are: private keys, addresses with a password, tokens of services."""
+"""Secrets with a known form: private keys, addresses with a password, tokens of services."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 _NOT_YET = "(?!<redacted>)"
 
-# Where a secret may begin: behind a letter only if that is of an escape, as in JSON
+# Where a secret may begin: after a letter only if that letter belongs to an escape, as in JSON
 _START = r"(?:(?<![A-Za-z])|(?<=\\[nrt]))"
 
-# (a part that each of them has, the pattern): most texts have none, and a look for a part costs little. The
-# part is looked for in small letters where the pattern does not mind. The group, if any, is the secret.
+# (a substring of every match, the pattern): most texts contain none, and a substring search is cheap. The
+# search ignores case. The group of the pattern, if any, is the secret.
 _PATTERNS = (
     # http://token@host, anything://user:password@host; not Open MPI's "tcp://10.0.0.4:5;job@0.1"
     ("://", rf"""(?<=http)s?://({_NOT_YET}[^\s/?"'<>]+)(?=@)"""),
@@ -24,7 +24,7 @@ _PATTERNS = (
         "//",
         rf"""(?:(?<!tcp)(?<!tcp4)(?<!tcp6)://|(?<![:/\w])//)({_NOT_YET}[^\s/?#"'<>:@]*:[^\s/?#"']+)(?=@)""",
     ),
-    # a password with a slash or a question mark, as no address should have it
+    # a password with a slash or a question mark, which is not valid in an address
     (
         "://",
         rf"""(?<!tcp)(?<!tcp4)(?<!tcp6)://({_NOT_YET}[^\s/?#"'<>:@\[]{{0,64}}:"""
@@ -109,17 +109,17 @@ _PREFIXES = (
     *("sntrys_", "sntryu_", "dp.pt.", "dp.st.", "pul-", "rubygems_", "figd_", "ATATT3x", "atlasv1.", "xai-"),
     *("wandb_v1_", "tgp_v1_", "CFPAT-", "NRAK-", "sgp_", "LTAI5t"),
 )
-# In base64: a private key as PEM and as what PEM holds, one of OpenSSH; where no line ends
+# In base64 on one line: a private key as PEM, the content of PEM, and an OpenSSH key
 _PREFIXES_OF_KEYS = ("LS0tLS1CRUdJTi", "MIIC", "MIIE", "MIIF", "MIIG", "MIIJ", "MIGH", "b3BlbnNzaC1rZXk")
 
-# With its frame, also where the end is cut off
+# With BEGIN and END lines, even if the end is cut off
 _KEY = re.compile(
     r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY"
     r"[\s\S]*?(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY[A-Z ]{0,9}-----|\Z)"
 )
 _KEY_ENDS = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY")
-# Two or more lines of pure base64: the middle of a key of which the beginning is lost. In front of each may
-# stand what marks a rank or a quotation; its end may be written as \n, or as the next item of a list.
+# Two or more lines of pure base64: the middle of a key without its beginning. Each line may have the prefix
+# of a rank or a quotation; its end may be written as \n, or as the next item of a list.
 _EDGE = r"(?:(?<![A-Za-z0-9+/])|(?<=\\[nr]))"
 _LINE = _EDGE + r"[A-Za-z0-9+/]{60,76}={0,2}(?![A-Za-z0-9+/=])"
 _LINE_END = r"""[ \t"',|]{0,8}(?:(?:\\{1,8}r)?\\{1,8}n|\r?\n|\r|(?<=["']),[ \t]{0,8}(?=["']))"""
@@ -134,13 +134,13 @@ _ROW = re.compile(_LINE)
 _LINE_ENDS = re.compile(r"""\r?\n|(?:\\{1,8}r)?\\{1,8}n""")
 _LAST_WORD = re.compile(rf"""(?<![A-Za-z0-9+/]){_LAST}[ \t"',|]{{0,8}}\Z""")
 KEY_MAX = 1 << 14
-"""Characters before the end of a private key that may belong to it."""
+"""Number of characters before the end of a private key that may belong to it."""
 
 _compiled: dict[str, re.Pattern[str]] = {}
 
 
 def find_values(text: str) -> Iterator[Span]:
-    """Yield where secrets stand that need no name: from, to."""
+    """Yield the (start, end) of secrets that are recognized without a name."""
     lower = text.lower()
     for part, pattern in _PATTERNS:
         if part in lower:
@@ -169,7 +169,7 @@ def _find(pattern: str, text: str) -> Iterator[Span]:
 
 
 def _is_base64(lines: str) -> bool:
-    """Return whether lines are no sums in hexadecimal, and no paths: a slash is of base64 too."""
+    """Return whether lines are base64 and not hexadecimal checksums or paths, which also match."""
     rows = _ROW.findall(lines)
     words = "".join(rows)
     mixed = all(re.search(part, words) for part in ("[0-9]", "[a-z]", "[A-Z]"))
@@ -177,7 +177,7 @@ def _is_base64(lines: str) -> bool:
 
 
 def _find_rest_of_keys(text: str) -> Iterator[Span]:
-    """Yield what stands before the end of a private key, line by line, as long as it is base64."""
+    """Yield the base64 lines directly before the end of a private key, from the last to the first."""
     first = 0
     for match in _KEY_ENDS.finditer(text):
         start = max(first, match.start() - KEY_MAX)

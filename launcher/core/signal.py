@@ -1,4 +1,4 @@
-"""The signal module without the enums around it, which are 1 ms and 60 pages of every start."""
+"""The signal module without its enums, which cost 1 ms and 60 memory pages of every start."""
 
 from __future__ import annotations
 

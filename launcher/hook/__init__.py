@@ -1,4 +1,4 @@
-"""``launcher hook``: the line that it puts into a Python or a shell, and what a process is told that asks.
+"""``launcher hook``: installs a line into a Python or a shell, and answers the processes that run the line.
 
-The line runs `enter`, which asks `answer` in the same Python, or `child` in the launcher's own.
+The line runs `enter`, which calls `answer` in the same Python, or `child` in the launcher's own Python.
 """

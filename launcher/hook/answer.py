@@ -1,8 +1,8 @@
-"""What a process must see that a platform has started without the launcher: the hook's question, answered.
+"""Hook's planner: returns the variables of a process that a platform started without the launcher.
 
-Loaded by the launcher's own Python, or one of the same kind. The plan is that of ``launcher run``: of
-a script it is the process that the script becomes, of torchrun the agent; of a script that stands for
-a whole node, and cannot become several processes, only what describes the node.
+The launcher's own Python loads it, or one of the same version. The plan is that of ``launcher run``. A script
+that is one process of the job gets the variables of that process. torchrun gets those of the agent. A script
+that stands for a whole node cannot become several processes, and gets only the variables of the node.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 PROCESS, NODE = Scope.PROCESS.value, Scope.NODE.value
 HERE = "the environment hook"
 LOOK_UP_S = 2.0
-"""Every Python of a job waits for it, each of a pipeline of tools too."""
+"""Limit of name lookups in seconds: every Python of a job waits for them, each tool of a pipeline too."""
 
 
 class _HostOfParent(Host):
-    """This machine as our parent sees it."""
+    """This machine as seen by our parent."""
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
-        """Return the command lines of our parent's parent and so on, nearest first."""
+        """Return the command lines of our parent's ancestors, nearest first."""
         return super().ancestors(limit + 1)[1:]
 
 
@@ -46,7 +46,7 @@ def answer_here(words: Sequence[str]) -> dict[str, Any]:
 
 
 def answer_for_parent(words: Sequence[str]) -> dict[str, Any]:
-    """Return `find_answer` for the process that has started this one, in its environment."""
+    """Return `find_answer` for our parent, whose environment we inherit."""
     return find_answer(os.environ, _HostOfParent(look_up_s=LOOK_UP_S), words)
 
 
@@ -54,14 +54,14 @@ def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) ->
     """Return what to do with a process.
 
     Args:
-        environ: Its environment; what a hook around it has set does not count.
+        environ: Its environment; variables that an outer hook has set are ignored.
         host: The machine.
         words: Its command line.
 
     Returns:
         ``scope``: ``"process"``, ``"node"`` or ``"torchrun"``; ``set``: variables; ``unset``: names;
-        ``files``: words among the values, and the texts of the files that stand there; ``cpus``: those
-        to keep to. Or ``refused`` alone: why nothing is known of it, in one line.
+        ``files``: words in the values that stand for files, and the text of each file; ``cpus``: CPUs to
+        bind to. Or only ``refused``: one line that says why there is no plan.
     """
     platforms = undo(environ)
     try:
@@ -80,34 +80,34 @@ def find_answer(environ: Mapping[str, str], host: Host, words: Sequence[str]) ->
 
 
 def _plan(environ: dict[str, str], host: Host, words: tuple[str, ...]) -> tuple[str, Plan, dict[str, str]]:
-    """Return what kind of process this is, the plan, and the environment that it should have.
+    """Return the scope of this process, the plan, and the environment that it should have.
 
     Raises:
-        LauncherError: What is wrong.
+        LauncherError: The job cannot be planned.
     """
     options = read_options({}, environ, host)
     if read_request(words, options).own is not None:
         plan = plan_job(environ, host, options, words)
         if plan.agent is not None and plan.agent.argv == words and not plan.agent.files:
             return TORCHRUN, plan, apply_settings(environ, plan.agent.unset, plan.agent.settings)
-        return _plan_node(environ, host, options)  # told by flags, which cannot be given any more
+        return _plan_node(environ, host, options)  # it takes flags, which we cannot add any more
     plan = plan_job(environ, host, options, words)
     if plan.allocation.scope is Scope.PROCESS:
         return PROCESS, plan, render_environ(plan, choose_one(plan, HERE), environ)
     if len(plan.processes) + len(plan.companions) == 1 and plan.meeting is None:
         one = choose_one(plan, HERE)
         wanted = add_missing(environ, render_environ(plan, one, environ))
-        if words:  # a rank; what a shell runs may be a launcher, as what a whole node's script starts
+        if words:  # a Python is a rank and needs no token; a shell may start a launcher, which needs it
             wanted.pop(TOKEN, None)
         return NODE, plan, wanted
     return _plan_node(environ, host, options)
 
 
 def _plan_node(environ: dict[str, str], host: Host, options: Options) -> tuple[str, Plan, dict[str, str]]:
-    """Return what describes the node alone: what torchrun is told, and where the master is.
+    """Return the variables that describe only the node: those for torchrun, and the master's address.
 
     Raises:
-        LauncherError: What is wrong.
+        LauncherError: The job cannot be planned.
     """
     plan = plan_job(environ, host, options, (TORCHRUN,))
     told = {setting.name: setting.value for setting in plan.agent.settings} if plan.agent else {}
@@ -121,19 +121,22 @@ def _plan_node(environ: dict[str, str], host: Host, options: Options) -> tuple[s
 
 
 def add_missing(environ: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment with the variables that it lacks, or has empty."""
+    """Return an environment plus the wanted variables that it lacks or has empty."""
     return {**environ, **{name: value for name, value in wanted.items() if not environ.get(name)}}
 
 
 def _choose_cpus(plan: Plan, scope: str) -> tuple[int, ...]:
-    """Return the CPUs that the process keeps to (the kernel leaves the cgroup's of them); none: as it is."""
+    """Return the CPUs to bind the process to; empty for no change.
+
+    They may exceed the cgroup's CPUs: the kernel ignores the others.
+    """
     if plan.widen_cpus and scope != PROCESS:
         return tuple(range(CPU_LIMIT))
     return (plan.processes[0].cpus or ()) if scope == PROCESS and plan.processes else ()
 
 
 def _say(error: LauncherError) -> str:
-    """Return the first of what is wrong, as one line that a terminal can show."""
+    """Return the first problem and the number of others, as one printable line."""
     from launcher.core.redact import printable, redact
 
     first = error.problems[0]

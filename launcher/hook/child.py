@@ -1,7 +1,7 @@
-"""The launcher's own Python, asked by a hook in another one: ``python -I -S child.py COMMAND LINE``.
+"""Answers the hook of another Python in the launcher's own: ``python -I -S child.py COMMAND LINE``.
 
-Works from the environment that it inherits, as its caller has it, and writes the answer to standard
-output, by `marshal` in the form that all Pythons read. ``--sh`` is a shell that asks.
+It inherits the environment of its caller and writes the answer to standard output, by `marshal` in a version
+that all Pythons read. With ``--sh`` the caller is a shell, and the answer is shell text.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import signal
 import sys
 
 TIMEOUT_S = 20
-"""Then this process is ended, and the caller goes on without an answer."""
+"""Seconds after which this process is killed and the caller continues without an answer."""
 MARSHAL_VERSION = 2
 
 
 def main(words: list[str]) -> None:
-    """Answer, or end by SIGALRM."""
+    """Write the answer; SIGALRM kills the process if that takes too long."""
     signal.alarm(TIMEOUT_S)
     from launcher.guest import has_other_rights
     from launcher.hook.answer import answer_for_parent
 
-    if has_other_rights(os.environ):  # a shell that asks; a Python has looked before
+    if has_other_rights(os.environ):  # for a shell; a Python has checked this before
         return
 
     if words == ["--sh"]:

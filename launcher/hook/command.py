@@ -21,7 +21,7 @@ NOT_AS_IT_SHOULD = 1
 
 
 def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
-    """Run ``launcher hook ARGV``; return the exit status: of ``status`` 1 where something is missing."""
+    """Run ``launcher hook ARGV``; return the exit status: 1 if ``status`` finds a missing or wrong file."""
     words = _parse(argv, description)
     place = find_target(words.target) if words.target else find_place(words.prefix, user=words.user)
     todo = [_describe_python(place)]
@@ -84,7 +84,7 @@ def _parse(argv: Sequence[str], description: str) -> argparse.Namespace:
 
 
 def _describe_python(place: Place) -> tuple[str, str, str]:
-    """Return the path of the hook's file, its text, and what it is for."""
+    """Return the path of the hook's file, its text, and a description."""
     if place.kind == "target":
         return os.path.join(place.folder, CUSTOMIZE), render_customize(), "target"
     return os.path.join(place.folder, PTH), render_pth(), f"{place.kind}, Python {place.version}"
@@ -103,7 +103,7 @@ def _refuse_managed(place: Place, admitted: bool) -> None:
 
 
 def _warn_closed() -> None:
-    """Say that a job of another user will not reach the launcher, and so go without."""
+    """Warn if other users cannot enter the launcher's folder: their jobs run without the hook."""
     closed = files.find_closed_folder(enter_file())
     if closed is not None:
         sys.stderr.write(

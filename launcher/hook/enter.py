@@ -1,19 +1,19 @@
-"""The environment hook: what the line in site-packages runs where a job has left its signs.
+"""The environment hook: the line in site-packages runs it if the environment shows a job.
 
-It gives a Python that a platform has started by itself what ``launcher run`` would have given it. In a
-process that has that already, or whose parent has, it only arms (`launcher.guest.arm`). It never raises,
-and says something in one case: that it cannot tell what this process is, and why.
+It gives a Python that a platform started directly the variables that ``launcher run`` would have set. In a
+process that has them already, or whose parent has, it only arms (`launcher.guest.arm`). It never raises. It
+prints a message only if it cannot tell which process of the job this is.
 
-This file is run by its path, in any Python from 3.8 on, while that is about to start. The launcher's
-package is found only while the hook is at work, and gone from `sys.modules` afterwards: what the user
-imports is the user's.
+Python runs this file by its path while it starts, in any version from 3.8. The launcher's package can be
+imported only while the hook runs, and is removed from `sys.modules` afterwards, so that the user's own
+imports are not affected.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from _frozen_importlib import ModuleSpec  # loaded by every Python; what importlib itself is made of
+from _frozen_importlib import ModuleSpec  # every Python has loaded it: importlib is built on it
 from _frozen_importlib_external import SourceFileLoader
 
 TYPE_CHECKING = False
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 PACKAGE = "launcher"
 ANSWER_TIMEOUT_S = 20.0
-"""Longer than a start from a slow network file system; the job goes on without an answer then."""
+"""Longer than a start from a slow network file system takes; then the job continues without an answer."""
 PIECE_BYTES = 1 << 16
 PLANS_FROM = (3, 10)
-"""The Python that planning needs; an older one asks the launcher's own."""
+"""Oldest Python that can plan; an older one asks the launcher's own."""
 
 
 class _Private:
-    """Finds the launcher's modules in its own folder, and takes them away again."""
+    """Import finder for the launcher's modules, which it removes from `sys.modules` on exit."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self._before: dict[str, Any] = {}
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Return how to load a module of the launcher; None for any other."""
+        """Return the spec of a module of the launcher; None for any other module."""
         if not _is_ours(name):
             return None
         place = os.path.join(self._folder, *name.split(".")[1:])
@@ -64,18 +64,19 @@ def _is_ours(name: str) -> bool:
 
 
 def _take_out() -> dict[str, Any]:
-    """Take the modules of that name out of `sys.modules`, and return them."""
+    """Remove the launcher's modules from `sys.modules` and return them."""
     return {name: sys.modules.pop(name) for name in list(sys.modules) if _is_ours(name)}
 
 
 def enter(python: str, tag: str) -> None:
-    """Act, if this is a process of a job that was not told so; arm it in any case.
+    """Set the variables of a process of a job that has none; arm every process.
 
-    Nothing is done with rights that the user who has set the variables may not have.
+    Do nothing in an isolated Python, if the hook is switched off, or in a process with more rights than the
+    user who set the variables (setuid, sudo).
 
     Args:
         python: The launcher's own Python.
-        tag: Of that Python, `sys.implementation.cache_tag`: where it is ours too, the bytecode is at hand.
+        tag: Its `sys.implementation.cache_tag`. If ours is the same, the launcher's bytecode fits us too.
     """
     if sys.flags.isolated:
         return
@@ -92,12 +93,12 @@ def enter(python: str, tag: str) -> None:
             _act(python, tag, words)
         if is_job and marker.is_worker(os.environ):
             os.environ.pop(marker.TOKEN, None)
-        # An observer wants the stacks of all; a tool that fails is not the job's failure.
+        # Stacks are useful for all processes; a tool's exception is not the job's failure.
         arm(errors=is_job)
 
 
 def _act(python: str, tag: str, words: Sequence[str]) -> None:
-    """Plan, here or by the launcher's own Python, and take over what is planned."""
+    """Plan in this Python or in the launcher's own, and apply the plan."""
     from launcher.guest.apply import apply_answer
 
     answer = None
@@ -106,7 +107,7 @@ def _act(python: str, tag: str, words: Sequence[str]) -> None:
             from launcher.hook.answer import answer_here
 
             answer = answer_here(words)
-        except (Exception, SystemExit):  # a module of the user's in place of Python's own, for example
+        except (Exception, SystemExit):  # e.g. a user's module shadows one of Python's own
             answer = None
     if answer is None:
         answer = _ask(python, words)
@@ -114,8 +115,8 @@ def _act(python: str, tag: str, words: Sequence[str]) -> None:
 
 
 def _ask(python: str, words: Sequence[str]) -> dict[str, Any]:
-    """Return what the launcher's own Python says, which finds neither PYTHONPATH nor site-packages."""
-    import marshal  # what every Python has inside, and none of the user's modules can hide
+    """Return the answer of the launcher's own Python, run without PYTHONPATH and site-packages."""
+    import marshal  # built into every Python, so that no user's module can shadow it
 
     child = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
     try:
@@ -127,10 +128,10 @@ def _ask(python: str, words: Sequence[str]) -> dict[str, Any]:
 
 
 def _run(argv: Sequence[str]) -> bytes:
-    """Return what a program writes, without a word of its own on our standard error.
+    """Return the standard output of a program, with its standard error discarded.
 
     Raises:
-        OSError: It cannot be started, or does not begin to answer in time.
+        OSError: The program cannot be started, or does not begin to answer in time.
     """
     reading, writing = os.pipe()
     null = os.open(os.devnull, os.O_RDWR)
@@ -155,7 +156,7 @@ def _run(argv: Sequence[str]) -> bytes:
         raise
     finally:
         os.close(reading)
-        try:  # noqa: SIM105 - one import less in the user's process
+        try:  # noqa: SIM105 - saves an import in the user's process
             os.waitpid(pid, 0)
         except ChildProcessError:  # SIGCHLD is ignored: the kernel has reaped it
             pass
@@ -165,11 +166,11 @@ def _wait_for(fd: int) -> None:
     """Wait until there is something to read; the answer comes in one piece.
 
     Raises:
-        TimeoutError: Nothing comes.
+        TimeoutError: Nothing arrives within ANSWER_TIMEOUT_S.
     """
     try:
         import select
-    except (Exception, SystemExit):  # the user's, in place of Python's own: the program has an alarm, too
+    except (Exception, SystemExit):  # a user's module shadows Python's; the program has its own alarm
         return
     if not select.select([fd], [], [], ANSWER_TIMEOUT_S)[0]:
         raise TimeoutError(f"not within {ANSWER_TIMEOUT_S:g} s")

@@ -1,4 +1,4 @@
-"""Write the hook's file, take it away, look at it: one file, in one step, never another program's."""
+"""Install, remove and inspect the hook's file: atomically, and never another program's file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.machine.whole import read_whole
 
 READ_LIMIT_BYTES = 1 << 20
 MODE = 0o644
-"""Every user reads it, whatever the umask of the installer: the job may run as another user."""
+"""Readable by all users whatever the installer's umask: the job may run as another user."""
 
 
 def install(path: str, text: str, *, force: bool = False) -> str:
@@ -19,12 +19,12 @@ def install(path: str, text: str, *, force: bool = False) -> str:
 
     Args:
         path: The file.
-        text: What is to stand there.
-        force: Whether to replace one of ours with added lines.
+        text: Its new content.
+        force: Whether to replace a file of ours that has added lines.
 
     Raises:
-        UsageError: There is a file of another program, or lines were added to ours.
-        NotReady: The folder cannot be written to.
+        UsageError: The file belongs to another program, or lines were added to ours.
+        NotReady: The file cannot be read, or the folder cannot be written to.
     """
     old = read_own(path)
     if old == text:
@@ -40,16 +40,16 @@ def install(path: str, text: str, *, force: bool = False) -> str:
 
 
 def remove(path: str, text: str, *, force: bool = False) -> str:
-    """Take the file away; return what was done: ``"removed"`` or ``"not there"``.
+    """Remove the file; return what was done: ``"removed"`` or ``"not there"``.
 
     Args:
         path: The file.
         text: What `install` would write there.
-        force: Whether to remove one of ours with added lines, with all that it has.
+        force: Whether to remove a file of ours together with lines that were added to it.
 
     Raises:
-        UsageError: It is another program's, or lines were added to it.
-        NotReady: The folder cannot be written to.
+        UsageError: The file belongs to another program, or lines were added to ours.
+        NotReady: The file cannot be read, or the folder cannot be written to.
     """
     old = read_own(path)
     if old is None:
@@ -64,10 +64,11 @@ def remove(path: str, text: str, *, force: bool = False) -> str:
 
 
 def look(path: str, text: str) -> tuple[str, bool]:
-    """Return how the file is, and whether it is as this launcher would write it.
+    """Return the state of the file, and whether it contains what this launcher would write.
 
     Raises:
-        UsageError: It is another program's.
+        UsageError: The file belongs to another program.
+        NotReady: The file cannot be read.
     """
     found = read_own(path)
     if found is None:
@@ -85,7 +86,7 @@ def look(path: str, text: str) -> tuple[str, bool]:
 
 
 def _refuse_changed(path: str, old: str | None, text: str) -> None:
-    """Raise UsageError if lines in a file that begins like ours are not ours."""
+    """Raise UsageError if lines of our file were added or changed."""
     if old is not None and not _is_alike(old, text):
         raise UsageError(
             Problem(
@@ -98,7 +99,7 @@ def _refuse_changed(path: str, old: str | None, text: str) -> None:
 
 
 def _is_alike(old: str, text: str) -> bool:
-    """Whether two texts are the same but for versions and paths: as many lines, each with the same begin."""
+    """Whether two texts differ only in versions and paths: as many lines, each with the same beginning."""
     return [_begin(line) for line in old.splitlines()] == [_begin(line) for line in text.splitlines()]
 
 
@@ -111,7 +112,8 @@ def read_own(path: str) -> str | None:
     """Return the text of a file of ours; None if there is no file.
 
     Raises:
-        UsageError: It is another program's, or cannot be read.
+        UsageError: The file belongs to another program.
+        NotReady: The file cannot be read.
     """
     try:
         text = read_whole(path, READ_LIMIT_BYTES).decode("utf-8", "replace")
@@ -125,7 +127,7 @@ def read_own(path: str) -> str | None:
 
 
 def find_closed_folder(path: str) -> str | None:
-    """Return the nearest folder above a file that only its owner can enter; None if all can read the file."""
+    """Return the nearest folder above a file that not all users can enter; None if all can reach the file."""
     while path != "/":
         path = os.path.dirname(path)
         try:

@@ -1,10 +1,10 @@
-"""The line that a Python runs when it starts: a look at the environment, and nothing else where no job is.
+"""The line that a Python runs when it starts. Without a job it only looks at the environment.
 
-A ``.pth`` file in a folder that `site` reads holds it; where only PYTHONPATH leads (``pip install --target``)
-it is a ``sitecustomize.py``, which `site` imports. Nothing is imported by the look itself: `posix` is what
-`os` is made of, and `posix.environ` a plain dictionary, which is quicker to ask than `os.environ`. One word
-holds all names, which is quicker to compile. A broken or vanished launcher is no error in another
-program.
+A ``.pth`` file in a folder that `site` reads contains the line. In a folder that only PYTHONPATH names
+(``pip install --target``) the file is a ``sitecustomize.py``, which `site` imports. The look at the
+environment loads no module: `os` has loaded `posix`, and `posix.environ` is a plain dictionary and so faster
+than `os.environ`. One string holds all names, because that compiles faster. A broken or deleted launcher
+causes no error in another program.
 
 Source: docs.python.org, "site - Site-specific configuration hook".
 """
@@ -21,30 +21,30 @@ from launcher.sources import TABLE, node_names, signs
 PTH = "launcher_hook.pth"
 CUSTOMIZE = "sitecustomize.py"
 HEAD = "# The environment hook of launcher"
-"""Begins each of our files; what does not begin so is not ours."""
+"""First words of each of our files; a file that begins otherwise is not ours."""
 COUNTS = frozenset(row.count for row in node_names.TABLE if not row.processes)
-"""Of platforms that say all of a node: signs only where half of it is missing."""
+"""Variables of platforms that describe a node completely; they are only signs if half of that is missing."""
 WEAK = (
-    "LAUNCHER_LAUNCHED",  # has all that there is
+    "LAUNCHER_LAUNCHED",  # the process has all variables already
     "TORCHELASTIC_RUN_ID",  # the same, from torchrun
     "KUBERNETES_SERVICE_HOST",  # every pod
-    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES"),  # a batch script, too:
+    *("SLURM_JOB_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_NODEID", "SLURM_NNODES"),  # batch scripts too:
     *("SLURM_JOB_NUM_NODES", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_NPROCS", "SLURM_LOCALID"),
     *("SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS", "SLURM_GTIDS"),
     *("SLURM_TASKS_PER_NODE", "SLURM_STEP_TASKS_PER_NODE"),  # a task has SLURM_STEP_ID
-    "OMPI_MCA_orte_default_hostfile",  # the pod that mpirun is started in
+    "OMPI_MCA_orte_default_hostfile",  # the pod that runs mpirun
     *(
         "JOB_COMPLETION_INDEX",
         "NPROC_PER_NODE",
         "GPU_NUM_PER_NODE",
         "RUNAI_NUM_OF_GPUS",
-    ),  # nothing without others
-    "VC_*",  # names that the line cannot ask for: VC_TASK_INDEX is among them
-    *(name for name in signs.MARKERS if name not in COUNTS),  # nothing is known of them
+    ),  # useless without others
+    "VC_*",  # a pattern, which the line cannot look up; VC_TASK_INDEX matches it
+    *(name for name in signs.MARKERS if name not in COUNTS),  # hints only
 )
-"""Variables that call for a source, but not for the hook: alone they are no sign of a process to be told."""
+"""Variables that select a source but do not start the hook: alone they do not show a process to configure."""
 OWN = ("LAUNCHER_NNODES", "LAUNCHER_HOSTS", "LAUNCHER_HOSTFILE")
-"""Flags, as variables, that make a job where no platform does."""
+"""Variables of flags that make a job without a platform."""
 MARKERS = tuple(
     dict.fromkeys(
         (
@@ -79,7 +79,7 @@ _run_the_next()
 
 
 def enter_file() -> str:
-    """Return the path of what the line runs."""
+    """Return the path of the file that the line runs."""
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
 
 
@@ -91,7 +91,7 @@ def render_line() -> str:
 
 
 def render_head() -> str:
-    """Return the first lines of a file of ours: what it is, and whose."""
+    """Return the first lines of a file of ours: its purpose and its launcher."""
     return f"{HEAD} {__version__}: docs/hook.md; launcher hook remove takes it away.\n# {enter_file()}\n"
 
 
@@ -101,5 +101,5 @@ def render_pth() -> str:
 
 
 def render_customize() -> str:
-    """Return the whole ``sitecustomize.py``: the line, and then the one that would have been run without."""
+    """Return the whole ``sitecustomize.py``: the line, and code that runs the next ``sitecustomize``."""
     return f"{render_head()}{render_line()}\n{_NEXT}"

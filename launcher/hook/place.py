@@ -1,4 +1,4 @@
-"""Where the hook goes: a Python environment, and the folder in it that this Python reads when it starts."""
+"""Target of the hook: a Python environment, and the folder in it that its Python reads at start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from launcher.core.errors import Problem, UsageError
 from launcher.core.frozen import frozen
 
 Facts = dict[str, Any]
-"""What `PROBE` prints."""
+"""The output of `PROBE`."""
 OLDEST = (3, 8)
 PROBE_TIMEOUT_S = 30.0
 PROBE = """
@@ -26,7 +26,7 @@ print(json.dumps({
     "managed": os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"),
 }))
 """
-"""Asked of the environment's own Python, which alone knows its layout (Debian's differs from all others)."""
+"""Run by the environment's own Python: only it knows its layout (Debian's differs from all others)."""
 
 
 @frozen
@@ -34,12 +34,12 @@ class Place:
     """A Python environment and the folder for the hook.
 
     Attributes:
-        kind: In a word: venv, conda, pyenv, system, or target.
-        prefix: The environment.
-        python: Its Python; empty for a target, which any may use.
-        version: Of its Python, e.g. ``"3.11.2"``; empty for a target.
-        folder: Where the hook's file goes.
-        managed: The file by which a distribution says that packages here are its own; empty if none.
+        kind: ``venv``, ``conda``, ``pyenv``, ``system`` or ``target``.
+        prefix: Path of the environment.
+        python: Its Python; empty for a target, which any Python may use.
+        version: Version of its Python, e.g. ``"3.11.2"``; empty for a target.
+        folder: Folder of the hook's file.
+        managed: The file that marks the environment as managed by a distribution; empty if none.
     """
 
     kind: str
@@ -54,11 +54,11 @@ def find_place(prefix: str, *, user: bool = False) -> Place:
     """Return the place in an environment.
 
     Args:
-        prefix: Its folder, or its Python.
-        user: Whether the folder of the user's own packages is meant, and not the environment's.
+        prefix: Its folder or its Python.
+        user: Whether to use the folder of the user's own packages instead of the environment's.
 
     Raises:
-        UsageError: It is no Python environment, or none that the hook can be in.
+        UsageError: It is not a Python environment, or the hook does not support it.
     """
     python = _find_python(prefix)
     facts = _ask(python)
@@ -82,10 +82,10 @@ def find_place(prefix: str, *, user: bool = False) -> Place:
 
 
 def find_target(folder: str) -> Place:
-    """Return the place in a folder of ``pip install --target``.
+    """Return the place for a folder of ``pip install --target``.
 
     Raises:
-        UsageError: There is no such folder.
+        UsageError: The folder does not exist.
     """
     if not os.path.isdir(folder):
         raise UsageError(_no_environment(folder, "there is no such folder", "make it, or correct --target"))
@@ -140,7 +140,7 @@ def _ask(python: str) -> Facts:
 
 
 def _choose_folder(facts: Facts) -> str:
-    """Return where packages are installed, if `site` reads that; else the first folder that it reads."""
+    """Return the folder for packages if `site` reads it, else the first folder that `site` reads."""
     read = facts["read"]
     return str(facts["folder"] if facts["folder"] in read or not read else read[0])
 

@@ -1,7 +1,7 @@
-"""The hook for shells: a file for ``/etc/profile.d`` (login shells) and ``BASH_ENV`` (scripts of bash).
+"""The hook for shells: a file for ``/etc/profile.d`` (login shells) and ``BASH_ENV`` (bash scripts).
 
-It asks the launcher's own Python once, where a job has left its signs and no hook has acted yet. POSIX shell:
-a login shell need not be bash.
+It asks the launcher's own Python once, if the environment shows a job and no hook has acted yet. The file is
+POSIX shell, because a login shell need not be bash.
 
 Source: bash(1), INVOCATION, BASH_ENV; Debian's /etc/profile.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OF_PROCESSES = (STACKS_VARIABLE, ERROR_VARIABLE)
-"""Signs that something is to be armed, which a shell is not."""
+"""Variables that ask for a process to be armed; a shell cannot be armed."""
 PROFILE = "/etc/profile.d/launcher_hook.sh"
 _TEXT = """\
 {head}# Login shells read it in /etc/profile.d, scripts of bash by BASH_ENV={path}
@@ -51,7 +51,7 @@ fi
 
 
 def render_shell(path: str) -> str:
-    """Return the file, which stands at a path."""
+    """Return the text of the file for a path."""
     child = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child.py")
     return _TEXT.format(
         head=render_head(),
@@ -70,9 +70,9 @@ def render_shell(path: str) -> str:
 
 
 def render_answer(answer: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return an answer (see `launcher.hook.answer`) for ``eval``, and what is to be said on standard error.
+    """Return an answer (see `launcher.hook.answer`) as text for ``eval``, and a message for standard error.
 
-    A file in memory lives only as long as its process: a shell goes without.
+    Variables that name a file in memory are left out: such a file ends with its process.
     """
     if answer.get("refused"):
         marked = {HOOKED: render_marker(REFUSED, environ, undo(environ))}

@@ -1,1 +1,1 @@
-"""What the user asks for: flags, their variables, and the words of a command line."""
+"""The user's options: flags, their variables, and the command line."""

@@ -1,7 +1,7 @@
-"""Abbreviated flags, by argparse's rule: a beginning that one flag alone has stands for that flag.
+"""Abbreviated flags, by argparse's rule: a prefix of exactly one flag stands for that flag.
 
-torchrun takes them, so what is unique among torchrun's flags means torchrun's flag, whatever other flags
-there are here: ``--no-p`` is ``--no-python``. Loaded only with argparse.
+torchrun accepts them. So a prefix that is unique among torchrun's flags means torchrun's flag, even if other
+flags of ours begin so: ``--no-p`` is ``--no-python``. Loaded only with argparse.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ TORCHRUNS = frozenset((*(flag.dest for flag in FLAGS if flag.is_torchruns), "hel
 
 
 class Ambiguous(Exception):
-    """Several flags begin so; its text names them."""
+    """Several flags have this prefix; the message names them."""
 
 
 def spell_out(words: Sequence[str], known: Mapping[str, Action], *, takes_command: bool) -> list[str]:
-    """Return words of a command line with abbreviated flags in full.
+    """Return the words of a command line with abbreviated flags in full.
 
     Args:
         words: The words.
-        known: What each spelling of a flag is.
-        takes_command: Whether the first word that is no flag begins a command, with flags of its own.
+        known: Each spelling of a flag, and its action.
+        takes_command: Whether the first word that is not a flag begins a command, with flags of its own.
 
     Raises:
-        Ambiguous: Several flags begin so.
+        Ambiguous: An abbreviation fits several flags.
     """
     found, place = list(words), 0
     while place < len(found) and found[place] != "--":
@@ -46,19 +46,19 @@ def spell_out(words: Sequence[str], known: Mapping[str, Action], *, takes_comman
 
 
 def find_full(name: str, known: Mapping[str, Action]) -> str:
-    """Return the flag that begins so, in full; the name itself where there is none, or it is a known mistake.
+    """Return the flag with this prefix; the name itself if none has it, or if it is another launcher's flag.
 
     Raises:
-        Ambiguous: Several flags do.
+        Ambiguous: Several flags have this prefix.
     """
-    found: dict[tuple[str, object], str] = {}  # both spellings of a flag are one flag
+    found: dict[tuple[str, object], str] = {}  # counts both spellings of a flag once
     for spelling, action in known.items():
         if spelling.startswith(name):
             found.setdefault((action.dest, action.const), spelling)
     theirs = [spelling for (dest, _), spelling in found.items() if dest in TORCHRUNS]
     if len(theirs) == 1:
         return theirs[0]
-    if not found or name in OTHERS:  # --gpus is what another launcher calls --nproc-per-node
+    if not found or name in OTHERS:  # --gpus is another launcher's name of --nproc-per-node
         return name
     if len(found) > 1:
         raise Ambiguous(f"{name} is ambiguous: {' or '.join(found.values())}")

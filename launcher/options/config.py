@@ -1,8 +1,8 @@
 """Defaults for a fleet: ``/etc/launcher.conf``, and the file that LAUNCHER_CONFIG names.
 
-Lines ``name = value``, with the names of the flags and the values of their variables; ``#`` begins a comment.
-A head ``[launcher]`` and quotes around a value change nothing, so that a file can be INI or TOML, too. Loaded
-where there is such a file.
+Each line is ``name = value``, with the name of a flag and a value as in its variable; ``#`` begins a comment.
+A section head ``[launcher]`` and quotes around a value are ignored, so that a file can be INI or TOML too.
+Loaded only if there is such a file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ OF_ONE_JOB = (
     *("rdzv_endpoint", "rdzv_id", "ssh_key", "framework", *TENSORFLOW),
     *("module", "no_python", "run_path", "expand_args", "local_rank_arg"),
 )
-"""Flags that say what one job, node or command is: as a default each of a fleet's machines would be that."""
+"""Flags that describe a single job, node or command, and so cannot be defaults of a fleet."""
 HEAD = "[launcher]"
 SHAPE = "name = value, with the name of a flag"
 
@@ -37,8 +37,8 @@ class Line:
     """A line of a file.
 
     Attributes:
-        place: File and number, ``/etc/launcher.conf:3``.
-        name: As it is written.
+        place: File and line number, ``/etc/launcher.conf:3``.
+        name: The name as written.
         text: The value.
     """
 
@@ -48,12 +48,12 @@ class Line:
 
     @property
     def origin(self) -> str:
-        """What messages and plans call it."""
+        """The line's name in messages and plans."""
         return f"{self.place}: {self.name} = {shorten(self.text)}"
 
 
 class Reader:
-    """What the files say, the first of them before the others, and what is wrong with them."""
+    """Reader of the files: collects values and problems. The first file to set a flag wins."""
 
     def __init__(self) -> None:
         self.given: dict[str, Given] = {}
@@ -63,12 +63,13 @@ class Reader:
         self._flags = {flag.dest: flag for flag in FLAGS}
 
     def read(self, path: str, host: Host, *, named: bool) -> None:
-        """Take in one file.
+        """Read one file.
 
         Args:
-            path: Of the file.
+            path: Path of the file.
             host: This node.
-            named: Whether the user has named it: it must be there, and whose it is, is theirs to know.
+            named: Whether the user named it. Then the file must exist, and any user may own it, but others
+                must not be able to write it.
         """
         try:
             data = host.read_guarded(path, LIMIT_BYTES, of_system=not named)
@@ -112,7 +113,7 @@ class Reader:
             yield Line(place, name, value)
 
     def _take(self, line: Line, dest: str) -> None:
-        """Remember what a line says, unless a file before this one says it."""
+        """Record the value of a line unless an earlier file sets the flag."""
         flag = self._flags.get(dest)
         if flag is None:
             self._refuse(line.place, f"{shorten(line.name)!r} is the name of no flag", self._mend(line.name))
@@ -135,7 +136,7 @@ class Reader:
             self.given[dest] = Given(value, line.origin, _as_variable(flag, line.text, value))
 
     def _mend(self, name: str) -> str:
-        """Return what to write in place of a name that no flag has."""
+        """Return the fix for an unknown name."""
         from launcher.options.unknown import find_near
 
         dashed = name.replace("_", "-").lower().lstrip("-")
@@ -157,7 +158,7 @@ class Reader:
 
 
 def _unquote(value: str) -> str:
-    """Return a value without the quotes around it, or without the comment behind it."""
+    """Return a value without the quotes around it, or without the comment after it."""
     for quote in "\"'":
         inner, closed, rest = value[1:].partition(quote)
         if value.startswith(quote) and closed and (not rest.strip() or rest.strip().startswith("#")):
@@ -166,12 +167,12 @@ def _unquote(value: str) -> str:
 
 
 def _as_variable(flag: Flag, text: str, value: object) -> str:
-    """Return the text by which a flag's variable says the same."""
+    """Return the text that a flag's variable would have for the same value."""
     return text if flag.parse else str(int(bool(value)))
 
 
 def read_files(environ: Mapping[str, str], host: Host) -> tuple[Files, list[Problem]]:
-    """Return what the files say, that of LAUNCHER_CONFIG before the system's, and what is wrong with them."""
+    """Return the values in the files and their problems; LAUNCHER_CONFIG's file wins over the system's."""
     reader = Reader()
     named = environ.get(CONFIG)
     if named:

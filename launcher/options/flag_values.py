@@ -1,4 +1,4 @@
-"""What the text of a flag means: a function per kind of value, which raises `Malformed`."""
+"""Parsers of flag values, one function per kind of value; all raise `Malformed`."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 ROLES = ("chief", "worker", "ps", "evaluator")
-"""The roles of a task of TensorFlow, in its own order."""
+"""The roles of TensorFlow's tasks, in TensorFlow's order."""
 LOST_AFTER_LEAST_S = 5.0
 PROCESS_LIMIT = 4096
-"""More processes on one node than any node has GPUs or cores."""
+"""Limit of processes on one node: more than any node has GPUs or cores."""
 UNCATCHABLE = ("KILL", "STOP")
 NOT_PASSED_ON = (
     *UNCATCHABLE,
     "CHLD",  # about our own children
-    *("SEGV", "BUS", "FPE", "ILL"),  # our own faults: blocked, they
-    *("ABRT", "TRAP", "SYS"),  # would leave us hanging instead of dying
+    *("SEGV", "BUS", "FPE", "ILL"),  # our own faults: if they were blocked,
+    *("ABRT", "TRAP", "SYS"),  # a fault would hang us instead of killing us
     *("TTIN", "TTOU"),  # about our own use of the terminal
 )
-"""Signals that arrive at the launcher and go no further: nothing can be sent instead of them."""
+"""Signals that the launcher does not forward, so that they cannot be mapped to another signal."""
 
 
 def parse_port(text: str) -> int:
@@ -31,12 +31,12 @@ def parse_port(text: str) -> int:
 
 
 def parse_master_port(text: str) -> int:
-    """Return a port, or 0 for one that is free; the latter can only be where there is one node."""
+    """Return a port, or 0 for a free one, which only a single-node job can use."""
     return parse_int(text, 0, PORT_LIMIT)
 
 
 def parse_processes(text: str) -> int | str:
-    """Return how many processes a node has, or one of the words that count them."""
+    """Return the number of processes of a node, or one of the words in COUNT_WORDS."""
     if text in COUNT_WORDS:
         return text
     try:
@@ -46,7 +46,7 @@ def parse_processes(text: str) -> int | str:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return what takes one of these words, and no other."""
+    """Return a parser that accepts only these words."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -68,7 +68,7 @@ def parse_seconds(text: str) -> float:
 
 
 def parse_lost_after(text: str) -> float:
-    """Return seconds of silence, long enough for heartbeats to be heard."""
+    """Return seconds of silence, long enough for a heartbeat to arrive."""
     seconds = parse_seconds(text)
     if seconds < LOST_AFTER_LEAST_S:
         raise Malformed(f"seconds in {LOST_AFTER_LEAST_S:g}..86400, two heartbeats and a bit at least")
@@ -76,7 +76,7 @@ def parse_lost_after(text: str) -> float:
 
 
 def parse_word(text: str) -> str:
-    """Return a name that is safe wherever it is handed on to."""
+    """Return a name that is safe to pass on anywhere."""
     if not text.replace("-", "a").replace("_", "a").replace(".", "a").isalnum() or text[0] == "-":
         raise Malformed("a name of letters, digits, dots and dashes")
     return text
@@ -89,7 +89,7 @@ def parse_endpoint(text: str) -> str:
 
 
 def parse_key_values(text: str) -> tuple[tuple[str, str], ...]:
-    """Return (key, value) pairs; torch.distributed.elastic.rendezvous.utils has the same rules."""
+    """Return (key, value) pairs, by the rules of torch.distributed.elastic.rendezvous.utils."""
     pairs = tuple(
         (key.strip(), value.strip()) for key, _, value in (i.partition("=") for i in text.split(","))
     )
@@ -99,20 +99,20 @@ def parse_key_values(text: str) -> tuple[tuple[str, str], ...]:
 
 
 def parse_gpus_per_process(text: str) -> int:
-    """Return how many GPUs a process has, 1..1023."""
+    """Return the number of GPUs of a process, 1..1023."""
     return parse_int(text, 1, 1024)
 
 
 def parse_restarts(text: str) -> int:
-    """Return how often processes are started again, 0..999."""
+    """Return the maximum number of restarts, 0..999."""
     return parse_int(text, 0, 1000)
 
 
 def parse_signal(text: str) -> int:
-    """Return the number of a signal that a process can be told: ``TERM``, ``SIGTERM`` or ``15``.
+    """Return the number of a signal that a process can catch, given as ``TERM``, ``SIGTERM`` or ``15``.
 
     Raises:
-        Malformed: No such signal, or one that no process can catch (KILL, STOP).
+        Malformed: The signal is unknown, or no process can catch it (KILL, STOP).
     """
     import signal
 
@@ -125,7 +125,7 @@ def parse_signal(text: str) -> int:
 
 
 def parse_signal_map(text: str) -> tuple[tuple[int, int], ...]:
-    """Return pairs of signal numbers: which one arrives, which one is sent instead of it."""
+    """Return pairs of signal numbers: (arriving, sent instead)."""
     pairs = [item.partition("=")[::2] for item in text.split(",")]
     try:
         numbers = tuple((parse_signal(arriving), parse_signal(sent)) for arriving, sent in pairs)
@@ -139,7 +139,7 @@ def parse_signal_map(text: str) -> tuple[tuple[int, int], ...]:
 
 
 def _require_passed_on(arriving: Iterable[int]) -> None:
-    """Refuse signals that never get further than the launcher, which would make a row that does nothing."""
+    """Refuse arriving signals that the launcher does not forward: their pair would have no effect."""
     import signal
 
     kept = {getattr(signal, f"SIG{name}") for name in NOT_PASSED_ON}
@@ -152,7 +152,10 @@ def _require_passed_on(arriving: Iterable[int]) -> None:
 
 
 def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:
-    """Return (local rank or None for all, 0 none, 1 stdout, 2 stderr, 3 both), torchrun's notation."""
+    """Return pairs (local rank or None for all, streams) in torchrun's notation.
+
+    Streams: 0 none, 1 stdout, 2 stderr, 3 both.
+    """
     shape = "0, 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,... such as 0:3,1:2"
     try:
         if ":" not in text:
@@ -164,7 +167,7 @@ def parse_streams(text: str) -> tuple[tuple[int | None, int], ...]:
 
 
 def parse_words(text: str) -> tuple[str, ...]:
-    """Return words that are quoted as in a shell."""
+    """Return words, which may be quoted as in a shell."""
     import shlex
 
     try:
@@ -174,7 +177,7 @@ def parse_words(text: str) -> tuple[str, ...]:
 
 
 def parse_patterns(text: str) -> tuple[str, ...]:
-    """Return names of variables, some with a ``*`` at their end."""
+    """Return names of variables; a name may end with ``*``."""
     names = tuple(item.strip() for item in text.split(","))
     if not all(name.removesuffix("*").replace("_", "a").isalnum() for name in names):
         raise Malformed("names of variables, such as DATA_DIR or HF_*")
@@ -182,7 +185,7 @@ def parse_patterns(text: str) -> tuple[str, ...]:
 
 
 def parse_tasks(text: str) -> int:
-    """Return how many tasks of a role there are, 0..4096."""
+    """Return the number of tasks of a role, 0..4096."""
     return parse_int(text, 0, PROCESS_LIMIT + 1)
 
 
@@ -209,7 +212,7 @@ def _node_range(text: str) -> range:
 
 
 def parse_local_ranks(text: str) -> tuple[int, ...]:
-    """Return local ranks, in the order in which they were given."""
+    """Return local ranks in the given order."""
     try:
         return tuple(parse_int(item.strip()) for item in text.split(","))
     except Malformed:

@@ -1,8 +1,8 @@
-"""The flags of ``launcher run``, as one table: name, meaning, and the LAUNCHER_* variable of each.
+"""Table of the flags of ``launcher run``: name, meaning and LAUNCHER_* variable of each.
 
-Names are torchrun's wherever torchrun has one, and all of torchrun's are here. The command line parser,
-the variables and the reference in docs/ come from this table; `launcher.options.flag_values` says what a text
-means, `launcher.options.reading` reads what was given. It is one table, and so one file, however long.
+It has all of torchrun's flags, under torchrun's names. The command line parser, the variables and the
+reference in docs/ come from this table. `launcher.options.flag_values` parses the values, and
+`launcher.options.reading` combines what the user gave. One table is one file, even if it is long.
 """
 
 from __future__ import annotations
@@ -38,36 +38,36 @@ if TYPE_CHECKING:
 PREFIX = "LAUNCHER_"
 FRAMEWORKS = ("torch", "tensorflow", "horovod", "deepspeed", "lightning", "accelerate", "jax")
 OTHER_VARIABLES = (
-    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # of commands
-    *("LAUNCHER_DISABLE", "LAUNCHER_ENTRYPOINT"),  # of entry points
+    *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY"),  # for commands
+    *("LAUNCHER_DISABLE", "LAUNCHER_ENTRYPOINT"),  # for entry points
     "LAUNCHER_CONFIG",  # a file of defaults
-    "LAUNCHER_TOKEN",  # between the launchers of a job
-    *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # what processes get
-    "LAUNCHER_DEADLINE",  # the same, where a machine may be taken back
-    *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # of the environment hook
-    "LAUNCHER_REHEARSED",  # of a rehearsal: which of its nodes this is
-    "LAUNCHER_SERVE_SOCKET",  # between a node that serves and its sessions
-    "LAUNCHER_CACHE",  # of tools/setup.sh
-    "LAUNCHER_PORT",  # Kubernetes, for a Service named launcher
+    "LAUNCHER_TOKEN",  # authenticates the launchers of a job
+    *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # set in the processes
+    "LAUNCHER_DEADLINE",  # set in the processes if the machine can be preempted
+    *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # for the environment hook
+    "LAUNCHER_REHEARSED",  # the node of a rehearsal
+    "LAUNCHER_SERVE_SOCKET",  # between a serving node and its sessions
+    "LAUNCHER_CACHE",  # for tools/setup.sh
+    "LAUNCHER_PORT",  # set by Kubernetes for a Service named launcher
 )
-"""LAUNCHER_* variables that are no flags of the table, and no typing errors."""
+"""LAUNCHER_* variables that are neither flags of the table nor typing errors."""
 OTHER_PREFIXES = ("LAUNCHER_TEST_", "LAUNCHER_BENCH_", "LAUNCHER_PORT_", "LAUNCHER_SERVICE_")
-"""Beginnings of more: those of the tests and benchmarks, and of Kubernetes for such a Service."""
+"""Prefixes of further variables: of the tests and benchmarks, and of Kubernetes for such a Service."""
 ROLE_FLAGS = ("roles", "worker_count", "parameter_server_count", "chief", "evaluator")
-"""Flags that say how many tasks of TensorFlow there are, or where."""
+"""Flags that set the number or the nodes of TensorFlow's tasks."""
 TENSORFLOW = (*ROLE_FLAGS, "tf1", "tf_server", "tf_port")
-"""Flags that have a meaning for TensorFlow only, and so make a job one of it."""
+"""Flags that only TensorFlow uses; each of them makes the job a TensorFlow job."""
 
 
 @frozen
 class Flag:
     """One flag: ``dest`` gives ``--dest-with-dashes`` and ``LAUNCHER_DEST``.
 
-    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. A ``negatable``
-    switch can also be turned off, by ``--no-dest``: what it decides has a default of its own. ``pet``:
-    ``PET_DEST`` gives the same where nothing else does, as it does to torchrun. (Facts have no such
-    mark: `launcher.sources.torch_agent` reads their PET_*, as a platform's word and not the user's.)
-    ``secret``: its variable may hold what no message may quote.
+    ``parse`` turns text into the value and raises `Malformed`; None marks a switch. ``--no-dest`` turns a
+    ``negatable`` switch off; its default is neither on nor off. ``pet``: torchrun's variable ``PET_DEST``
+    also sets the flag, with the lowest priority. (Facts do not have this mark: for them
+    `launcher.sources.torch_agent` reads PET_* as values of the platform and not of the user.)
+    ``secret``: messages never quote the value.
     """
 
     dest: str
@@ -83,7 +83,7 @@ class Flag:
 
     @property
     def is_torchruns(self) -> bool:
-        """Whether torchrun has it, too."""
+        """Whether torchrun has this flag too."""
         return self.fact is not None or self.pet or self.group == "torchrun"
 
     @property
@@ -93,7 +93,7 @@ class Flag:
 
     @property
     def variable(self) -> str:
-        """The variable that gives the same, e.g. ``LAUNCHER_NODE_RANK``."""
+        """The variable that sets the flag, e.g. ``LAUNCHER_NODE_RANK``."""
         return PREFIX + self.dest.upper()
 
 
@@ -102,18 +102,18 @@ NEEDS = {
     "mpi_args": ("engine", "mpirun"),
     "forward": ("engine", "mpirun"),
 }
-"""Flags that do nothing unless another is given, or has this value."""
+"""Flags that do nothing unless another flag is given, or has this value."""
 NEED_SSH = ("ssh_key", "ssh_port")
-"""Flags that do nothing where no command reaches the other nodes by ssh."""
+"""Flags that do nothing unless the job reaches the other nodes by ssh."""
 EMPTY_IS_UNSET = ("rdzv_endpoint", "rdzv_conf", "local_ranks_filter", "local_addr")
-"""Flags that torchrun takes with an empty text, as if they were not there: ``--rdzv-conf "$CONF"``."""
+"""Flags that torchrun ignores if the value is empty: ``--rdzv-conf "$CONF"``."""
 EXCLUDES = (
     ("module", "no_python"),
     ("standalone", "hosts"),
     ("standalone", "hostfile"),
     ("restarts", "max_restarts"),
 )
-"""Pairs of flags of which one would be ignored."""
+"""Pairs of flags that exclude each other: one of them would be ignored."""
 GROUPS = {
     "job": "the job",
     "command": "the command",
@@ -124,7 +124,7 @@ GROUPS = {
     "mpirun": "jobs that mpirun starts (--engine mpirun), and the hosts of any job",
     "torchrun": "torchrun's own: taken as torchrun takes them, for jobs that torchrun's agent starts",
 }
-"""What the flags are about, in the order of the documentation."""
+"""The groups of flags, in the order of the documentation."""
 
 FLAGS = (
     Flag(
@@ -627,7 +627,7 @@ FLAGS = (
 
 
 def find_unknown(names: Iterable[str]) -> list[str]:
-    """Return the LAUNCHER_* variables that are unknown, sorted: typing errors."""
+    """Return the unknown LAUNCHER_* variables, sorted; they are likely typing errors."""
     ours = [name for name in names if name.startswith(PREFIX)]
     if not ours:
         return []

@@ -1,4 +1,4 @@
-"""Words to options: one parser per command, built when that command is asked for."""
+"""Command line parsers: one per command, built only for the requested command."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ BRIEF = {
     "stopping and failures": ("restarts", "grace"),
     "output": ("log_dir", "tee"),
 }
-"""The flags that most people need, as ``launcher run --help`` shows them."""
+"""The flags that ``launcher run --help`` shows, which most users need."""
 UNKNOWN = "unrecognized arguments: "
-"""How argparse begins to say so."""
+"""Start of argparse's message for unknown arguments."""
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with our exit status and our form of message."""
+    """argparse parser with our exit status and message format."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        """Raise instead of exiting with status 2, which a training script may use itself."""
+        """Raise an error instead of exiting with status 2, which a training script may use itself."""
         has_brief = any(action.dest == "help_all" for action in self._actions)
         fix = f"{self.prog} {'--help-all' if has_brief else '--help'}"
         if message.startswith(UNKNOWN):
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(Problem("usage", message, "command line", fix))
 
     def parse_known_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]
-        """Read words in which flags may be abbreviated; argparse does that by a rule of its own."""
+        """Parse words after expanding abbreviated flags by our rule, which differs from argparse's."""
         from launcher.options.abbreviations import Ambiguous, spell_out
 
         known = {name: action for action in self._actions for name in action.option_strings}
@@ -64,7 +64,7 @@ def make_parser(name: str, usage: str, description: str, *, add_help: bool = Tru
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Return a formatter of a given width; asked for one, argparse loads shutil and three compressors."""
+    """Return a formatter with a fixed width; to find one, argparse loads shutil and three compressors."""
     return argparse.HelpFormatter(prog, max_help_position=32, width=HELP_WIDTH)
 
 
@@ -79,7 +79,7 @@ def add_replay(parser: Parser, environ: Mapping[str, str]) -> None:
 
 
 def add_flags(parser: Parser, only: Collection[str] | None = None) -> None:
-    """Add the flags of ``launcher run``, from their table; ``only`` some of them, by ``dest``."""
+    """Add the flags of ``launcher run`` from the table; ``only`` limits them by ``dest``."""
     for name, title in GROUPS.items():
         flags = [flag for flag in FLAGS if flag.group == name and (only is None or flag.dest in only)]
         if flags:
@@ -92,7 +92,7 @@ def _add_group(parser: Parser, title: str, flags: Sequence[Flag]) -> argparse._A
         names = [*([flag.short] if flag.short else []), flag.name]
         text = f"{flag.help} [{flag.variable}]"
         _add(group, flag, names, text)
-        if "_" in flag.dest:  # torchrun takes both spellings; to show both would double the help
+        if "_" in flag.dest:  # torchrun accepts both spellings; showing both would double the help
             _add(group, flag, ["--" + flag.dest], argparse.SUPPRESS)
         if flag.negatable:
             opposite, text = f"--no-{flag.name[2:]}", f"the opposite of {flag.name}"
@@ -108,7 +108,7 @@ def _add(group: argparse._ArgumentGroup, flag: Flag, names: list[str], text: str
 
 
 def add_command(parser: Parser) -> None:
-    """Add COMMAND: everything from the first word on that is no flag."""
+    """Add COMMAND: everything from the first word that is not a flag."""
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -118,7 +118,7 @@ def strip_dashes(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def make_run_parser(environ: Mapping[str, str]) -> Parser:
-    """Return the parser of ``launcher run``, whose help is brief unless all of it is asked for."""
+    """Return the parser of ``launcher run``, with a brief ``--help`` and a full ``--help-all``."""
     parser = make_parser("run", RUN_USAGE, ABOUT_RUN, add_help=False)
     _add_helps(parser)
     _add_dry_run(parser, environ)
@@ -158,7 +158,7 @@ class _BriefHelp(argparse.Action):
 def read_run(
     argv: Sequence[str], environ: Mapping[str, str]
 ) -> tuple[dict[str, str | bool], tuple[str, ...], bool]:
-    """Return typed flags, command, and whether this is a dry run, of ``launcher run``."""
+    """Return the typed flags and the command of ``launcher run``, and whether this is a dry run."""
     parser = make_run_parser(environ)
     words = parser.parse_args(argv)
     if words.replay and not words.dry_run:

@@ -1,9 +1,8 @@
-"""The usual command line of ``launcher run``, read without argparse.
+"""Fast parser for the usual command line of ``launcher run``, without argparse.
 
-argparse, with re, gettext and locale behind it, costs 9 ms of every start, most of what there is.
-So whatever is plainly right is read here: known flags in their full spelling, each with a value that is
-no flag. Anything else, from ``--help`` to a typing error, is argparse's, with the same outcome
-(tests/unit/test_quick.py compares the two).
+argparse loads re, gettext and locale, which costs 9 ms of every start, most of the total. This parser
+accepts only known flags in full spelling whose values do not look like flags. argparse handles everything
+else, from ``--help`` to typing errors. Both give the same result (tests/unit/test_quick.py compares them).
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ if TYPE_CHECKING:
 
     Typed = dict[str, str | bool]
 ABOUT_RUN = "start COMMAND on this node, once per GPU, with the variables of a distributed job"
-"""What ``launcher run`` does, in all helps."""
+"""Description of ``launcher run`` in every help text."""
 
 SLOWLY = ("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY")
-"""Variables that are flags of the command, not of the table."""
+"""Variables for flags that the command has and the table does not; they need argparse."""
 
 
 def read_quickly(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Typed, tuple[str, ...]] | None:
-    """Return the flags that were typed (dest to text, or on and off) and the command; None: ask argparse."""
+    """Return the typed flags (dest to text or on/off) and the command; None if argparse must parse them."""
     if any(environ.get(name) for name in SLOWLY):
         return None
     known = spellings()
@@ -52,7 +51,7 @@ def read_quickly(argv: Sequence[str], environ: Mapping[str, str]) -> tuple[Typed
 
 
 def spellings() -> dict[str, tuple[Flag, bool]]:
-    """Return every way to type a flag, and for a switch whether that turns it on."""
+    """Return every spelling of each flag, and for a switch whether that spelling turns it on."""
     found: dict[str, tuple[Flag, bool]] = {}
     for flag in FLAGS:
         found[flag.name] = found["--" + flag.dest] = (flag, True)

@@ -1,7 +1,7 @@
-"""What the user asked for: flags, LAUNCHER_* variables, torchrun's PET_* and files of defaults, as one value.
+"""The user's options: flags, LAUNCHER_* variables, torchrun's PET_* and files of defaults in one value.
 
-A flag beats its variable; both beat whatever the platform says. A file is below all variables
-(`launcher.options.config`). The table is `launcher.options.flags`.
+A flag wins over its variable, and both win over the platform. A file of defaults (`launcher.options.config`)
+has a lower priority than any variable. The table of flags is `launcher.options.flags`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 PET_PREFIX = "PET_"
 DEFAULT_GRACE_S = 30.0
 AGENTS = ("TORCHELASTIC_RUN_ID", "LAUNCHER_LAUNCHED")
-"""In a worker PET_* are what its agent was told, not what we are; and its agent has read the files."""
+"""Variables of a worker. There PET_* are options of its agent, which has also read the files of defaults."""
 ETC, CONFIG = "/etc/launcher.conf", "LAUNCHER_CONFIG"
 DEFAULTS = "config"
-"""The source of the facts that such files state."""
+"""Name of the source of facts from files of defaults."""
 
 
 @frozen
 class Given:
-    """A value that the user gave, how (``--nnodes 2`` or ``LAUNCHER_NNODES='2'``), and as which text."""
+    """A value from the user, its origin (``--nnodes 2`` or ``LAUNCHER_NNODES='2'``) and its text."""
 
     value: object
     origin: str
@@ -46,23 +46,23 @@ class Given:
 
     @property
     def is_typed(self) -> bool:
-        """Whether it stands on the command line."""
+        """Whether it was typed on the command line."""
         return self.origin.startswith("-")
 
     @property
     def is_platforms(self) -> bool:
-        """Whether a platform set it for torchrun (PET_*), and no user for us."""
+        """Whether a platform set it for torchrun (PET_*), and not a user for us."""
         return self.origin.startswith(PET_PREFIX)
 
 
 @frozen
 class Files:
-    """What files of defaults say.
+    """The content of files of defaults.
 
     Attributes:
-        given: By the name of the flag; where two files say it, the one that goes before the other.
-        notes: Which lines are not used, and why.
-        warnings: Which file is not used.
+        given: Values by flag; if two files set a flag, the value of the file with priority.
+        notes: Lines that are not used, and why.
+        warnings: Files that are not used, and why.
     """
 
     given: Mapping[str, Given] = {}
@@ -71,14 +71,14 @@ class Files:
 
 
 class Options:
-    """What the user asked for; absent where nothing was asked."""
+    """The user's options; a flag that was not given is absent."""
 
     def __init__(self, given: Mapping[str, Given] | None = None, files: Files | None = None) -> None:
         self._given = dict(given or {})
         self.files = files or Files()
 
     def get(self, dest: str) -> Given | None:
-        """Return what was given for a flag."""
+        """Return the given value of a flag; None if it was not given."""
         return self._given.get(dest)
 
     def text(self, dest: str, default: str = "") -> str:
@@ -123,43 +123,43 @@ class Options:
 
     @property
     def framework(self) -> str:
-        """The framework that the job is named to be of, or plainly is; empty if neither."""
+        """The framework that ``--framework`` or a TensorFlow flag names; empty if none does."""
         if any(dest in self._given for dest in TENSORFLOW):
             return "tensorflow"
         return self.text("framework", "auto").replace("auto", "")
 
     @property
     def grace_s(self) -> float:
-        """Seconds between SIGTERM and SIGKILL, as we have it or as torchrun has it."""
+        """Seconds between SIGTERM and SIGKILL: ``--grace``, or torchrun's ``--shutdown-timeout``."""
         return self.number("grace", self.number("shutdown_timeout", DEFAULT_GRACE_S))
 
     def origins(self, *dests: str) -> list[str]:
-        """Return how these flags were given, those that were and that are not switched off."""
+        """Return the origins of those of these flags that were given and not switched off."""
         found = [self._given[dest] for dest in dests if dest in self._given]
         return [given.origin for given in found if given.value]
 
     def with_inner(self, inner: Options) -> Options:
-        """Return these options, less what ``inner`` (nearer to the processes) says otherwise."""
+        """Return these options merged with ``inner`` (nearer to the processes), which wins."""
         return Options({**self._given, **inner._given}, self.files)
 
     def without(self, *dests: str) -> Options:
-        """Return these options less some flags."""
+        """Return these options without some flags."""
         kept = {dest: given for dest, given in self._given.items() if dest not in dests}
         return Options(kept, self.files)
 
     def without_platforms(self) -> Options:
-        """Return these options without what a platform set for torchrun's agent alone."""
+        """Return these options without those that a platform set for torchrun's agent only."""
         agents = {flag.dest for flag in FLAGS if flag.group == "torchrun"}
         kept = {d: g for d, g in self._given.items() if not (d in agents and g.is_platforms)}
         return Options(kept, self.files)
 
     def defaults(self) -> Evidence:
-        """Return the facts that files of defaults state, as the outermost source."""
+        """Return the facts in files of defaults, as the outermost source."""
         reader = Reader(DEFAULTS, {}, Host())
         for flag in FLAGS:
             given = self.files.given.get(flag.dest) if flag.fact is not None else None
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
-                # A number of processes goes before the visible GPUs, a port not before one that is free
+                # A process count wins over the number of visible GPUs; a port does not win over a free port.
                 trust = Trust.STATED if flag.fact is Fact.PROCESSES_PER_NODE else Trust.INDIRECT
                 reader.claim(flag.fact, given.value, given.origin, trust)
         return reader.evidence()
@@ -167,7 +167,7 @@ class Options:
     def evidence(self) -> Evidence:
         """Return the flags that state facts, as the innermost source: the user wins."""
         reader = Reader("manual", {}, Host())
-        reader.even = True  # the user names the nodes to answer how many processes each has
+        reader.even = True  # the user's nodes all have the same number of processes
         if not self._is_platforms("standalone"):
             _claim_standalone(reader, self._given.get("standalone"))
         backend = self.text("rdzv_backend", "static")
@@ -202,11 +202,11 @@ class Options:
 
 
 C10D_PORT = 29400
-"""Where torchrun's c10d rendezvous is, by default."""
+"""Default port of torchrun's c10d rendezvous."""
 
 
 def _claim_standalone(reader: Reader, given: Given | None) -> None:
-    """One node, whatever the platform says; port 0 stands for one that is free."""
+    """Claim one node whatever the platform says; port 0 means any free port."""
     if given is not None and given.value:
         reader.claim(Fact.NODE_COUNT, 1, given.origin, Trust.ASKED)
         reader.claim(Fact.NODE_RANK, 0, given.origin, Trust.ASKED)
@@ -229,12 +229,12 @@ def read_options(
     """Combine typed flags (dest to text, or True for a switch) with variables and files.
 
     Args:
-        typed: What was typed.
+        typed: The flags on the command line.
         environ: The environment.
-        host: Whose files of defaults count; None for none.
+        host: The machine with the files of defaults; None for no files.
 
     Raises:
-        UsageError: Values that are not what they should be, all at once.
+        UsageError: Values are malformed or conflict; lists all of them.
     """
     given: dict[str, Given] = {}
     files, problems = _read_files(environ, host)
@@ -265,7 +265,7 @@ def read_options(
 
 
 def _read_files(environ: Mapping[str, str], host: Host | None) -> tuple[Files | None, list[Problem]]:
-    """Return what files of defaults say, None without one, and what is wrong with them."""
+    """Return the content of the files of defaults (None if there is no file) and their problems."""
     if host is None or any(environ.get(name) for name in AGENTS):
         return None, []
     if not environ.get(CONFIG) and not host.has_file(ETC):
@@ -276,14 +276,14 @@ def _read_files(environ: Mapping[str, str], host: Host | None) -> tuple[Files | 
 
 
 def _add_defaults(given: dict[str, Given], files: Files) -> Options:
-    """Return options with the defaults of files; those that state facts are a source of their own."""
+    """Return options with the defaults of files, except facts, which `Options.defaults` returns."""
     facts = {flag.dest for flag in FLAGS if flag.fact is not None}
     beaten = {one: two for pair in EXCLUDES for one, two in (pair, pair[::-1]) if two in given}
     notes = list(files.notes)
     defaults: dict[str, Given] = {}
     for dest, default in files.given.items():
         if dest in facts:
-            continue  # a plan shows what came of them anyhow
+            continue  # a plan shows facts and their provenance anyway
         winner = given.get(dest) or given.get(beaten.get(dest, ""))
         notes.append(f"{default.origin} is not used: {winner.origin}" if winner else default.origin)
         if winner is None:
@@ -292,17 +292,17 @@ def _add_defaults(given: dict[str, Given], files: Files) -> Options:
 
 
 def _settle_standalone(given: dict[str, Given]) -> None:
-    """Take a range of nodes that may be one as one, where a job is standalone: no other node can join it."""
+    """Read ``--nnodes 1:N`` as 1 in a standalone job: no other node can join it."""
     alone, nodes = given.get("standalone"), given.get("nnodes")
     if alone and alone.value and nodes and str(nodes.value).startswith("1:"):
         given["nnodes"] = Given(1, nodes.origin, "1")
 
 
 def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
-    """Yield the flags that were typed and would do nothing as the others are.
+    """Yield a problem for each typed flag that the other options make ineffective.
 
-    What a variable says may stand in an image, for jobs of other kinds; but two of torchrun's variables are
-    for one job, and torchrun refuses them, too.
+    A conflict between variables only is no error: an image may set them for other kinds of jobs. Two PET_*
+    variables describe one job, and torchrun refuses them too.
     """
     for dest, (other, value) in NEEDS.items():
         one, two = given.get(dest), given.get(other)
@@ -325,7 +325,7 @@ def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:
     if looks and demand and demand.value and not looks.value and (looks.is_typed or demand.is_typed):
         yield _exclude(looks, demand)
     each = given.get("nproc_per_node")
-    if each is not None and each.is_typed:  # roles say how many tasks there are, and where
+    if each is not None and each.is_typed:  # roles set the number and the nodes of the tasks
         yield from (_exclude(each, given[dest]) for dest in ROLE_FLAGS if dest in given)
     named = given.get("framework")
     if named is not None and named.is_typed and named.value not in ("auto", "tensorflow"):
@@ -348,7 +348,7 @@ def _exclude(one: Given, two: Given) -> Problem:
 
 
 def _honours_pet(typed: Mapping[str, str | bool], environ: Mapping[str, str]) -> bool:
-    """Whether PET_* are for us: not in a worker, and not if another source is the only one to believe."""
+    """Whether to read PET_*: not in a worker, and not if ``--source`` names another source."""
     only = typed.get("source") or environ.get(f"{PREFIX}SOURCE") or "torch_agent"
     return only == "torch_agent" and not any(environ.get(name) for name in AGENTS)
 
@@ -356,7 +356,7 @@ def _honours_pet(typed: Mapping[str, str | bool], environ: Mapping[str, str]) ->
 def _look_up(
     flag: Flag, typed: Mapping[str, str | bool], environ: Mapping[str, str], pets: bool
 ) -> tuple[str | None, str]:
-    """Return what was given for a flag, and under which name."""
+    """Return the text given for a flag, and the name of the flag or variable that gave it."""
     value = typed.get(flag.dest)
     if isinstance(value, bool):
         return str(int(value)), flag.name
@@ -372,7 +372,7 @@ def is_on(text: str) -> bool:
     """Return whether a switch is on.
 
     Raises:
-        Malformed: A word that says neither.
+        Malformed: The text is neither on nor off.
     """
     if text.lower() not in ("0", "1", "true", "false"):
         raise Malformed("0, 1, false or true")

@@ -1,4 +1,4 @@
-"""Variables and flags that look like ours and are none."""
+"""Unknown variables, flags and commands: finds the ones that the user may have meant."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from launcher.options.parser import Parser
 
 NEAR = 0.75
-"""How much of a name has to be the same, beside its beginning, for another to be meant."""
+"""Least similarity (0 to 1) of two names without their common prefix for one to suggest the other."""
 OTHERS = {
     "-np": "--nproc-per-node",
     "-n": "--nproc-per-node",
@@ -30,26 +30,26 @@ OTHERS = {
     "--main-process-ip": "--master-addr",
     "--main-process-port": "--master-port",
 }
-"""What other launchers call some of our flags."""
+"""Other launchers' names of some of our flags."""
 OTHER_COMMANDS = {"help": "--help", "version": "--version", "launch": "run", "start": "run", "exec": "run"}
-"""What other programs call some of our commands."""
+"""Other programs' names of some of our commands."""
 NEAR_COMMAND = 0.6
-"""The same as `NEAR`, for commands, which are short."""
+"""`NEAR` for commands, whose names are short."""
 REHEARSED = {"--nproc-per-node": "--processes", "--nnodes": "--nodes"}
-"""What they are called where a job is rehearsed."""
+"""The names of these flags in ``launcher rehearse``."""
 
 
 def describe_unknown(names: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each variable, with the nearest name that there is; never its value."""
+    """Return a sentence for each unknown variable, with the nearest known name; never its value."""
     known = [flag.variable for flag in FLAGS]
     return tuple(_describe(name, find_near(name, known, len(PREFIX))) for name in names)
 
 
 def mend_command(name: str, known: Sequence[str]) -> str:
-    """Return what to type in place of a word that is no command of ours.
+    """Return what to type instead of an unknown command.
 
     Args:
-        name: The word; empty if there is none.
+        name: The word that was typed; empty if there is none.
         known: Our commands.
     """
     if name[:1] in ("", "-"):
@@ -63,15 +63,15 @@ def mend_command(name: str, known: Sequence[str]) -> str:
 
 
 def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
-    """Return what may be meant by words that a parser does not know, and where others belong.
+    """Return the fix for words that a parser does not know: the nearest flags, and where other flags belong.
 
     Args:
         parser: The parser.
-        words: What it could not read.
-        fix: What helps always: its own help.
+        words: The words that it could not parse.
+        fix: The fix if no flag is near: the parser's help.
     """
     names = [name for action in parser._actions for name in action.option_strings if name[:2] == "--"]
-    known = [name for name in names if "_" not in name]  # torchrun's other spelling is taken, and not shown
+    known = [name for name in names if "_" not in name]  # torchrun's other spelling is not shown
     takes_command = any(action.dest == "command" for action in parser._actions)
     flags = [word.partition("=")[0].replace("_", "-") for word in words if word.startswith("-")]
     fixes = [_mend(flag, known, parser.prog) for flag in dict.fromkeys(flags)]
@@ -82,7 +82,7 @@ def describe_flags(parser: Parser, words: Sequence[str], fix: str) -> str:
 
 
 def _mend(flag: str, known: Sequence[str], prog: str) -> str:
-    """Return what to type in place of one flag; empty if unknown."""
+    """Return what to type instead of one flag; empty if unknown."""
     run = {name for one in FLAGS for name in (one.name, one.short) if name}
     ours = OTHERS.get(flag, flag)
     near = [ours] if ours in known else find_near(flag, [*known, *OTHERS], 2)
@@ -102,7 +102,10 @@ def _mend(flag: str, known: Sequence[str], prog: str) -> str:
 
 
 def find_near(name: str, known: Sequence[str], start: int) -> list[str]:
-    """Return the name that is nearest to one, without their common beginning; none if none is near."""
+    """Return the nearest known name as a list, empty if none is near.
+
+    The first ``start`` characters, which all names share, do not count.
+    """
     import difflib
 
     tails = {text[start:]: text for text in known}

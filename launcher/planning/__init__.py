@@ -1,1 +1,1 @@
-"""From an environment and a machine to a plan: pure."""
+"""Planning: pure functions from an environment and a machine to a plan."""

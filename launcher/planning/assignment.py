@@ -1,7 +1,7 @@
-"""Which GPU, CPUs and network ports each process of a plan has: pure, from the plan and the parts of a node.
+"""Assigns GPUs, CPUs and network ports to each process of a plan. Pure: from the plan and the node's parts.
 
-By the same convention as `launcher.planning.binding`: local rank N has the N-th visible GPU. The ports are
-those that its GPU, or without one its CPUs, are nearest to; NCCL chooses among them itself.
+The convention is that of `launcher.planning.binding`: local rank N has the N-th visible GPU. Its ports are
+those nearest to its GPU, or to its CPUs if it has no GPU; NCCL chooses among them itself.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @frozen
 class Assigned:
-    """What one process has.
+    """The devices and CPUs of one process.
 
     Attributes:
-        rank, local_rank: As in the plan.
-        gpus: Indices among the exposed GPUs; empty without one, or if it cannot be told which.
-        cpus: Those it is bound to; None if it is left alone.
-        ports: Labels of the usable ports nearest to it.
-        reach: How far these are, as in the matrix; None without one.
+        rank, local_rank: Ranks as in the plan.
+        gpus: Indices among the exposed GPUs; empty if it has none, or if they are unknown.
+        cpus: CPUs that it is bound to; None if it is not bound.
+        ports: Labels of the nearest usable ports.
+        reach: Distance to these ports, as in the matrix; None without a port.
     """
 
     rank: int
@@ -44,13 +44,13 @@ class Assigned:
 def assign(
     plan: Plan, environ: Mapping[str, str], hardware: Hardware, gpus_each: int = 1
 ) -> tuple[Assigned, ...]:
-    """Return what each process of a plan has on this node.
+    """Return the devices and CPUs of each process of a plan on this node.
 
     Args:
-        plan: As made from the same machine.
-        environ: What the processes inherit.
+        plan: A plan for the same machine.
+        environ: The environment that the processes inherit.
         hardware: The node's parts.
-        gpus_each: GPUs of each process.
+        gpus_each: Number of GPUs of each process.
     """
     names = name_visible_gpus(environ.get(VISIBLE), plan.machine.gpu_count)
     return tuple(
@@ -59,7 +59,7 @@ def assign(
 
 
 def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[int]:
-    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES leaves; AMD's are no matter of CUDA."""
+    """Return the indices of the GPUs that CUDA_VISIBLE_DEVICES exposes, and of all other vendors' GPUs."""
     nvidia = [gpu for gpu in hardware.gpus if gpu.vendor == NVIDIA]
     others = [gpu.index for gpu in hardware.gpus if gpu.vendor != NVIDIA]
     listed = environ.get(VISIBLE)
@@ -69,9 +69,9 @@ def find_visible(environ: Mapping[str, str], hardware: Hardware) -> frozenset[in
 
 
 def _own_names(plan: Plan, process: Process, names: tuple[str, ...], each: int) -> tuple[str, ...]:
-    """Return its GPUs as CUDA_VISIBLE_DEVICES names them.
+    """Return the process's GPUs as CUDA_VISIBLE_DEVICES names them.
 
-    A platform that starts each process itself often shows it no GPU but its own.
+    A platform that starts each process itself often exposes only that process's GPUs to it.
     """
     if plan.allocation.scope is Scope.PROCESS and len(names) == each:
         return names
@@ -87,7 +87,7 @@ def _assign(process: Process, names: Sequence[str], hardware: Hardware) -> Assig
 
 
 def _cpu_parts(process: Process, hardware: Hardware) -> list[Part]:
-    """Return where a process without a GPU computes: the NUMA nodes of its CPUs."""
+    """Return the NUMA nodes of the CPUs of a process without a GPU."""
     nodes = [node for node in hardware.nodes if node.number is not None]
     return [
         Part(f"NUMA{node.number}", numa_node=node.number)
@@ -97,7 +97,7 @@ def _cpu_parts(process: Process, hardware: Hardware) -> list[Part]:
 
 
 def nearest_ports(origins: Sequence[Part], parts: Sequence[Part]) -> tuple[str | None, tuple[str, ...]]:
-    """Return how far the nearest usable ports are, and which these are; all if no distance is known."""
+    """Return the distance to the nearest usable ports, and their labels; all if no distance is known."""
     usable = [part for part in parts if part.port is not None and is_usable(part.port)]
     far = {
         part.label: min((NEAREST.index(distance(origin, part)) for origin in origins), default=None)

@@ -1,12 +1,12 @@
-"""Which CPUs each process of this node keeps to. Pure: the node comes as a `Layout`.
+"""CPU binding: chooses the CPUs of each process of this node. Pure: the node comes as a `Layout`.
 
-Two ways. ``numa``: the cores of the NUMA node that a process's GPU is on, divided evenly among the
-processes that have a GPU there; memory, GPU and network card are then near. ``core``: all cores,
-divided evenly and contiguously in the order of NUMA nodes. A physical core, with all its hardware
-threads, belongs to one process, unless there are fewer cores than processes.
+There are two modes. ``numa`` divides the cores of a NUMA node evenly among the processes with a GPU on that
+node, so that memory, GPU and network card are near. ``core`` divides all cores evenly and contiguously in the
+order of NUMA nodes. A physical core with all its hardware threads belongs to one process, unless there are
+fewer cores than processes.
 
-What cannot be done as asked is done as nearly as possible, with a note. Without a request it is left
-undone: unbound processes are slower at worst, processes bound wrongly are crowded.
+If a requested binding is impossible, the nearest possible one is used, with a note. A default binding is then
+left out: unbound processes may be slower, but wrongly bound processes compete for the same CPUs.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ DIVIDED = "CPUs are divided evenly"
 
 @frozen
 class Request:
-    """What is to be bound.
+    """A request to bind processes.
 
     Attributes:
         mode: ``"numa"`` or ``"core"``.
-        origin: How the user asked for it, e.g. ``--bind numa``; None if not.
-        count: Processes on this node, None if unknown.
+        origin: The user's request, e.g. ``--bind numa``; None for the default.
+        count: Number of processes on this node, None if unknown.
         gpus: The visible GPUs as CUDA_VISIBLE_DEVICES names them.
-        gpus_each: How many of them each process gets.
-        leaves_mask: Our own mask was made by an mpirun, which binds to one core whatever it starts:
-            what the cgroup admits counts instead.
-        keeps_mask: What started this process may have given it CPUs of its own, and others to its
-            neighbours: a mask that is narrower than what the cgroup admits stays as it is.
+        gpus_each: Number of GPUs of each process.
+        leaves_mask: Whether an mpirun made our own mask. It binds whatever it starts to one core, so that
+            the CPUs of the cgroup count instead.
+        keeps_mask: Whether this process's starter may have given it CPUs of its own, and others to its
+            neighbours. Then a mask that is narrower than the cgroup's stays.
     """
 
     mode: str
@@ -58,7 +58,7 @@ class Request:
 
     @property
     def names_gpus(self) -> bool:
-        """Whether GPUs are named by UUID, not only by index."""
+        """Whether a GPU is named by UUID and not by index."""
         return not all(name.isdecimal() for name in self.gpus)
 
 
@@ -70,9 +70,9 @@ def plan_request(
     machine: Machine,
     forks: bool,
 ) -> Request:
-    """Return what is to be bound, and how far the mask that we were started with counts.
+    """Return the request, with the treatment of the CPU mask that we inherited.
 
-    Workers of torchrun all have their agent's mask, whatever stands around the agent.
+    All workers of torchrun have the mask of their agent, whatever started the agent.
     """
     given = options.get("bind")
     is_torchruns = not forks and is_worker(environ)
@@ -89,7 +89,7 @@ def plan_request(
 
 
 class _CannotBindError(Exception):
-    """Why something cannot be done; never leaves this module."""
+    """The reason why a binding is impossible; handled in this module."""
 
 
 def plan_binding(request: Request, layout: Layout) -> Binding:
@@ -119,7 +119,7 @@ def _note(request: Request, outcome: str, reason: Exception) -> str:
 
 
 def choose_cores(request: Request, layout: Layout) -> tuple[Core, ...]:
-    """Return the cores to divide, less the CPUs that are not for us."""
+    """Return the cores to divide, without the CPUs that we may not use."""
     own, cpuset = frozenset(layout.own), frozenset(layout.cpuset or layout.own)
     if request.count is None:
         raise _CannotBindError("how many processes this node runs is unknown")
@@ -133,10 +133,10 @@ def choose_cores(request: Request, layout: Layout) -> tuple[Core, ...]:
 
 
 def divide(cores: Sequence[Core], count: int) -> Shares:
-    """Return even shares of neighbouring cores, by process.
+    """Return equal shares of neighbouring cores, one per process.
 
-    Where there are fewer cores than processes, CPUs are divided instead, each as if it were a core;
-    where there are fewer CPUs, processes share them.
+    With fewer cores than processes CPUs are divided instead, each as if it were a core. With fewer CPUs than
+    processes they share CPUs.
     """
     if len(cores) < count:
         cores = [Core((cpu,), core.node) for core in cores for cpu in core.cpus]
@@ -149,7 +149,7 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 
     Args:
         cores: All cores, in the order of NUMA nodes.
-        nodes: The nodes of each process. One with several gets a share of each that has cores.
+        nodes: The NUMA nodes of each process. A process with several gets a share of each that has cores.
     """
     shares: Shares = [() for _ in nodes]
     for node in dict.fromkeys(core.node for core in cores):
@@ -166,10 +166,10 @@ def divide_by_node(cores: Sequence[Core], nodes: Sequence[frozenset[int | None]]
 def _wanted_nodes(
     request: Request, gpus: Sequence[Gpu], cores: Sequence[Core], place: int
 ) -> frozenset[int | None]:
-    """Return the NUMA nodes of one process's GPUs; cores of ours are on at least one of them."""
+    """Return the NUMA nodes of one process's GPUs, at least one of which has cores of ours."""
     present = frozenset(core.node for core in cores)
     if len(present) == 1:
-        return present  # the only one there is, wherever the GPU says it is
+        return present  # our cores are on one node only, whatever node the GPU reports
     names = request.gpus[place * request.gpus_each : (place + 1) * request.gpus_each]
     if len(names) < request.gpus_each:
         raise _CannotBindError(_too_few(request))
@@ -189,10 +189,10 @@ def _too_few(request: Request) -> str:
 
 
 def _find_node(gpus: Sequence[Gpu], name: str) -> int | None:
-    """Return the NUMA node of a GPU as CUDA_VISIBLE_DEVICES names it: an index or a UUID's beginning.
+    """Return the NUMA node of a GPU that CUDA_VISIBLE_DEVICES names by index or UUID prefix; None if unknown.
 
-    Which GPU a MIG instance is part of only NVML knows, except in the older form MIG-GPU-<uuid>/1/0;
-    where all GPUs are on one node it does not matter.
+    Only NVML knows the GPU of a MIG instance, except for the older form MIG-GPU-<uuid>/1/0. If all GPUs are
+    on one node, this does not matter.
     """
     if name.isdecimal():
         place = int(name[:9])

@@ -1,4 +1,4 @@
-"""What is worth a word about a job before it starts: sentences for ``launcher plan``."""
+"""Notes and warnings about a job before it starts: sentences for ``launcher plan``."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ABOUT_THE_JOB = frozenset(
         *("max_restarts", "rdzv_backend", "rdzv_endpoint", "rdzv_id"),
     )
 )
-"""Flags of ours that a script hardly ever has."""
+"""Flags of ours that scripts rarely have."""
 
 
 def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host: Host) -> tuple[str, ...]:
-    """Return what is worth a word about frameworks and engine.
+    """Return the notes about frameworks, engine, port and options.
 
     Raises:
-        LauncherError: The job's framework cannot work so.
+        LauncherError: The job's framework cannot work in this job.
     """
     return (
         *note_framework(case.options),
@@ -51,7 +51,7 @@ def note_job(case: Case, request: Request, choice: Choice, ledger: Ledger, host:
 
 
 def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
-    """Return that the port of the rendezvous is another one at each start."""
+    """Return a note if the rendezvous takes another free port at each start."""
     found = ledger.findings.get(Fact.MASTER_PORT)
     if found is None or found.claim.value != 0:
         return ()
@@ -60,7 +60,7 @@ def _note_port(ledger: Ledger, case: Case) -> tuple[str, ...]:
 
 
 def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return that nothing of a plan will happen."""
+    """Return a note if the launcher is disabled, so that the plan is not carried out."""
     value = environ.get(DISABLE, "")
     if value.lower() not in ("1", "true"):
         return ()
@@ -76,16 +76,16 @@ def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host) -> tuple[str, ...]:
-    """Return what is said at the start, too: the job may not be what it was meant to be.
+    """Return the warnings that are also printed at the start: the job may not be what the user meant.
 
     Args:
         case: The job.
-        agent: What starts its processes, unless we do.
-        network: What is worth a word about the network.
+        agent: The command that starts its processes; None if we do.
+        network: Notes about the network.
         host: The machine.
 
     Raises:
-        LauncherError: It is certain that each process, or node, would be a job of its own.
+        LauncherError: Each process or node would certainly be a job of its own.
     """
     unheard = [note for note in network if note.startswith(VERIFY)]
     return (
@@ -100,9 +100,9 @@ def warn_job(case: Case, agent: Agent | None, network: Sequence[str], host: Host
 
 
 def _note_behind(case: Case) -> tuple[str, ...]:
-    """Return that flags about the shape of the job stand behind a script, which may have been meant for us.
+    """Return a warning if flags about the shape of the job come after a script and may be meant for us.
 
-    Not where they stand in front as well, nor where the script's text speaks of one: it takes that itself.
+    Ignores flags that are also given to us, and flags that occur in the script's text: the script has them.
     """
     if not case.forks or case.is_wrapped or not case.argv or not is_python(case.argv[0]):
         return ()
@@ -123,16 +123,18 @@ def _note_behind(case: Case) -> tuple[str, ...]:
 
 
 def _about_the_job(word: str) -> str:
-    """Return the flag about the shape of the job that a word names, abbreviated or not; empty if none."""
+    """Return the flag about the shape of the job that a word names or abbreviates; empty if none."""
     near = [dest for dest in ABOUT_THE_JOB if dest == word or (len(word) > 4 and dest.startswith(word))]
     return min(near, default="")
 
 
 def _check_shell(case: Case) -> tuple[str, ...]:
-    """Return that a shell file may start processes of its own for each process; loaded only for a shell.
+    """Return a warning if a shell script may start several processes for each process of the job.
+
+    The check is loaded only for a shell.
 
     Raises:
-        LauncherError: It is certain, or that each node would be a job of its own.
+        LauncherError: The script certainly does, or each node would be a job of its own.
     """
     if not may_be_shell(case.argv):
         return ()
@@ -142,7 +144,7 @@ def _check_shell(case: Case) -> tuple[str, ...]:
 
 
 def _note_cpus(case: Case, agent: Agent | None) -> tuple[str, ...]:
-    """Return that accelerate's own launcher has its processes join no job where there are only CPUs."""
+    """Return a warning if accelerate's launcher runs on CPUs only: there its processes join no job."""
     machine = case.machine
     alone = case.topology.world_size == 1 or machine.gpu_count != 0 or machine.has_others
     if agent is None or agent.engine != "accelerate" or alone:
@@ -154,7 +156,7 @@ def _note_cpus(case: Case, agent: Agent | None) -> tuple[str, ...]:
 
 
 def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence for each LAUNCHER_* variable that is most likely a typing error."""
+    """Return a sentence for each unknown LAUNCHER_* variable, which is most likely a typing error."""
     unknown = find_unknown(environ)
     if not unknown:
         return ()
@@ -164,7 +166,7 @@ def name_unknown(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
-    """Return that mpirun starts one node, where that is so only because nothing speaks of others."""
+    """Return a note if mpirun starts only this node because nothing names other nodes."""
     found = ledger.findings.get(Fact.NODE_COUNT)
     if found is None or found.claim.value != 1 or found.claim.source != RULE:
         return ()
@@ -173,17 +175,17 @@ def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
 
 
 def note_unheard(options: Options, agent: Agent | None) -> list[str]:
-    """Return that NCCL's word is not heard: only of processes that are ours, or an mpirun's of ours."""
+    """Return a warning if NCCL's log is not read: we read that of our own processes and of our mpirun's."""
     if agent is None or agent.fleet is not None or not options.switch("verify_fabric"):
         return []
     return [f"{VERIFY}: {agent.engine} starts the processes, so nothing is verified: see NCCL_DEBUG=INFO"]
 
 
 def check_deepspeed(case: Case, request: Request, host: Host) -> tuple[str, ...]:
-    """Return what is worth a word about a job that is named as one of DeepSpeed, or started by its command.
+    """Return the notes about a job with ``--framework deepspeed`` or DeepSpeed's command; else nothing.
 
     Raises:
-        LauncherError: What would keep it from starting right.
+        LauncherError: The job would not start correctly.
     """
     own = request.own if request.own is not None and request.own.launcher.name == "deepspeed" else None
     if own is None and case.options.text("framework") != "deepspeed":
@@ -204,11 +206,11 @@ OF_PARENT = (
     "stall_timeout",
     "failure_file",
 )
-"""Flags that only a launcher which stays can honour."""
+"""Flags that need a launcher that stays with the job."""
 
 
 def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return what was asked for and is not done, because the launcher does not stay."""
+    """Return a note about requested flags that have no effect, because the launcher does not stay."""
     if stays:
         served = agent is None or agent.fleet is None or not case.options.get("metrics_port")
         return () if served else ("no metrics: mpirun starts the processes",)
@@ -220,6 +222,6 @@ def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...
 
 
 def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:
-    """Return the same, where it was typed."""
+    """Return that note as a warning if one of the flags was typed."""
     typed = [dest for dest in OF_PARENT if (given := case.options.get(dest)) and given.is_typed]
     return note_gone(case, agent, stays=stays) if typed and agent is None and not stays else ()

@@ -1,4 +1,7 @@
-"""A shape -> what starts on this node, and what goes along with it, each loaded where it is wanted."""
+"""Parts of a plan: from a shape to the engine, agent, companions, binding and network of this node.
+
+Each part is loaded only if the job needs it.
+"""
 
 from __future__ import annotations
 
@@ -36,23 +39,23 @@ if TYPE_CHECKING:
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 KINDS_OF_MACHINE = ("AZ_BATCH_NODE_IS_DEDICATED", "AZUREML_CR_COMPUTE_CONTEXT")
-"""Variables that may say that a machine can be taken back: what `launcher.preemption` is loaded for."""
+"""Variables that may mark a preemptible machine; by default `launcher.preemption` is loaded only with one."""
 CONTROL_PORT = 6106
 ROLL_CALL_TIMEOUT_S = 900.0
 LOST_AFTER_S = 10.0
 PORT_LIMIT = 1 << 16
 PORTS_TRIED = 8
-"""Ports from the default one on where node 0 may be, when another job on its machine has the first."""
+"""Number of candidate ports of node 0: another job on its machine may have the default one."""
 
 
 @frozen
 class Wiring:
-    """How this node talks to the others, and what it is told of that.
+    """The network between this node and the others, with its settings.
 
     Attributes:
-        settings: What the libraries of each process, or an agent's, are told.
-        notes: What is worth a word.
-        node: What was planned; None where that was not looked at.
+        settings: Variables for the libraries of each process, or of an agent's processes.
+        notes: Notes about the network.
+        node: The planned network; None if it was not examined.
     """
 
     settings: tuple[Setting, ...] = ()
@@ -62,18 +65,18 @@ class Wiring:
 
 @frozen
 class Parts:
-    """What starts on this node, and what goes along with it: chosen for a shape, part by part.
+    """The parts of a plan for this node, chosen one by one for a shape.
 
     Attributes:
         case: The job, as frameworks see it.
-        choice: What starts the processes, and why.
-        agent: What starts them, None where the launcher does.
+        choice: The engine, and why.
+        agent: The command that starts the processes, None if the launcher does.
         argv: The command line of each process.
-        beside: The companions, as their framework has them.
-        binding: Which CPUs the processes keep to.
-        wiring: How the node talks to the others.
-        peers: How the launchers of all nodes find each other; None where they do not talk.
-        preemption: The service that is asked whether this machine is taken back; None for none.
+        beside: The companions, as their framework defines them.
+        binding: The CPUs of each process.
+        wiring: The network between this node and the others.
+        peers: Control channel between the launchers of all nodes; None without one.
+        preemption: The service that reports preemption of this machine; None for none.
     """
 
     case: Case
@@ -88,16 +91,16 @@ class Parts:
 
 
 def plan_parts(shape: Shape, environ: Mapping[str, str], host: Host, origins: Mapping[str, str]) -> Parts:
-    """Choose what starts on this node, and what goes along with it.
+    """Choose the parts of the plan for this node.
 
     Args:
         shape: The shape of the job.
         environ: The environment the launcher was started with.
         host: The machine, or a recorded one.
-        origins: Where each fact came from, by its name.
+        origins: Origin of each fact, by its name.
 
     Raises:
-        LauncherError: Parts that do not fit this job, or are not here.
+        LauncherError: A part does not fit this job, or is missing on this machine.
     """
     request, allocation, topology, machine = shape.request, shape.allocation, shape.topology, shape.machine
     options, forks = request.options, allocation.scope is Scope.NODE
@@ -138,11 +141,11 @@ def bind_processes(
     topology: Topology,
     machine: Machine,
 ) -> Binding:
-    """Return which CPUs the processes of this node keep to.
+    """Return the CPUs of the processes of this node.
 
-    By default those near its GPU, for each of several processes that we start. A process that another program
-    has started is bound only where the user says so, and one that is alone on its node is
-    not bound. Where nothing is to be bound, nothing is read, nor loaded.
+    By default each of several processes that we start is bound to the CPUs near its GPU. A process that
+    another program started, or that is alone on its node, is bound only if the user requests it. If nothing
+    is to be bound, nothing is read or loaded.
     """
     forks = allocation.scope is Scope.NODE
     by_default = "numa" if forks and (topology.local_size or 1) > 1 and machine.gpu_count else "none"
@@ -163,13 +166,13 @@ def plan_network(
     topology: Topology,
     machine: Machine,
 ) -> Wiring:
-    """Return how this node talks to the others, and what its libraries are told of that.
+    """Return the network between this node and the others, and the settings of its libraries.
 
-    A job on one node has no use for it, and a process of this launcher has it already: then nothing is
-    read, nor loaded.
+    A job on one node does not need them, and a process of another launcher has them already. Then nothing is
+    read or loaded, unless the user gave a flag about the fabric.
 
     Raises:
-        HardwareMissing: The fabric that was asked for is not here.
+        HardwareMissing: The requested fabric is missing.
     """
     order = "GPU numbers as nvidia-smi has them"
     settings = [Setting("CUDA_DEVICE_ORDER", "PCI_BUS_ID", order, Policy.IF_UNSET)]
@@ -185,19 +188,19 @@ def plan_network(
 
 
 def find_interface(fabric: Sequence[Setting], environ: Mapping[str, str]) -> str:
-    """Return the interface that gloo is told of, the user's or ours; empty if none."""
+    """Return gloo's interface, from the user or else from our settings; empty if none."""
     planned = next((item.value for item in fabric if item.name == GLOO_INTERFACE), "")
     return (environ.get(GLOO_INTERFACE) or planned).partition(",")[0]
 
 
 def _must_meet(options: Options, topology: Topology) -> bool:
-    """Whether the launcher has to look whether the processes meet, which an agent does not do."""
+    """Whether the launcher must check that the processes connect, which an agent does not check."""
     wanted = options.switch("require_meeting") and options.switch("meeting", True)
     return wanted and topology.world_size != 1
 
 
 def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
-    """Return how the launchers of all nodes find each other; loaded only where there may be several."""
+    """Return the control channel between the launchers of the job; None if it has or needs none."""
     allocation = case.allocation
     if allocation.scope is Scope.NODE:
         member, count = NODE, allocation.node_count
@@ -214,13 +217,13 @@ def plan_channel(case: Case, agent: Agent | None) -> Peers | None:
 def plan_preempted(
     options: Options, environ: Mapping[str, str], agent: Agent | None, forks: bool
 ) -> Preemption | None:
-    """Return the service that tells whether this machine is taken back; loaded only where there may be one.
+    """Return the service that reports preemption of this machine; loaded only if there may be one.
 
-    By default that is asked once per node: not by a process of this launcher, nor by each of those that
-    another program has started.
+    By default it is asked once per node: not by a launcher inside a process of this launcher, and not by each
+    process that another program started.
 
     Raises:
-        UsageError: It was typed for a job that mpirun starts: its sessions on the nodes have no word for it.
+        UsageError: The flag was typed for a job that mpirun starts, whose nodes cannot be told.
     """
     asked = options.text("preemption", "auto") != "auto"
     says = forks and MARKER not in environ and any(name in environ for name in KINDS_OF_MACHINE)
@@ -244,15 +247,15 @@ def plan_peers(
     used: frozenset[int] = frozenset(),
     member: str = NODE,
 ) -> Peers | None:
-    """Return how the launchers of a job of several nodes find each other; None if they do not.
+    """Return the control channel between the launchers of a job with several nodes; None without one.
 
     Args:
-        options: What the user asked for.
-        allocation: What the platform gave us.
-        agent: What starts the processes; None for the launcher.
+        options: The user's options.
+        allocation: The allocation that the platform gave us.
+        agent: The command that starts the processes; None for the launcher.
         environ: The environment of the launcher.
         used: Ports on which processes of the job will listen, besides that of the rendezvous.
-        member: What has a launcher: `NODE`, or each `RANK` by itself.
+        member: Unit with its own launcher: `NODE` or `RANK`.
     """
     if agent is not None and (agent.fleet is not None or agent.engine != "torchrun"):
         return None
@@ -273,15 +276,15 @@ def plan_peers(
         has_token=bool(options.text("token_file") or environ.get("LAUNCHER_TOKEN")),
         timeout_s=options.number("roll_call_timeout", ROLL_CALL_TIMEOUT_S),
         lost_after_s=options.number("lost_after", LOST_AFTER_S),
-        # Ranks that are given out at the start are given out again after a failure: torchrun decides
+        # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
         keep_going=options.switch("keep_going") or allocation.ranks_at_start,
         member=member,
     )
 
 
 def stays_with_process(case: Case) -> bool:
-    """Whether the launcher stays as the parent of the one process that the platform has started it for.
+    """Whether the launcher stays as the parent of the only process that the platform started it for.
 
-    Not inside of a process of another launcher, which stays already.
+    It does not inside a process of another launcher, which stays already.
     """
     return not case.forks and case.options.switch("stay") and MARKER not in case.environ

@@ -1,7 +1,7 @@
 """The whole program in one chain: environment -> evidence -> allocation -> topology -> plan.
 
-This node is asked through `Host` alone, but for the file of the command, which `launcher.command.line` and
-`launcher.frameworks.script` look at. Between these questions everything is pure functions over
+Planning reads this node only through `Host`, except for the file of the command, which
+`launcher.command.line` and `launcher.frameworks.script` read. All other steps are pure functions over
 frozen values.
 """
 
@@ -55,12 +55,12 @@ def plan_job(
     Args:
         environ: The environment the launcher was started with.
         host: The machine, or a recorded one.
-        options: What the user asked for.
+        options: The user's options.
         command: The command line to run in each process.
-        met: The addresses of all nodes, where a first plan has had them meet.
+        met: The addresses of all nodes if the nodes have exchanged them for a first plan.
 
     Raises:
-        LauncherError: What is wrong, by name, all at once.
+        LauncherError: The job cannot be planned; carries all problems found together.
     """
     shape = decide_shape(environ, host, options, command, met)
     role, role_origin = _find_role(shape, environ)
@@ -70,10 +70,10 @@ def plan_job(
 
 
 def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
-    """Put the parts of a job of some shape together; ``role`` is that of its processes.
+    """Assemble the plan from the shape and the parts of a job; ``role`` is that of its processes.
 
     Raises:
-        LauncherError: What is asked for cannot be had.
+        LauncherError: A request of the user cannot be met.
     """
     case, agent = parts.case, parts.agent
     options, environ, topology = case.options, case.environ, case.topology
@@ -112,10 +112,10 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
 
 
 def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:
-    """Return how the processes of this node are watched; ``stays``: the launcher does.
+    """Return how the processes of this node are watched; ``stays``: whether the launcher stays.
 
     Raises:
-        LauncherError: They cannot be watched as the user asks for.
+        LauncherError: They cannot be watched as the user requests.
     """
     allocation = parts.case.allocation
     if parts.case.options.get("metrics_port"):
@@ -135,7 +135,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
 
 
 def _find_blindness(parts: Parts, *, stays: bool) -> str:
-    """Return why the launcher cannot see whether the processes of this node meet; empty if it can."""
+    """Return why the launcher cannot see whether the processes of this node connect; empty if it can."""
     case, agent = parts.case, parts.agent
     if not case.forks and not stays_with_process(case):
         return "the platform has started the processes, one launcher for each"
@@ -145,18 +145,18 @@ def _find_blindness(parts: Parts, *, stays: bool) -> str:
 
 
 def _list_shown(shape: Shape) -> tuple[Place, ...]:
-    """Return the places whose processes are known before the start; a launcher makes its own."""
+    """Return the places whose processes are known before the start; empty if a launcher starts them."""
     return () if shape.request.own is not None or shape.allocation.ranks_at_start else shape.topology.places
 
 
 def _choose_proof(parts: Parts, shown: Sequence[Place]) -> Proof | None:
-    """Return what rank 0 is to say of its network, where rank 0 is ours."""
+    """Return the network that rank 0's NCCL must confirm; None if rank 0 is not ours."""
     is_first = parts.agent is None and any(place.rank == 0 for place in shown)
     return parts.wiring.node.proof if parts.wiring.node and is_first else None
 
 
 def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None) -> bool:
-    """Whether the launcher stays: as a parent, as init, or because there is something to watch."""
+    """Whether the launcher stays: as a parent, as init, or to watch for preemption or NCCL's network."""
     agent = parts.agent
     parent = (
         stays_with_process(parts.case)
@@ -170,8 +170,8 @@ def _stays(parts: Parts, shown: Sequence[Place], host: Host, proof: Proof | None
 def _gather_notes(
     shape: Shape, parts: Parts, host: Host, missing: str, warnings: Sequence[str], *, stays: bool
 ) -> tuple[str, ...]:
-    """Return what is worth a word, each once, in the order in which it was decided."""
-    # Of a script that can be read and does not import Horovod, Horovod is not worth a word
+    """Return the notes, deduplicated, in decision order."""
+    # No notes about Horovod for a readable script that does not import it
     is_idle = shape.meeting.kind == TRAP and shape.script.text
     notes = (
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
@@ -185,24 +185,24 @@ def _gather_notes(
 
 
 def spans_nodes(allocation: Allocation) -> bool:
-    """Whether the job has, or may come to have, other nodes."""
+    """Whether the job has other nodes or may get them."""
     return allocation.node_count != 1 or allocation.node_range is not None
 
 
 def _count_writers(topology: Topology, agent: Agent | None) -> int:
-    """Return how many processes write through us: those of all nodes, where mpirun starts them."""
+    """Return the number of processes whose output we relay; those of all nodes if mpirun starts them."""
     fleet = agent and agent.fleet
     return len(fleet.hosts) * fleet.per_node if fleet else len(topology.places)
 
 
 def _with_unset(agent: Agent, environ: Mapping[str, str]) -> Agent:
-    """Return an agent that does not inherit what was for us either."""
+    """Return the agent without our own variables in its environment."""
     ours = (name for name in (*CONSUMED, MARKER) if name in environ)
     return replace(agent, unset=tuple(sorted({*agent.unset, *ours})))
 
 
 def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:
-    """Return the name of the role, and where it comes from: a worker of torchrun has one already."""
+    """Return the name of the role and its origin; a torchrun worker has a role already."""
     options = shape.request.options
     role, inherited = options.get("role"), environ.get("ROLE_NAME")
     if role is None and inherited and any(item.seals for item in shape.gathered.evidence):
@@ -211,11 +211,11 @@ def _find_role(shape: Shape, environ: Mapping[str, str]) -> tuple[str, str]:
 
 
 def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
-    """Return where each fact came from, by its name.
+    """Return the origin of each fact, by its name.
 
     Args:
         shape: The shape of the job.
-        met: The addresses of all nodes, if those have told each other.
+        met: The addresses of all nodes, if the nodes have exchanged them.
     """
     ledger, found = shape.ledger, shape.ledger.findings
     origins = {fact.value: ledger.origin(fact) for fact in found}
@@ -233,7 +233,7 @@ def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
 
 
 def _widens_cpus(case: Case) -> bool:
-    """Whether processes leave our CPUs: an mpirun has bound us, to one core, as if we were a rank."""
+    """Whether processes may leave our CPUs: an mpirun bound us to one core, as if we were a rank."""
     cpus, bound = case.machine.cpu_count, case.machine.bound_cpu_count
     is_bound = cpus is not None and bound is not None and bound < cpus
     return case.forks and is_bound and any(name in case.environ for name in STARTED_BY_MPI)

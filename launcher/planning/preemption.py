@@ -1,4 +1,4 @@
-"""Whether a metadata service is asked if this machine is to be taken back, and which: pure."""
+"""Choice of the metadata service that reports preemption of this machine, if any. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 AUTO, OFF = "auto", "off"
 AZURE, AWS, GCP = "azure", "aws", "gcp"
-BATCH_DEDICATED = "AZ_BATCH_NODE_IS_DEDICATED"  # true, false: a spot or low-priority node
+BATCH_DEDICATED = "AZ_BATCH_NODE_IS_DEDICATED"  # "false" for a spot or low-priority node
 CHEAP = ("lowpriority", "spot")
-"""What Azure calls a machine that it may take back, in lower case and without what stands between."""
+"""Azure's names for preemptible machines, in lower case and without separators."""
 
 
 def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption | None:
-    """Return which service is asked, and why; None for none.
+    """Return the service to ask, and why; None for none.
 
     Args:
-        options: What the user asked for.
+        options: The user's options.
         environ: The environment of the launcher.
     """
     asked = options.text("preemption", AUTO)
@@ -34,17 +34,17 @@ def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption 
 
 
 def refuse_fleet(origin: str) -> UsageError:
-    """Return that mpirun's nodes cannot be told; a variable may be an image's, for jobs of other kinds."""
+    """Return the error for ``--preemption`` with mpirun, whose nodes cannot be told of a preemption."""
     what = f"{origin}: mpirun starts the processes, and its nodes are not told of this"
     fix = "leave it out, or let the launcher start the processes: --engine process"
     return UsageError(Problem("engine-conflict", what, "command line", fix))
 
 
 def find_evidence(environ: Mapping[str, str]) -> Preemption | None:
-    """Return what the platform says of this machine, if that is that it may be taken back.
+    """Return the service if the platform's variables mark this machine as preemptible; else None.
 
-    Azure Batch and Azure ML do. SageMaker's managed spot training, SkyPilot, Slurm and Kubernetes say it in
-    no variable: there it is for the user to ask.
+    Azure Batch and Azure ML set such variables. SageMaker's managed spot training, SkyPilot, Slurm and
+    Kubernetes do not: there the user must pass the flag.
     """
     dedicated = environ.get(BATCH_DEDICATED, "")
     if dedicated.strip().lower() == "false":
@@ -56,7 +56,7 @@ def find_evidence(environ: Mapping[str, str]) -> Preemption | None:
 
 
 def _read_priority(text: str) -> str:
-    """Return ``vm_priority`` of Azure ML's common runtime; empty where it is null or missing."""
+    """Return ``vm_priority`` of Azure ML's common runtime; empty if it is null or missing."""
     if "vm_priority" not in text:
         return ""
     import json

@@ -1,6 +1,6 @@
-"""A machine that is only a file: `Host`, answering from a snapshot (`launcher.planning.snapshot`).
+"""Recorded machine: a `Host` that answers from a snapshot (`launcher.planning.snapshot`).
 
-A file can say anything: what is of another type than it should be counts as not known.
+A snapshot may contain anything: a value of the wrong type counts as unknown.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ if TYPE_CHECKING:
 
 VERSION = 1
 SNAPSHOT_LIMIT_BYTES = 1 << 24
-"""Far more than any node has to tell: a file without an end is no snapshot."""
+"""Far more than any node's snapshot needs; it guards against endless files."""
 HOME = "~"
 """Stands for the user's home folder, whose path is private."""
 GPU_LIMIT = 256
-"""More than a node has: a file that says so is not believed."""
+"""More GPUs than any node has: a snapshot with more is not trusted."""
 T = TypeVar("T")
 DIGITS_LIMIT = 19
-"""Of a number: bytes of memory have fewer."""
+"""Maximum digits of a number: bytes of memory have fewer."""
 
 
 class RecordedHost(Host):
-    """A machine that is only a file: answers what `Host` answers, from a snapshot."""
+    """A recorded machine, which answers all questions of `Host` from a snapshot."""
 
     def __init__(self, data: Mapping[str, object]) -> None:
         super().__init__("/nonexistent", port=DEFAULT_PORT)
@@ -62,7 +62,7 @@ class RecordedHost(Host):
         }
 
     def read_text(self, path: str) -> str | None:
-        """Return a recorded file of /sys, or one of the few others that are looked at."""
+        """Return a recorded file of /sys, or one of the few other recorded files."""
         text = self._sysfs.get(path.removeprefix("/sys/"))
         return text if isinstance(text, str) else None
 
@@ -74,7 +74,7 @@ class RecordedHost(Host):
         """Return a recorded file.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: The snapshot does not have it.
         """
         text = self.read_text(path)
         if text is None:
@@ -93,7 +93,7 @@ class RecordedHost(Host):
         return tuple(sorted({name.partition("/")[0] for name in below}))
 
     def is_recorded(self) -> bool:
-        """This is only a file about a machine."""
+        """Return True: this machine is recorded."""
         return True
 
     def space(self, path: str) -> tuple[int, int] | None:
@@ -103,7 +103,7 @@ class RecordedHost(Host):
         return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
     def has_module(self, name: str) -> bool:
-        """What the launcher's own Python has is of no matter where nothing is started."""
+        """Return True: the modules of the launcher's Python do not matter, because nothing is started."""
         return True
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
@@ -115,7 +115,7 @@ class RecordedHost(Host):
         return tuple(Package(*values) for values in fields)
 
     def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
-        """Return the version that was recorded for a Python; only of packages that matter to a job."""
+        """Return the recorded version of a Python's package; snapshots have only packages that jobs use."""
         found = self.packages(python, environ)
         return None if found is None else next((item.version for item in found if item.name == name), "")
 
@@ -126,20 +126,20 @@ class RecordedHost(Host):
         return tuple(Library(str(pair[0]), str(pair[1])) for pair in pairs if len(pair) == 2)
 
     def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the recorded paths of mpiruns."""
+        """Return the recorded paths of mpirun programs."""
         paths = self._data.get("mpiruns")
         return tuple(map(str, paths)) if isinstance(paths, list) else ()
 
     def clock(self) -> Clock:
-        """A recorded machine has no clock."""
+        """Return an empty clock: a recorded machine has none."""
         return Clock(0.0, None)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """The GPUs of a recorded machine are idle."""
+        """Return nothing: the GPUs of a recorded machine are idle."""
         return ()
 
     def home(self) -> str:
-        """Return what stands for the user's home folder."""
+        """Return the placeholder of the user's home folder."""
         return HOME
 
     def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -153,16 +153,16 @@ class RecordedHost(Host):
         return Vm(size, find_kind(size), "recorded") if isinstance(size, str) and size else None
 
     def is_init(self) -> bool:
-        """A recorded machine runs nothing."""
+        """Return False: a recorded machine runs nothing."""
         return False
 
     def hostname(self) -> str:
-        """Return the recorded name, or one that no host has."""
+        """Return the recorded host name, or a placeholder."""
         name = self._data.get("hostname")
         return name if isinstance(name, str) else "recorded"
 
     def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
-        """Return the recorded addresses of names; none of others: names mean what they mean there."""
+        """Return the recorded addresses of names; a name that is not recorded has none."""
         known = mapping(self._data.get("resolved"))
         found = {name: known.get(name) for name in names}
         return {name: frozenset(map(str, of) if isinstance(of, list) else ()) for name, of in found.items()}
@@ -172,7 +172,7 @@ class RecordedHost(Host):
         return bool(self._data.get("root"))
 
     def address_towards(self, target: str) -> str | None:
-        """Return the recorded answer, or what the recorded routes say; of other names nothing is known."""
+        """Return the recorded source address, or one from the recorded routes; None if unknown."""
         told = mapping(self._data.get("towards"))
         if target in told:
             address = told[target]
@@ -180,12 +180,16 @@ class RecordedHost(Host):
         return find_source(self.interfaces(), self.routes(), target)
 
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
-        """Return the version of torch that was recorded for a Python."""
+        """Return the recorded version of a Python's torch."""
         version = mapping(self._data.get("torch")).get(_name_python(python))
         return version if isinstance(version, str) else None
 
     def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
-        """Return the mpirun that was recorded, or raise what was wrong with it."""
+        """Return the recorded mpirun; None if there is none.
+
+        Raises:
+            Unavailable: A problem with mpirun was recorded.
+        """
         mpirun = mapping(self._data.get("mpirun"))
         if "problem" in mpirun:
             raise Unavailable(unknown_mpirun(str(mpirun["problem"])))
@@ -201,14 +205,14 @@ class RecordedHost(Host):
         }
 
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        """Return the recorded addresses; masks are recorded with the interfaces only."""
+        """Return the recorded addresses without masks, which are recorded only with the interfaces."""
         return {
             name: tuple((address, None) for address in addresses)
             for name, addresses in self.addresses().items()
         }
 
     def interfaces(self) -> tuple[Interface, ...]:
-        """Return the recorded interfaces; of a snapshot without them, what the addresses tell."""
+        """Return the recorded interfaces, or those that follow from the recorded addresses."""
         recorded = self._data.get("interfaces")
         if not isinstance(recorded, list):
             return super().interfaces()
@@ -220,7 +224,7 @@ class RecordedHost(Host):
         return frozenset(map(str, verbs)) if isinstance(verbs, list) else None
 
     def gpu_count(self) -> int | None:
-        """Return the recorded number of GPUs, None for more than a node has."""
+        """Return the recorded number of GPUs; None if unknown or more than GPU_LIMIT."""
         gpus = self._data.get("gpus")
         count = len(gpus) if isinstance(gpus, list) else gpus
         return count if type(count) is int and 0 <= count <= GPU_LIMIT else None
@@ -234,14 +238,14 @@ class RecordedHost(Host):
         )
 
     def gpu_facts(self) -> tuple[GpuFacts, ...]:
-        """Return the recorded GPUs; of a snapshot with their number alone, as many without any fact."""
+        """Return the recorded GPUs; if only their number is recorded, as many GPUs without facts."""
         gpus = self._data.get("gpus")
         if not isinstance(gpus, list):
             return tuple(GpuFacts(index) for index in range(self.gpu_count() or 0))
         return tuple(parse_gpu(index, mapping(gpu)) for index, gpu in enumerate(gpus[:GPU_LIMIT]))
 
     def affinity(self) -> frozenset[int] | None:
-        """Return the recorded mask, or as many CPUs as the process was bound to if only that is known."""
+        """Return the recorded mask; if only the number of bound CPUs is recorded, as many CPUs."""
         listed = self._cpu_list("affinity")
         if listed:
             return listed
@@ -266,12 +270,12 @@ class RecordedHost(Host):
         return parse_cpu_list(text) if isinstance(text, str) else frozenset()
 
     def granted_cpus(self) -> int | None:
-        """Return the recorded share of the cgroup."""
+        """Return the recorded number of CPUs that the cgroup grants."""
         granted = mapping(self._data.get("cpus")).get("granted")
         return granted if isinstance(granted, int) and granted > 0 else None
 
     def ancestors(self, limit: int = 4) -> tuple[tuple[str, ...], ...]:
-        """Return the recorded command lines above the process."""
+        """Return the recorded command lines of the process's ancestors."""
         lines = self._data.get("ancestors")
         if not isinstance(lines, list):
             return ()
@@ -279,7 +283,7 @@ class RecordedHost(Host):
 
 
 def _name_python(python: str | None) -> str:
-    """Return what a Python is called in a snapshot: the launcher's own has no name."""
+    """Return the name of a Python in a snapshot; empty for the launcher's own."""
     return "" if python in (None, sys.executable) else str(python)
 
 
@@ -287,7 +291,7 @@ def read_snapshot(path: str) -> RecordedHost:
     """Read a snapshot file.
 
     Raises:
-        UsageError: It cannot be read, is not JSON, or not a snapshot of a version we know.
+        UsageError: It cannot be read, is not JSON, or is not a snapshot of a supported version.
     """
     try:
         read = read_whole(path, SNAPSHOT_LIMIT_BYTES, PIPE_S)
@@ -313,10 +317,10 @@ def read_snapshot(path: str) -> RecordedHost:
 
 
 def _parse_int(digits: str) -> int:
-    """Return a number that a machine can have told of.
+    """Return an integer of at most DIGITS_LIMIT digits.
 
     Raises:
-        ValueError: It is longer than that.
+        ValueError: It has more digits.
     """
     if len(digits) > DIGITS_LIMIT:
         raise ValueError(f"a number of {len(digits)} digits")
@@ -333,12 +337,12 @@ def _refuse(path: str, reason: str) -> Problem:
 
 
 def mapping(value: object) -> Mapping[str, object]:
-    """Return a JSON object; an empty one for any other value."""
+    """Return a JSON object; an empty object for any other value."""
     return value if isinstance(value, Mapping) else {}
 
 
 def read_interface(fields: Mapping[str, object]) -> Interface:
-    """Return one recorded interface; a field of another type than it should have is None."""
+    """Return one recorded interface; a field of the wrong type is None."""
     addresses = fields.get("addresses")
     return Interface(
         name=str(fields["name"]),
@@ -373,7 +377,7 @@ def read_cores(nodes: Mapping[str, object]) -> tuple[Core, ...]:
 
 
 def read_gpus(gpus: object) -> tuple[Gpu, ...]:
-    """Return the recorded GPUs; none where only their number was recorded."""
+    """Return the recorded GPUs; none if only their number is recorded."""
     found = []
     for gpu in gpus if isinstance(gpus, list) else ():
         address = parse_pci_address(str(mapping(gpu).get("pci_bus_id")))

@@ -1,4 +1,4 @@
-"""What each process sees: the variables that its frameworks read, less what it must not inherit. Pure."""
+"""Environment of each process: adds the variables for its frameworks, removes others. Pure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ CONSUMED = (
     *("LAUNCHER_DRY_RUN", "LAUNCHER_REPLAY", "LAUNCHER_CONFIG", "LAUNCHER_TOKEN", "LAUNCHER_HOOKED"),
     "LAUNCHER_REHEARSED",
 )
-"""LAUNCHER_* variables that were for this launcher, not for one inside of its processes."""
+"""LAUNCHER_* variables for this launcher only, and not for a launcher inside its processes."""
 PER_PROCESS = ("expand_args", "local_rank_arg")
-"""Flags that make the arguments of each process its own."""
+"""Flags that give each process its own arguments."""
 LOCAL_RANK = "local_rank"
-"""In an argument: perhaps torchrun's macro."""
+"""An argument that contains this may contain torchrun's macro."""
 EMPTY_IS_FATAL = ("TF_CONFIG",)
-"""TensorFlow dies on an empty TF_CONFIG, and is content without one."""
+"""TensorFlow crashes on an empty TF_CONFIG, but works without the variable."""
 
 
 def plan_settings(case: Case, role: str, binding: Binding) -> tuple[Setting, ...]:
@@ -62,7 +62,7 @@ def plan_process(case: Case, place: Place, binding: Binding) -> tuple[Setting, .
 def plan_one(
     case: Case, argv: tuple[str, ...], place: Place, binding: Binding, common: tuple[Setting, ...]
 ) -> Process:
-    """Return one process, with the arguments that are its own; ``common``: what all of this node share."""
+    """Return one process with its own arguments; ``common``: settings that all processes share."""
     own = plan_process(case, place, binding)
     if argv and case.options.origins(*PER_PROCESS):
         from launcher.command.arguments import plan_words
@@ -102,7 +102,7 @@ def _plan_gpus(
 def plan_companions(
     beside: Sequence[Companion], settings: Sequence[Setting], options: Options, environ: Mapping[str, str]
 ) -> tuple[Companion, ...]:
-    """Return the companions of a framework with all that each has of us: nothing that ranks have."""
+    """Return the companions of a framework with all variables from us; they get none of the ranks'."""
     if not beside:
         return ()
     unset = starters.plan_agent_unset(environ, torch=False, rewritten=False)
@@ -121,7 +121,7 @@ def plan_companions(
 
 
 def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> tuple[str, ...]:
-    """Return the names that no process inherits. At PROCESS scope MPI's own stay as they are."""
+    """Return the names that no process inherits. At PROCESS scope MPI's own variables are inherited."""
     names = [*CONSUMED, *torch.plan_unknown(topology)]
     dropped = starters.plan_unset(environ) if forks else []
     empty = [name for name in EMPTY_IS_FATAL if environ.get(name) == ""]
@@ -129,14 +129,14 @@ def plan_unset(topology: Topology, environ: Mapping[str, str], forks: bool) -> t
 
 
 def render_environ(plan: Plan, process: Process | Companion, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the whole environment of one process: inherited, less what is unset, plus settings."""
+    """Return the whole environment of one process: the inherited one without unset names, plus settings."""
     return apply_settings(environ, *list_changes(plan, process))
 
 
 def list_changes(plan: Plan, process: Process | Companion) -> tuple[tuple[str, ...], tuple[Setting, ...]]:
     """Return the names that one process does not inherit, and all variables that it gets.
 
-    A companion has no rank: it gets neither what the ranks share nor what describes one.
+    A companion has no rank: it gets neither the ranks' common variables nor those that describe a rank.
     """
     if isinstance(process, Companion):
         return (*plan.unset, *process.unset), process.settings
@@ -146,7 +146,7 @@ def list_changes(plan: Plan, process: Process | Companion) -> tuple[tuple[str, .
 def apply_settings(
     environ: Mapping[str, str], unset: Sequence[str], settings: Sequence[Setting]
 ) -> dict[str, str]:
-    """Return an environment less some names, plus settings."""
+    """Return an environment without some names, plus settings."""
     dropped = set(unset)
     result = {name: value for name, value in environ.items() if name not in dropped}
     for setting in settings:
@@ -156,15 +156,15 @@ def apply_settings(
 
 
 def choose_one(plan: Plan, caller: str, *, met: bool = False) -> Process | Companion:
-    """Return the only process of a plan, which this interpreter is.
+    """Return the only process of a plan, for the running interpreter.
 
     Args:
         plan: The plan.
-        caller: What gives an interpreter that runs already its variables; for the message.
-        met: Whether the nodes of a job that has to meet have done so.
+        caller: Name of the calling function or program, for messages.
+        met: Whether the nodes have exchanged their addresses, if the plan needs that.
 
     Raises:
-        UsageError: There are several, or it takes more than variables to be that one.
+        UsageError: The plan has several processes or none, or needs an address exchange first.
     """
     if len(plan.processes) + len(plan.companions) != 1:
         raise UsageError(_too_many(plan, caller))

@@ -1,4 +1,4 @@
-"""Evidence -> the job's shape: how many processes there are, which of them are ours, and where they meet."""
+"""Shape of a job: derives from the evidence the number of processes, ours among them, and the rendezvous."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 
 
 NAMED_NODES = ("standalone", "nnodes", "node_rank")
-"""Flags that say how many nodes there are, and which one this is."""
+"""Flags that set the node count and this node's rank."""
 
 
 @frozen
 class Shape:
-    """The job's shape, as it was decided: what the rest of the chain starts from.
+    """The decided shape of the job, on which the rest of the plan is based.
 
     Attributes:
-        request: What is to be run; its options are those of the flags and of the job's own framework.
-        gathered: What the sources know.
-        machine: What this node has.
+        request: The command to run; its options include those of the detected framework.
+        gathered: Evidence of all sources.
+        machine: The devices and CPUs of this node.
         ledger: Each fact with its provenance.
-        allocation: What the platform gave us.
-        topology: The shape.
-        meeting: How the processes meet by Horovod, if they do.
-        script: The script that each process runs, as far as it can be read.
+        allocation: The allocation that the platform gave us.
+        topology: Ranks and sizes of the job.
+        meeting: How Horovod connects the processes, if they use it.
+        script: The script that each process runs, if it can be read.
     """
 
     request: Request
@@ -68,12 +68,12 @@ class Shape:
 def decide_shape(
     environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str], met: tuple[str, ...]
 ) -> Shape:
-    """Decide how many processes there are, which of them are ours, and where they meet.
+    """Decide the number of processes, which of them are ours, and their rendezvous.
 
     The arguments are those of `launcher.planning.plan.plan_job`.
 
     Raises:
-        LauncherError: What is wrong, by name, all at once.
+        LauncherError: The shape cannot be decided; carries all problems found together.
     """
     request = read_request(plan_argv(command, options, environ) if command else (), options)
     outer, options = options, request.options
@@ -106,12 +106,12 @@ def decide_shape(
     if allocation.master_port == 0:
         allocation = replace(allocation, master_port=host.free_port())
     each = _count_processes(ledger, request, allocation) if forks else 1
-    by_role = table.plan_topology(options, allocation, environ)  # nodes of servers alone have no ranks
+    by_role = table.plan_topology(options, allocation, environ)  # nodes with only servers have no ranks
     topology = by_role or plan_topology(allocation, each)
     if by_role is None:
         check_topology(ledger, topology, host.is_called)
     if topology.world_size == 1:
-        request = unnamed  # one worker has no peer to be told of, and needs no port
+        request = unnamed  # a single worker has no peers and needs no port
     request, meeting = _find_framework(request, script, environ, allocation, topology, host)
     return Shape(request, gathered, machine, ledger, allocation, topology, meeting, script)
 
@@ -141,9 +141,9 @@ def _gather(environ: Mapping[str, str], host: Host, options: Options, *, leads: 
 
 
 def _name_tensorflow(request: Request, script: Script, environ: Mapping[str, str]) -> Request:
-    """Return the request of a script of several workers as if the user had named TensorFlow.
+    """Return the request with TensorFlow as its framework if the script uses several workers.
 
-    Before anything is counted: one process has all GPUs of its node.
+    This comes before processes are counted: a TensorFlow process uses all GPUs of its node.
     """
     known = request.options.framework or environ.get("TF_CONFIG") or request.own is not None
     if known or not names_workers(script):
@@ -160,7 +160,7 @@ def _find_framework(
     topology: Topology,
     host: Host,
 ) -> tuple[Request, Meeting]:
-    """Return the request of a job whose script shows its framework as if the user had named it."""
+    """Return the request with the framework that the script shows, and how Horovod connects the processes."""
     if request.own is not None or allocation.ranks_at_start:
         return request, Meeting()
     options = request.options
@@ -173,10 +173,10 @@ def _find_framework(
 
 
 def _refuse_arguments(options: Options, request: Request) -> None:
-    """Refuse arguments of each process where the processes are not started through us.
+    """Refuse flags for per-process arguments if another program starts the processes.
 
     Raises:
-        UsageError: There are such flags, and another launcher, or torchrun, runs the script itself.
+        UsageError: There are such flags, and another launcher or torchrun runs the script itself.
     """
     inside = options.origins("run_path", "virtual_local_rank")
     if options.origins(*PER_PROCESS) and (request.own or inside):
@@ -186,12 +186,12 @@ def _refuse_arguments(options: Options, request: Request) -> None:
 
 
 def _count_processes(ledger: Ledger, request: Request, allocation: Allocation) -> int:
-    """Return how many processes a node runs; refuse what is no plan but an attempt on its memory.
+    """Return the number of processes of a node; refuse a number that would exhaust its memory.
 
-    Where the command is a launcher that knows nodes which we do not, its number is that of the whole job.
+    If the command is a launcher that knows nodes that we do not, its number is that of the whole job.
 
     Raises:
-        EnvironmentUntrusted: The number is beyond all nodes.
+        EnvironmentUntrusted: The number is larger than PROCESS_LIMIT.
     """
     own = count_processes(request, allocation.node_count)
     if own is not None and (own <= PROCESS_LIMIT or allocation.ranks_at_start):

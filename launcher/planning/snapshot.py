@@ -1,4 +1,4 @@
-"""One JSON file that holds a node as the launcher sees it, to be replayed anywhere.
+"""Snapshot: a JSON file with a node as the launcher sees it, which can be replayed anywhere.
 
 Format, version 1 (every field may be missing; ``environ`` alone is enough)::
 
@@ -27,8 +27,8 @@ Format, version 1 (every field may be missing; ``environ`` alone is enough)::
      "vm_size": "Standard_ND96isr_H100_v5",
      "towards": {"node0": "10.0.0.5"}, "resolved": {"node0": ["10.0.0.4"]}}
 
-Secrets never enter: only variables on an allow-list of names are written, and what looks like a
-secret inside their values is taken out (`launcher.core.redact`).
+A snapshot has no secrets: only variables on an allow-list of names are written, and secrets in their values
+are redacted (`launcher.core.redact`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from launcher.machine.network import Interface
 
 PYTHONS = ("", "python", "python3")
-"""Whose torch is written down: that of the launcher's own Python, and of those that commands name."""
+"""Pythons whose torch and packages are recorded: the launcher's own (empty) and those that commands name."""
 SYSFS_ROOTS = ("class/infiniband",)
 SYSFS_FILES = frozenset(
     (
@@ -86,7 +86,7 @@ SYSFS_FILES = frozenset(
 )
 SYSFS_FOLDERS = frozenset(("ports",))
 NO_NODE = "-1"
-"""The NUMA node of a core where the kernel tells none, in its own way of saying so."""
+"""The kernel's number for an unknown NUMA node of a core."""
 CHECKED_LINES = {
     "/proc/self/limits": ("Max locked memory", "Max open files"),
     "/proc/self/status": ("CapEff:",),
@@ -98,10 +98,10 @@ CHECKED_LINES = {
     "/.dockerenv": ("",),
     "/run/.containerenv": ("",),
 }
-"""Files that checks and the topology look at, and how the lines of them begin that say something."""
+"""Files that checks and the topology read, and the prefixes of the lines that are recorded."""
 LISTED = (IMEX_CHANNELS, TOPOLOGYD)
-"""Folders of which only the names count."""
-CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - asked for their space only
+"""Folders of which only the file names are recorded."""
+CHECKED_FOLDERS = ("/dev/shm", "/tmp")  # noqa: S108 - only their space is read
 CHECKED_LIBRARIES = ("libnccl.so.2", "libcuda.so.1")
 
 
@@ -143,11 +143,11 @@ def take_snapshot(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return what names of other nodes mean here, and from where they are reached: all that a plan asks."""
+    """Return the addresses of other nodes' names and our addresses towards them that a plan needs."""
     if host.is_recorded():
         return {}
     asked = _Asked(host)
-    with contextlib.suppress(LauncherError):  # there is no plan, and what it asked until then counts
+    with contextlib.suppress(LauncherError):  # without a plan, the lookups before the error are recorded
         plan_job(environ, asked, read_options({}, environ, asked), ())
     return {
         "towards": {redact(name): address for name, address in sorted(asked.towards.items())},
@@ -156,7 +156,7 @@ def _describe_names(host: Host, environ: Mapping[str, str]) -> dict[str, object]
 
 
 def _describe_interface(interface: Interface) -> dict[str, object]:
-    """Return an interface's fields, its addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
+    """Return an interface's fields, with addresses as ``10.0.0.4/24``, or bare without a known prefix."""
     addresses = [
         address if length is None else f"{address}/{length}" for address, length in interface.addresses
     ]
@@ -164,12 +164,12 @@ def _describe_interface(interface: Interface) -> dict[str, object]:
 
 
 def _describe_gpus(gpus: tuple[GpuFacts, ...]) -> list[dict[str, object]]:
-    """Return what is known of each GPU; nothing where only their number is."""
+    """Return the facts of each GPU; nothing if only their number is known."""
     return [describe_gpu(gpu) for gpu in gpus] if any(gpu.address for gpu in gpus) else []
 
 
 def _describe_files(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the size of the VM, and the files that the choice of a fabric and the sources look at."""
+    """Return the size of the VM, and the files that fabrics and sources read."""
     certain = is_azure(host, environ)
     vm = read_vm(environ) or (host.ask_vm() if certain else None)
     seen = _ReadHost(host)
@@ -189,7 +189,10 @@ def _describe_files(host: Host, environ: Mapping[str, str]) -> dict[str, object]
 
 
 def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of hosts that sources look at: a batch system's, our own line of /etc/hosts."""
+    """Return other files that sources and options read.
+
+    These are a batch system's host files, our own lines of /etc/hosts, and files of defaults.
+    """
     found = {}
     for name in (NODE_FILE, *(name for name, _ in HOST_FILES)):
         path = environ.get(name)
@@ -209,7 +212,7 @@ def _read_hosts(host: Host, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return which mpirun there is, or what is wrong with it."""
+    """Return the mpirun of this node, or the problem with it; None if there is none."""
     try:
         mpi = host.find_mpi(environ)
     except Unavailable as error:
@@ -218,7 +221,7 @@ def _describe_mpi(host: Host, environ: Mapping[str, str]) -> dict[str, str] | No
 
 
 def _describe_checked(host: Host, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return what else `launcher.checks` look at."""
+    """Return the other inputs of `launcher.checks`."""
     texts = {path: host.read_text(path) for path in CHECKED_LINES}
     files = {
         path: "\n".join(line for line in text.splitlines() if line.startswith(CHECKED_LINES[path]))
@@ -244,7 +247,7 @@ def _describe_checked(host: Host, environ: Mapping[str, str]) -> dict[str, objec
 
 
 def _describe_cpus(layout: Layout) -> dict[str, object]:
-    """Return the CPUs by number: kernel lists; the cores of a NUMA node as lists with spaces between."""
+    """Return the CPUs as kernel lists; the cores of a NUMA node are lists separated by spaces."""
     cores: dict[str, str] = {}
     for core in layout.cores:
         node = NO_NODE if core.node is None else str(core.node)
@@ -276,10 +279,10 @@ def _read_folder(host: Host, path: str, found: dict[str, object], depth: int = 0
 
 
 def _read_files_of_devices(host: Host, gpus: tuple[GpuFacts, ...]) -> dict[str, object]:
-    """Return what is looked at below /sys to find ports and places in the PCI tree, as it stands there.
+    """Return the files below /sys that show ports and positions in the PCI tree, unchanged.
 
-    Its fault would then replay. Entries of tables that are zero stay out: there are hundreds, and they
-    say nothing.
+    So a fault in them can be replayed. Zero entries of tables are left out: there are hundreds, and they
+    mean nothing.
     """
     seen = _ReadHost(host)
     ports = read_ports(seen)
@@ -293,7 +296,7 @@ def _is_empty_entry(path: str, told: object) -> bool:
 
 
 class _ReadHost(Host):
-    """A machine that passes on what another one answers, and remembers it."""
+    """A proxy of another host that records the files and links that it reads."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host.root)
@@ -323,7 +326,7 @@ class _ReadHost(Host):
 
 
 class _Asked(Host):
-    """A machine that remembers which names it was asked for, and what it said."""
+    """A proxy of another host that records name lookups and source addresses."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(host.root)
@@ -346,7 +349,7 @@ class _Asked(Host):
         return self._host.hostname()
 
     def ask_vm(self) -> Vm | None:
-        return None  # it is asked once, for the snapshot itself
+        return None  # the snapshot itself asks once
 
 
 def render_snapshot(snapshot: Mapping[str, object]) -> str:

@@ -1,4 +1,4 @@
-"""What the user asked about stopping, logs, failures and metrics -> `Supervision`."""
+"""Supervision: from the user's options about stopping, logs, failures and metrics to `Supervision`."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def plan_supervision(
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
-    ``starts_node``: all processes of the node are ours to start.
-    ``stays``: one is, the platform has started launchers for the others, and all stay.
-    ``of_agent``: they have an agent as their parent, which is the only one that we watch; logs and
-    restarts are its own. ``companion_count``: how many processes run beside the ranks. ``towards``: node 0
-    of several; empty for one. ``blind``: why it cannot be seen whether the processes meet; empty if it can.
+    ``starts_node``: we start all processes of the node.
+    ``stays``: we start one process, the platform has started launchers for the others, and all of them stay.
+    ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
+    restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
+    for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
 
     Raises:
-        UsageError: Options that exclude each other, or that cannot be honoured here.
+        UsageError: Options exclude each other, or cannot be honoured here.
     """
     restarts = _read_restarts(options, topology, starts_node=starts_node)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
@@ -62,10 +62,10 @@ def plan_supervision(
 
 
 def _plan_contact(options: Options, topology: Topology, blind: str, *, of_agent: bool) -> Contact | None:
-    """Return what is to be seen of the processes of a job; None for a lone one, and where nothing is.
+    """Return the check that the processes connect; None for a single process, or without a check.
 
     Raises:
-        UsageError: They have to meet, and the launcher cannot see whether they do.
+        UsageError: The check is required, but the launcher cannot see the connections.
     """
     if (topology.world_size or 1) == 1 or not options.switch("meeting", True):
         return None
@@ -95,7 +95,7 @@ def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
 
 
 def require_metrics(host: Host) -> None:
-    """See that metrics can be served.
+    """Check that metrics can be served.
 
     Raises:
         Unavailable: prometheus-client is missing.
@@ -112,10 +112,10 @@ def require_metrics(host: Host) -> None:
 
 
 def plan_route(options: Options, local_rank: int | None) -> Route:
-    """Return where one process's output goes, with torchrun's meanings; None for one that has no rank.
+    """Return the destinations of one process's output, as torchrun defines them.
 
-    ``--redirects``: to a file instead of to us; ``--tee``: to a file as well; the filter names those
-    that may write to us at all.
+    ``local_rank`` is None for a process without a rank. ``--redirects`` sends output to a file instead of to
+    us, ``--tee`` to both. The filter names the local ranks whose output we show at all.
     """
     redirected = _bits(options, "redirects", local_rank)
     teed = _bits(options, "tee", local_rank)
