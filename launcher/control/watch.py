@@ -105,7 +105,7 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
     import tty
 
     fd = sys.stdin.fileno()
-    if not os.isatty(fd) or os.tcgetpgrp(fd) != os.getpgrp():
+    if not os.isatty(fd) or not _may_read(fd):
         yield lambda within_s: time.sleep(within_s) or ""  # type: ignore[func-returns-value]
         return
 
@@ -120,3 +120,11 @@ def _read_keys() -> Iterator[Callable[[float], str]]:
         yield read
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)
+
+
+def _may_read(fd: int) -> bool:
+    """Whether we may read from a terminal: in the background, the kernel would stop us."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:  # it is not our controlling terminal, so it has no background
+        return True

@@ -153,7 +153,7 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
         )
         return
     if not signs:
-        nothing = "nothing in the environment speaks of other nodes"
+        nothing = "nothing in the environment hints at other nodes"
         ledger.add(Fact.NODE_COUNT, 1, nothing)
         ledger.add(Fact.NODE_RANK, 0, nothing)
         return

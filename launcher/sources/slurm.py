@@ -129,7 +129,7 @@ def _claim_nodes(reader: Reader) -> None:
 
 
 def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
-    """Report what speaks of other nodes or tasks; return whether anything does."""
+    """Report what hints at other nodes or tasks; return whether anything does."""
     found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
     if reader.has(TASK_IDS) and reader.text(TASK_IDS) != "0":
         found.append(TASK_IDS)

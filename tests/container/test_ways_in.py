@@ -82,7 +82,7 @@ def test_alone_it_says_what_it_sees(container: Container) -> None:
     """Status 64, the plan, and what is missing; nothing on standard output, which belongs to commands."""
     done = container.run()
     assert (done.returncode, done.stdout) == (64, "")
-    assert "MASTER_PORT" in done.stderr and "nothing in the environment speaks of other nodes" in done.stderr
+    assert "MASTER_PORT" in done.stderr and "nothing in the environment hints at other nodes" in done.stderr
     assert "launcher: error: [no-command] nothing to run" in done.stderr
 
 

@@ -119,7 +119,7 @@ def check_share(folder: Path) -> None:
     page = (share / SHARE[1]).read_text().replace(r"\-", "-").replace(r"\&", "")
     assert f'"launcher {__version__}"' in page and "%(" not in page
     assert [name for name in COMMANDS if rf"\fBlauncher {name}\fR" not in page] == []
-    assert {flag.name for flag in FLAGS} <= set(re.findall(r"--[a-z-]+", page))
+    assert {flag.name for flag in FLAGS} <= set(re.findall(r"--[a-z0-9-]+", page))
     assert "#compdef launcher" in (share / SHARE[2]).read_text()
     script = (
         f"source {share / SHARE[0]}; COMP_WORDS=(launcher run --nno); COMP_CWORD=2; "
