@@ -1,4 +1,4 @@
-"""The clock: certificates and tokens are refused when it is wrong; nodes that differ write logs that lie.
+"""Checks the clock: if it is wrong, certificates and tokens are refused, and logs of several nodes mislead.
 
 Source: adjtimex(2); RFC 5280 (validity of certificates).
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 WHAT = "clock"
 YEARS = (2025, 2100)
-"""This was written after the first; a clock without a battery begins in 1970 or 2000."""
+"""Plausible years: this code is newer than the first; a clock without a battery begins in 1970 or 2000."""
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at the year; for several nodes, whether the kernel knows the clock to be kept right."""
+    """Check the year and, for several nodes, whether the kernel reports the clock as synchronized."""
     clock = case.host.clock()
     fix = "start chronyd or systemd-timesyncd on the machine (chronyc makestep)"
     try:

@@ -1,4 +1,4 @@
-"""GPUs: what the machine has, what the container was given, what CUDA will find, what shares it.
+"""Compares the GPUs that the node has, that the container gets, that CUDA finds, and that processes share.
 
 Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized
 Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".
@@ -20,7 +20,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the counts, from the machine to the processes."""
+    """Compare the counts of GPUs, from the node down to the processes."""
     exposed = case.exposed_count
     if exposed is None:
         return []
@@ -32,7 +32,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def _look_at_amd(case: Case) -> list[Finding]:
-    """Compare the GPUs that AMD's driver has with the VM's; /sys shows those of the whole machine."""
+    """Compare the GPUs of AMD's driver with those of the VM; /sys shows those of the whole node."""
     has, names = case.vm_amd_count, case.host.list_folder(AMD_DEVICES)
     if not names:  # no driver, or a /sys that does not show it
         return []
@@ -97,7 +97,7 @@ def _look_at_variable(case: Case) -> list[Finding]:
 
 
 def _is_foreign(entry: str, here: Sequence[str | None]) -> bool:
-    """Whether a UUID, or its beginning, names no GPU, or several; False where not all of theirs are known."""
+    """Whether a UUID or its prefix matches no GPU or several; False if not all UUIDs here are known."""
     known = [uuid for uuid in here if uuid is not None]
     return len(known) == len(here) > 0 and sum(uuid.startswith(entry) for uuid in known) != 1
 

@@ -1,4 +1,4 @@
-"""MASTER_PORT on the node of rank 0: if another process listens there, no rank can join.
+"""Checks MASTER_PORT on the node of rank 0: if another process uses it, no rank can join.
 
 Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 """
@@ -18,7 +18,7 @@ RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
 def look(case: Case) -> list[Finding]:
-    """Look for sockets on the port; on other nodes, or without a master, there is nothing to look at."""
+    """Look for sockets on the port; on other nodes, or without a fixed port, there is nothing to check."""
     port = case.master_port
     if not port or not case.is_master:
         return []
@@ -46,7 +46,7 @@ def _range_text(host: Host) -> str:
 
 
 def _is_ephemeral(host: Host, port: int) -> bool:
-    """Whether the kernel may give a port to any outgoing connection."""
+    """Whether the kernel may give the port to an outgoing connection."""
     bounds = (host.read_text(RANGE) or "").split()
     if len(bounds) != 2 or not all(map(_is_port, bounds)):
         return False

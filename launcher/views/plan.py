@@ -1,6 +1,6 @@
-"""A plan as text for people, by rich; `launcher.views.plan_json` has it for tools.
+"""Renders a plan as text for people, with rich; `launcher.views.plan_json` renders it for tools.
 
-Nothing leaves here raw: secrets are taken out, and control characters are shown as escapes.
+The output is always cleaned: secrets are redacted, and control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the plan for people: the facts and their sources, the variables, the commands."""
-    from rich.console import Console  # 50 ms that JSON has no use for
+    """Return the plan as text: the facts and their sources, the variables, the commands."""
+    from rich.console import Console  # here, because it takes 50 ms and JSON does not need it
 
     terminal = Console()
     console = Console(
@@ -54,7 +54,7 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
         *(*_watch(plan), *_notes(plan)),
     ]:
         console.print(line, soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
+    assert isinstance(console.file, io.StringIO)  # noqa: S101 - made above
     return console.file.getvalue()
 
 
@@ -100,7 +100,7 @@ def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
 
 
 def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int], list[Row]]]:
-    """Return the rows of all ranks as those of one, and after them what cannot be folded, rank by rank."""
+    """Return the rows of all ranks folded into one list, then those that cannot be folded, rank by rank."""
     ranks = [rank for rank, _ in of_ranks]
     kinds = {tuple((name, origin) for name, _, origin in rows) for _, rows in of_ranks}
     if len(ranks) < 2 or len(kinds) > 1:
@@ -145,7 +145,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def _show_fact(claim: Claim) -> str:
-    """Return what a claim says; port 0 is any that is free."""
+    """Return a claim's value as text; port 0 means any free port."""
     return "free" if claim.fact is Fact.MASTER_PORT and claim.value == 0 else _show(claim.value)
 
 
@@ -169,7 +169,7 @@ def _commands(plan: Plan) -> list[str]:
     else:
         lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in started]
     if plan.agent is not None and plan.agent.argv:
-        lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
+        lines = [(plan.engine, plan.agent.argv)]  # ends with the command of its processes
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
 
 
@@ -183,7 +183,7 @@ def _ports(plan: Plan) -> list[str]:
 
 
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Return how the nodes are reached from the one that starts all ranks, and what these get."""
+    """Return lines on how the node that starts all ranks reaches the others, and on what the ranks get."""
     agent = plan.agent
     if agent is None or agent.fleet is None or plan.topology.node_rank:
         return []
@@ -200,7 +200,7 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 
 def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
-    """Return which variables of this node mpirun's ranks get, and which they do not."""
+    """Return lines on which of this node's variables mpirun's ranks get, and which secrets they do not."""
     lines = [f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
     withheld = list_withheld(
         {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
@@ -211,7 +211,7 @@ def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
 
 
 def _fabric(plan: Plan) -> list[str]:
-    """Return how the nodes talk; a note says the same to tools."""
+    """Return the line on the fabric between the nodes; a note of the plan tells tools the same."""
     network = plan.network
     if network is None:
         return []
@@ -222,7 +222,7 @@ def _fabric(plan: Plan) -> list[str]:
 
 
 def _channel(plan: Plan) -> list[str]:
-    """Return how the launchers of all nodes meet, where they do."""
+    """Return the line on how the launchers of all nodes connect; none if they do not."""
     peers = plan.peers
     if peers is None:
         return []
@@ -236,7 +236,7 @@ def _channel(plan: Plan) -> list[str]:
 
 
 def _watch(plan: Plan) -> list[str]:
-    """Return how they are watched and stopped, where the launcher stays."""
+    """Return the line on how the processes are supervised and stopped; none without supervision."""
     if plan.mode is not Mode.SUPERVISE:
         return []
     watch = plan.supervision

@@ -1,4 +1,4 @@
-"""``launcher topology``: look at a machine, plan on it, and show both in one of four forms."""
+"""``launcher topology``: reads a node's parts, plans a job on it, and renders both in one of four formats."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
-    """Return the parts of a machine, and what the processes of its plan have of them.
+    """Return the parts of a node, and which of them each process of its plan has.
 
-    A machine can be looked at also where no job could be planned: a note says why then.
+    If no job can be planned, the view has the parts alone and a note with the reason.
 
     Raises:
         UsageError: A flag or its variable is malformed.
