@@ -32,5 +32,5 @@ def look(case: Case) -> list[Finding]:
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock.now_s))
     if clock.is_synchronized is False and case.spans_nodes:
         found = f"{now}, not synchronized as far as the kernel knows"
-        return [Finding("clock", WARNING, WHAT, "one that is the same on all nodes", found, fix)]
+        return [Finding("clock", WARNING, WHAT, "a clock that is synchronized on all nodes", found, fix)]
     return [ok("clock", WHAT, f"{now}{', synchronized' if clock.is_synchronized else ''}")]

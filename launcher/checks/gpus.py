@@ -78,19 +78,19 @@ def _look_at_variable(case: Case) -> list[Finding]:
     entries = [entry.strip() for entry in text.split(",")]
     fix = f"unset {VISIBLE}, or give it what is there: 0 to {case.exposed_count - 1}"
     if text.strip() in ("", "-1", "NoDevFiles"):
-        return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "some GPU", "it hides all of them", fix)]
+        return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "at least one GPU", "it hides all GPUs", fix)]
     doubles = sorted({entry for entry in entries if entries.count(entry) > 1})
     if doubles:
-        found = f"{', '.join(doubles)} more than once, for which CUDA finds no device at all"
+        found = f"{', '.join(doubles)} more than once: CUDA then finds no device"
         return [Finding("gpus", PROBLEM, VISIBLE, "each GPU once", found, fix)]
     here = [gpu.uuid for gpu in case.host.layout().gpus]
     foreign = [entry for entry in entries if entry.startswith("GPU-") and _is_foreign(entry, here)]
     if foreign:
-        found = f"{', '.join(foreign)}: none, or not one alone, of those that are here"
+        found = f"{', '.join(foreign)}: matches no GPU here, or several"
         return [Finding("gpus", PROBLEM, VISIBLE, "the UUIDs of GPUs that are here", found, fix)]
     count = case.visible_count or 0
     if count < len(entries):
-        found = f"{entries[count]!r} is none: CUDA sees {count}, and nothing from there on"
+        found = f"{entries[count]!r} is no GPU here: CUDA sees {count} and ignores the rest"
         expected = f"{render_count(len(entries), 'GPU')} of the {case.exposed_count} that are here"
         return [Finding("gpus", PROBLEM, VISIBLE, expected, found, fix)]
     return [ok("gpus", VISIBLE, f"{count} of {case.exposed_count}")]

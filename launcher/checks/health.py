@@ -39,12 +39,12 @@ def _judge(gpu: GpuFacts) -> list[Finding]:
         )
     if gpu.needs_reset:
         fix = f"nvidia-smi -r -i {number} on the machine while nothing uses it, or restart the machine"
-        memory = "memory that was given up since its last reset"
-        found.append(Finding("health", WARNING, what, "no reset to wait for", memory, fix))
+        memory = "memory retired since its last reset"
+        found.append(Finding("health", WARNING, what, "no pending reset", memory, fix))
     slowed = [reason for reason in gpu.throttle or () if reason in SLOWED]
     if slowed:
         fix = "look at cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE); else another node"
-        found.append(Finding("health", WARNING, what, "clocks as high as it can", ", ".join(slowed), fix))
+        found.append(Finding("health", WARNING, what, "full clocks", ", ".join(slowed), fix))
     return found
 
 

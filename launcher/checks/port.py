@@ -31,13 +31,13 @@ def look(case: Case) -> list[Finding]:
     if listening or busy:
         holder = find_holder(case.host, frozenset(listening or busy))
         end = f"end process {holder[0]}, or " if holder else ""
-        by = f"process {holder[0]} ({holder[1]})" if holder else "a process that we may not look at"
+        by = f"process {holder[0]} ({holder[1]})" if holder else "a process that the launcher cannot inspect"
         use = "listens there" if listening else "has a connection from there"
         return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
     if case.spans_nodes and _is_ephemeral(case.host, port):
         found = f"one that the kernel gives to outgoing connections ({_range_text(case.host)})"
         fix = "--master-port N below that range, on all nodes"
-        return [Finding("port", WARNING, what, "one that only you give away", found, fix)]
+        return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
     return [ok("port", what, "free")]
 
 

@@ -271,6 +271,6 @@ def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
     found = replan(port)
     if found.topology.master_port == port:
         return found
-    user = "MASTER_PORT, on which this node insists"
+    user = "MASTER_PORT, which this node requires"
     fix = OTHERS.format(flag="--master-port")
     raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))

@@ -37,6 +37,8 @@ FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - searched if the kernel has no lis
 LINE_LIMIT_BYTES = 1 << 17
 ANSWER_LIMIT_BYTES = 1 << 28
 """Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
+NAMED_MAX = 8
+"""Number of jobs that an error message names."""
 CONNECT_S = 5.0
 ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0}
 """Seconds for a complete answer to each question; the launcher gives up on a silent node long before."""
@@ -224,7 +226,7 @@ class _Question:
         data = self._socket.recv(1 << 16)
         self._size += len(data)
         if not data or self._size > LINE_LIMIT_BYTES:
-            raise Garbled("it hung up" if not data else "too much")
+            raise Garbled("it closed the connection" if not data else "the answer is too long")
         for message in self._lines.feed(data):
             if message.get("over") is not True:
                 self._who = message
@@ -270,11 +272,13 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
     if len(meant) == 1:
         return meant[0]
     if not launchers:
-        what = "no job of yours runs here"
+        what = "none of your jobs runs on this machine"
         if others:
             what += f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped"
         raise Unavailable(Problem("no-job", what, where, FIX))
-    known = ", ".join(one.label for one in launchers)
+    known = ", ".join(one.label for one in launchers[:NAMED_MAX])
+    if len(launchers) > NAMED_MAX:
+        known += f" and {len(launchers) - NAMED_MAX} more"
     if not meant:
         what = f"no job {printable(job)!r} of yours runs here: expected one of {known}"
         raise Unavailable(Problem("no-such-job", what, where, "--job PID, of the list above, or RUN"))
@@ -304,7 +308,7 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
             data = connected.recv(1 << 16)
             size += len(data)
             if not data or size > ANSWER_LIMIT_BYTES:
-                raise Garbled("it hung up" if not data else "too much")
+                raise Garbled("it closed the connection" if not data else "the answer is too long")
             for message in lines.feed(data):
                 if message.get("over") is True:
                     return answers
@@ -326,7 +330,7 @@ def ask_launcher(launcher: Launcher, what: str, **more: object) -> list[Message]
             "no-answer",
             f"the launcher with pid {launcher.pid} does not answer: {why}",
             launcher.path,
-            "look whether it is stopped (state T in ps); ask again",
+            "check whether it is stopped (state T in ps); ask again",
         )
         raise NotReady(problem) from error
 

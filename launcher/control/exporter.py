@@ -29,12 +29,12 @@ REQUEST_S = 5.0
 """Seconds of silence after which a client is dropped."""
 # Name of the metric, its description, its field in an answer. A name that ends with _total is a counter.
 OF_LAUNCHER = (
-    ("launcher_elapsed_seconds", "Since the launcher has begun", "elapsed_s"),
-    ("launcher_restarts_total", "How often the processes were started again", "attempt"),
+    ("launcher_elapsed_seconds", "Seconds since the launcher started", "elapsed_s"),
+    ("launcher_restarts_total", "Restarts of the processes", "attempt"),
 )
 OF_NODES = (
     ("launcher_nodes", "Nodes of the job", "count"),
-    ("launcher_nodes_heard", "Nodes that node 0 hears; on others: this one, and node 0", "heard"),
+    ("launcher_nodes_heard", "Connected nodes, as far as this node knows", "heard"),
     ("launcher_nodes_lost", "Nodes that are lost", "lost"),
 )
 OF_RANKS = (
@@ -42,7 +42,7 @@ OF_RANKS = (
     ("launcher_rank_cpu_seconds_total", "CPU time of a rank and its children", "cpu_s"),
     ("launcher_rank_memory_bytes", "Resident memory of a rank and its children", "memory_bytes"),
     ("launcher_rank_processes", "Processes of a rank, itself and its children", "process_count"),
-    ("launcher_rank_last_output_seconds", "Seconds since a rank wrote something", "silence_s"),
+    ("launcher_rank_last_output_seconds", "Seconds since the last output of a rank", "silence_s"),
 )
 OF_GPUS = (
     ("launcher_gpu_busy_ratio", "How much of the time a kernel ran on a GPU", "busy_ratio"),
@@ -74,7 +74,7 @@ def make_metrics(answer: Mapping[str, object]) -> Iterator[Metric]:
     node_rank = number(answer, "node_rank")
     facts = {name: words(answer, name) for name in ("run", "host", "launcher")}
     facts["node"] = "" if node_rank is None else f"{node_rank:g}"
-    yield InfoMetricFamily("launcher", "Which launcher this is", value=facts)
+    yield InfoMetricFamily("launcher", "Identity of the launcher", value=facts)
     nodes = answer.get("nodes")
     ranks = [
         {**row, "running": int(words(row, "state") == "running")}

@@ -27,7 +27,7 @@ WAITING_MAX = 16
 LOCAL = "127.0.0.1"
 OPEN_S = 60.0
 """Seconds in which the helper must listen; it resolves names before, such as node 0's."""
-ENDED = "what serves the metrics was killed: there are none any more"
+ENDED = "the metrics process was killed: metrics are no longer served"
 
 
 class Exporter:

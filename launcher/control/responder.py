@@ -194,7 +194,7 @@ class Responder:
                 self._facts = now, read_node(self._agent)
             take(self._facts[1])
         elif len(self._waiting) >= WAITING_MAX:
-            take({"error": "too many ask at the same time"})
+            take({"error": "too many requests at the same time"})
         else:
             self._waiting.append(take)
             self._wants_threads = self._wants_threads or more.get("threads") is True

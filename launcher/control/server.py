@@ -62,7 +62,7 @@ class StatusServer:
         if not self._agent.watch.metrics_port:
             return
         if self.path is None:
-            self._agent.say("no metrics: there is no folder for the socket from which they come")
+            self._agent.say("no metrics: there is no folder for the status socket that they need")
             return
         from launcher.control.metrics import start_exporter
 

@@ -52,7 +52,7 @@ def without_files(plan: Plan, environ: Mapping[str, str]) -> tuple[dict[str, str
     words = [word for word, _ in plan.network.files] if plan.network else []
     gone = [name for name, value in environ.items() if value in words]
     kept = {name: value for name, value in environ.items() if name not in gone}
-    return kept, tuple(f"{name} is left out: its file is made by launcher run" for name in gone)
+    return kept, tuple(f"{name} is left out: launcher run makes its file" for name in gone)
 
 
 def render_environment(
@@ -98,7 +98,7 @@ def _render_json(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str
     import json
 
     text = json.dumps(dict(settings), indent=2) + "\n"
-    return text, _note("to be unset, which this format cannot say", unset)
+    return text, _note("to be unset, which this format cannot express", unset)
 
 
 def _render_dotenv(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
@@ -110,7 +110,7 @@ def _render_dotenv(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[s
         *_note("left out, env files cannot hold them", [n for n in words if words[n] is None]),
         *_note("quoted, and docker run --env-file keeps the quotes", quoted),
         *_note("longer than docker run --env-file reads", long),
-        *_note("to be unset, which this format cannot say", unset),
+        *_note("to be unset, which this format cannot express", unset),
     ]
 
 

@@ -161,7 +161,7 @@ def _commands(plan: Plan) -> list[str]:
     fleet = None if plan.agent is None else plan.agent.fleet
     if fleet is not None and plan.topology.node_rank:
         where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
-        return [f"serve: sshd at {where}, with the keys of the job, until node 0 says how it ended"]
+        return [f"serve: sshd at {where}, with the keys of the job, until node 0 reports how the job ended"]
     lines = [(one.name, one.argv) for one in plan.companions if one.argv]
     started = [p for p in plan.processes if p.argv]
     if len({p.argv for p in started}) == 1 and not any(p.cpus for p in started):
@@ -178,7 +178,7 @@ def _ports(plan: Plan) -> list[str]:
     lines = [f"ports that must be free here: {listed}"] if listed else []
     if plan.meeting is not None:
         where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
-        lines.append(f"before the start the nodes tell each other their addresses, at {where}")
+        lines.append(f"before the start the nodes exchange their addresses at {where}")
     return lines
 
 
@@ -190,7 +190,7 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
     fleet, count = agent.fleet, len(agent.fleet.hosts)
     nodes = f"nodes: {_show(fleet.hosts)}; {fleet.per_node} rank{'s' if fleet.per_node > 1 else ''} on each"
     if count > 1:
-        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "the port that ssh takes"
+        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "ssh's own port"
         keys = "the keys of the job" if fleet.has_key else "your own keys"
         nodes += f"; by ssh at {port} with {keys}, all within {fleet.timeout_s:g} s"
     lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
@@ -201,12 +201,12 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
     """Return lines on which of this node's variables mpirun's ranks get, and which secrets they do not."""
-    lines = [f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
+    lines = [f"variables forwarded to their ranks: {', '.join(fleet.forward) or 'no variable'}"]
     withheld = list_withheld(
         {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
     )
     if withheld:
-        lines.append(f"secrets stay here, unless named by --forward: {', '.join(withheld)}")
+        lines.append(f"secrets that are not forwarded (--forward NAME forwards one): {', '.join(withheld)}")
     return lines
 
 
@@ -216,7 +216,7 @@ def _fabric(plan: Plan) -> list[str]:
     if network is None:
         return []
     proof = plan.supervision.proof
-    checked = "" if proof is None else "; to be verified by what NCCL says on rank 0"
+    checked = "" if proof is None else "; to be verified by rank 0's NCCL log"
     ends = f", or the job ends ({proof.required})" if proof is not None and proof.required else ""
     return [f"fabric: {printable(redact(f'{network.fabric} ({network.why}){checked}{ends}'))}"]
 
@@ -232,7 +232,7 @@ def _channel(plan: Plan) -> list[str]:
     end = "each ends by itself" if peers.keep_going else f"end together, lost after {peers.lost_after_s:g} s"
     key = "a token" if peers.has_token else "no token"
     where = printable(plan.topology.master_addr)
-    return [f"peers: all meet at {where} {port} within {peers.timeout_s:g} s, {key}; {end}"]
+    return [f"peers: all connect to {where} {port} within {peers.timeout_s:g} s, {key}; {end}"]
 
 
 def _watch(plan: Plan) -> list[str]:
@@ -249,7 +249,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
-    parts += ["the processes have to meet"] if watch.contact is not None and watch.contact.required else []
+    parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]

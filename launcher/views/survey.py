@@ -38,7 +38,7 @@ def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
         problems = [f"no ranks are shown: {redact(problem.what)}" for problem in error.problems]
         return View(hardware, visible, notes=tuple(problems))
     if not plan.processes:
-        note = "no ranks are shown: they are given out when the processes start"
+        note = "no ranks are shown: ranks are assigned when the processes start"
         return View(hardware, visible, notes=(note,))
     each = int(options.number("gpus_per_process", 1))
     return View(hardware, visible, assign(plan, environ, hardware, each))

@@ -209,7 +209,7 @@ def _nodes(hardware: Hardware) -> list[str]:
         [_or(node.number), str(len(node.cpus)), str(node.core_count), render_cpu_list(node.cpus) or "-"]
         for node in hardware.nodes
     ]
-    return _table(["NUMA", "CPUs", "cores", "which"], rows)
+    return _table(["NUMA", "CPUs", "cores", "CPU list"], rows)
 
 
 def _processes(assigned: Sequence[Assigned]) -> list[str]:
@@ -224,7 +224,7 @@ def _processes(assigned: Sequence[Assigned]) -> list[str]:
         ]
         for process in assigned
     ]
-    return _table(["rank", "local", "GPU", "CPUs", "nearest ports", "how near"], rows)
+    return _table(["rank", "local", "GPU", "CPUs", "nearest ports", "distance"], rows)
 
 
 def _or(value: object, unknown: str = "?") -> str:
