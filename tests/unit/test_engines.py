@@ -1127,7 +1127,7 @@ def test_who_stays_alone_talks_to_nobody() -> None:
 
 def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
     """Who has typed it is warned; what an image says for all jobs is a note."""
-    words = "not here, the launcher becomes the command (--stay: it stays)"
+    words = "no effect, the launcher becomes the command (--stay: it stays)"
     typed = plan(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", failure_file="f.json", prefix=True)
     assert f"--prefix, --failure-file f.json: {words}" in typed.warnings
     told = plan(*TRAIN, environ={**PER_RANK, "LAUNCHER_PREFIX": "1"}, master_addr="10.0.0.4")
