@@ -489,6 +489,37 @@ class Contact:
 
 
 @frozen
+class Restarts:
+    """When the processes of a job start again after a failure; see `launcher.recovery.policy`.
+
+    Attributes:
+        most: Maximum number of restarts; 0 for none.
+        per_cause: Maximum number of restarts after failures with the same cause; None for no limit.
+        on_any: Whether to restart after a cause that a restart does not help.
+        never_status: Exit statuses after which there is no restart.
+        delay_s: Seconds to wait after the second quick failure in a row; doubled for each further one.
+        delay_max_s: Longest wait, in seconds.
+        reset_after_s: An attempt that ran for so many seconds resets both limits; 0 for never.
+        progress_file: Path of a file that changes as the job progresses; empty for none.
+        progress_pattern: Regular expression for a line of output that shows progress; empty for none.
+        attempts_file: Path of the record of attempts; empty for none.
+        rejoin_timeout_s: How long the other nodes wait for a node that was lost; 0 for not at all.
+    """
+
+    most: int = 0
+    per_cause: int | None = None
+    on_any: bool = False
+    never_status: tuple[int, ...] = ()
+    delay_s: float = 1.0
+    delay_max_s: float = 60.0
+    reset_after_s: float = 0.0
+    progress_file: str = ""
+    progress_pattern: str = ""
+    attempts_file: str = ""
+    rejoin_timeout_s: float = 300.0
+
+
+@frozen
 class Supervision:
     """How the launcher watches, stops and reports processes if it stays.
 
@@ -503,7 +534,7 @@ class Supervision:
         progress: Whether there is a status line; None if that depends on the terminal.
         stall_timeout_s: Seconds without output that count as a stall; 0 for never.
         on_stall: ``"report"`` or ``"stop"``.
-        restarts: Maximum number of restarts of all processes after a failure.
+        restarts: When all processes start again after a failure.
         failure_file: Path of the failure record; None for the platform's default.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
         preemption: The service that reports preemption of this machine; None for none.
@@ -521,7 +552,7 @@ class Supervision:
     progress: bool | None = None
     stall_timeout_s: float = 0.0
     on_stall: str = "report"
-    restarts: int = 0
+    restarts: Restarts = Restarts()
     failure_file: str | None = None
     proof: Proof | None = None
     preemption: Preemption | None = None

@@ -131,6 +131,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
         blind=_find_blindness(parts, stays=stays),
+        has_channel=parts.peers is not None,
     )
 
 

@@ -245,7 +245,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += ["lines begin with their rank"] if watch.prefix else []
     if any(route.to_file for route in watch.routes):
         parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
-    parts += [f"{watch.restarts} restarts"] if watch.restarts else []
+    parts += [f"{watch.restarts.most} restarts"] if watch.restarts.most else []
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )

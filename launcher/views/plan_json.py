@@ -117,7 +117,7 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "on_stall": watch.on_stall,
         "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,
         "require_meeting": watch.contact is not None and watch.contact.required,
-        "restarts": watch.restarts,
+        "restarts": watch.restarts.most,
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         "verify_fabric": watch.proof is not None,
         "preemption": None if watch.preemption is None else watch.preemption.service,
