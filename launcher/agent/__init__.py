@@ -1,1 +1,1 @@
-"""The agent of a node: starts a group of processes, watches them, stops them, and says how they ended."""
+"""The agent of a node: starts a group of processes, watches and stops them, and reports how they ended."""

@@ -4,11 +4,11 @@
                   ^           |
                   +- restarting
 
-It owns its parts: the group of processes, the router of their output, the signal forwarder, the observers,
-and the coordination with the rest of the job.
-One loop waits for everything: signals (blocked, read from a descriptor), the end of each process (a pidfd),
-output, and points in time. There are no handlers, so nothing is interrupted, and from the first fork on no
-fault of ours ends the job.
+It owns its parts: the process group, the output router, the signal forwarder, the observers, and the
+coordination with the rest of the job.
+One loop waits for everything: signals (blocked, read from a descriptor), the exit of each process (a pidfd),
+output, and timers. There are no signal handlers, so nothing is interrupted. From the first fork on, no fault
+of the launcher ends the job.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ if TYPE_CHECKING:
 
         @property
         def due(self) -> float | None:
-            """When `fire` has something to do."""
+            """When to call `fire`."""
 
         def fire(self, now: float) -> None:
-            """It is time."""
+            """Do the work that is due."""
 
         def open(self) -> None:
-            """Begin to answer."""
+            """Start to answer questions."""
 
         def helpers(self) -> tuple[int, ...]:
-            """Return the pids of children of ours that help here."""
+            """Return the PIDs of the launcher's children that work for the server."""
 
         def answer(
             self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
         ) -> None:
-            """Say what there is to say of this node, now or later."""
+            """Answer a question about this node by calling ``take``, now or later."""
 
         def close(self) -> None:
-            """Answer no more."""
+            """Stop answering."""
 
     Checks = Callable[[], Sequence[str]]
     Serve = Callable[["Agent"], Server]
 
 EVENTS_MAX = 16
-"""How much of what the launcher has said is kept for later questions."""
+"""Number of the launcher's latest messages that are kept for later questions."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
-"""Where processes find until when this machine is theirs, once that is announced."""
+"""Variable with the path of the file that holds the preemption deadline of this node, once announced."""
 RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
 
 
 class Phase(Enum):
-    """What the agent does."""
+    """What the agent is doing."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -90,27 +90,27 @@ class Phase(Enum):
 
 @frozen
 class Place:
-    """Where we are, for messages and records."""
+    """Place of this node in the job, for messages and records."""
 
     node_rank: int | None = None
     world_size: int | None = None
 
 
 class Agent:
-    """The processes of this node, from the first wait to the last word.
+    """Runs the processes of this node, from the rendezvous to the failure report.
 
     Attributes:
-        place: Where we are.
-        watch: How the processes are watched.
-        environ: Our own environment.
-        run_id: Names this run: its folder, and the mark of what it has started.
-        began_s: When we began, monotonic seconds.
-        attempt: 0 for the first, one more for each restart.
+        place: Node rank and world size.
+        watch: How to watch, stop and report the processes.
+        environ: The launcher's own environment.
+        run_id: Name of this run, for its folder and for the mark of the processes that it starts.
+        began_s: Start time of the agent, monotonic seconds.
+        attempt: 0 for the first attempt, plus one for each restart.
         first: The process that failed first.
-        told_before: The signal by which we were told to end before anything had failed.
-        reason: Why we have ended the job ourselves.
-        command: What the user asked to run, where the processes are something else.
-        said: What was said last, and when (monotonic seconds).
+        told_before: The signal that told us to stop before any process had failed.
+        reason: The launcher's own reason for ending the job.
+        command: The user's command, if the processes run something else.
+        said: The launcher's latest messages, each with its time (monotonic seconds).
     """
 
     def __init__(
@@ -127,20 +127,20 @@ class Agent:
         serve: Serve | None = None,
         command: Sequence[str] = (),
     ) -> None:
-        """Begin to listen to signals; nothing is started.
+        """Set up the parts and read signals from now on; start no process.
 
         Args:
-            watch: How the processes are watched.
-            place: Where we are.
-            environ: Our own environment: TMPDIR, NO_COLOR, what names the platform.
-            coordination: With the rest of the job; None on one node.
-            single: There will be one process.
-            log_id: What the folder of the logs is called after, if not after this run.
-            run_id: Names this run, if that is given.
-            checks: Looks at this node while the processes run, in a process of its own, and returns lines to
-                be said; None for nothing to look at.
-            serve: Makes what answers questions about the job; None for nothing.
-            command: What the user asked to run, where the processes are something else.
+            watch: How to watch, stop and report the processes.
+            place: Node rank and world size.
+            environ: The launcher's own environment: TMPDIR, NO_COLOR, the platform's variables.
+            coordination: Coordination with the rest of the job; None on one node.
+            single: Whether there will be one process.
+            log_id: Name of the log folder, if not that of this run.
+            run_id: Name of this run; empty for a random one.
+            checks: Checks this node while the processes run, in a process of its own, and returns lines to
+                print; None for no checks.
+            serve: Makes the server that answers questions about the job; None for no server.
+            command: The user's command, if the processes run something else.
         """
         self.watch, self.place, self.environ, self.command = watch, place, environ, command
         self.coordination = coordination or Coordination()
@@ -150,8 +150,8 @@ class Agent:
         self._is_done = self._is_restarting = self._has_begun = False
         self._clear()
         signals = SignalFile()
-        # On a terminal a single process stays in our group: it may read what is typed, and gets
-        # Ctrl-C from the terminal itself. Several get a group each, and hear of it from us.
+        # On a terminal a single process stays in our process group: it can read the terminal's input and
+        # gets Ctrl-C directly. Several processes get a group each, and we forward Ctrl-C to them.
         self.shares_terminal = self.coordination.shares_terminal and single and os.isatty(0)
         self.folder = RunFolder(watch.log_dir, log_id or self.run_id, place.node_rank, environ)
         self.loop = Loop(self.say)
@@ -171,7 +171,7 @@ class Agent:
         self.loop.add(signals.fd, self._on_signals)
 
     def _clear(self) -> None:
-        """Nothing of an attempt before counts any more."""
+        """Forget the failures of the previous attempt."""
         self.first: Process | None = None
         self.told_before: int | None = None
         self.reason: Reason | None = None
@@ -179,32 +179,32 @@ class Agent:
         self._settles = False
 
     def take(self, children: Sequence[Child], paths: Sequence[str]) -> None:
-        """Take the processes that are to be started: the companions, then the ranks by local rank.
+        """Take the processes to start: the companions, then the ranks by local rank.
 
         Args:
-            children: They are started in this order.
-            paths: Of their programs, see `find_programs`.
+            children: The processes, in the order in which they start.
+            paths: Paths of their programs, see `find_programs`.
         """
         self.group.take(children, paths)
         self.output.expect(several=len(children) > 1)
 
     def say(self, text: str) -> None:
-        """Say something on standard error, between the lines of the processes."""
+        """Print a message on standard error, between the lines of the processes."""
         self.output.say(text)
         self.said.append((time.monotonic(), text))
         del self.said[:-EVENTS_MAX]
 
     @property
     def started_ns(self) -> int:
-        """When the attempt was started, nanoseconds since 1970 by the clock as it is now.
+        """Start time of the attempt in nanoseconds since 1970, by the clock as it is set now.
 
-        It may have been set meanwhile; what has happened since is said in seconds after the start.
+        The clock may have been set since the start, so times after it are given in seconds after the start.
         """
         return time.time_ns() - (time.monotonic_ns() - self._started_ns)
 
     @property
     def phase(self) -> Phase:
-        """What the agent does."""
+        """What the agent is doing."""
         if self._is_done:
             return Phase.DONE
         if self._is_restarting:
@@ -215,20 +215,20 @@ class Agent:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the processes are being ended."""
+        """Whether the processes are being stopped."""
         return self.group.stopper.begun
 
     # --- the whole run
 
     def run(self) -> int:
-        """Run until all has ended, as often as restarts allow; return the job's status.
+        """Run all attempts until everything has ended, and return the job's status.
 
         Returns:
             0, the first failing process's own status, or 128+n if signal n ended it.
 
         Raises:
-            LauncherError: The nodes do not come together (75, 78), a process cannot be started (126, 127), a
-                log file cannot be written (75); processes that were started are gone then.
+            LauncherError: The nodes do not come together (75, 78), a process cannot be started (126, 127), or
+                a log file cannot be written (75); all processes that were started are gone by then.
         """
         try:
             self.coordination.gather()
@@ -259,7 +259,7 @@ class Agent:
         )
 
     def _run_attempt(self) -> None:
-        """One attempt: start everything, and wait until everything has ended."""
+        """Run one attempt: start everything, and wait until everything has ended."""
         self._clear()
         self.group.begin_attempt()
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
@@ -283,23 +283,23 @@ class Agent:
             raise self.group.refused
 
     def clean_up(self) -> None:
-        """Remove what is ours alone; what the watchdog does for a launcher that was killed."""
+        """Remove the private files of this run; the watchdog calls this if the launcher was killed."""
         self.folder.remove()
         self.coordination.clean_up()
 
     def _close(self) -> None:
-        """Leave nothing behind."""
+        """Close all parts, and leave nothing behind."""
         self.coordination.close()
         self.observers.close()
         self.output.close()
         self.folder.remove()
         self.group.helpers.close()
-        self.group.dismiss_watchdog()  # last: what is killed while ending leaves nothing either
+        self.group.dismiss_watchdog()  # last: it also cleans up if we are killed while closing
 
-    # --- what the group of processes asks
+    # --- called by the process group
 
     def prepare(self, index: int, child: Child) -> tuple[Child, Streams]:
-        """Return a process as it is to be started, and its standard streams."""
+        """Return a process with all its settings, and its standard streams."""
         streams = self.output.open(index, child, self.folder, self.attempt)
         mark = {MARK: mark_of(self.run_id, self.environ)}
         settings = mark | self.folder.variables(self.attempt, child.folder) | self.observers.plan(child)
@@ -310,15 +310,15 @@ class Agent:
         return with_settings(child, settings), self.coordination.route(child, streams)
 
     def note_started(self) -> None:
-        """The last processes that were prepared have their streams."""
+        """Note that the processes prepared last have received their streams."""
         self.output.started()
 
     def helpers(self) -> tuple[int, ...]:
-        """Return our children that are none of the job's processes."""
+        """Return the PIDs of our children that are not processes of the job."""
         return (*self.observers.helpers(), *self.coordination.helpers())
 
     def on_exit(self, process: Process) -> None:
-        """A process has ended: decide what that means for the others."""
+        """Handle the exit of a process: decide what it means for the others."""
         end, state = self._describe(process)
         action = decide(end, state)
         if counts(end, state):
@@ -329,7 +329,7 @@ class Agent:
         self.coordination.on_exit(process)
 
     def _describe(self, process: Process) -> tuple[Exit, State]:
-        """Return the end of a process, and the state of the others, for the policy."""
+        """Return the exit of a process and the state of the others, as input of the policy."""
         running = self.group.running.values()
         companions = [one.child for one in running if one.child.companion]
         state = State(
@@ -347,7 +347,7 @@ class Agent:
         return end, state
 
     def _only_follows(self, process: Process) -> bool:
-        """Whether the last words of a process only tell of a failure elsewhere."""
+        """Whether the last error output of a process reports only a failure elsewhere."""
         found: list[bool] = []
 
         def look() -> None:
@@ -393,14 +393,14 @@ class Agent:
             self.loop.timers.append(Later(due, self._stop_companions))
 
     def _stop_settled(self, process: Process) -> None:
-        """The rank that others have lost does not end by itself."""
+        """Stop the others, because the rank that this process lost has not exited by itself."""
         others = len(self.group.running)
         if others and not self.is_ending:
             self.say(f"{process.name} {process.end}; stopping the other {others}")
             self.target.stop(signal.SIGTERM)
 
     def _stop_companions(self) -> None:
-        """The time is over of companions that end by themselves."""
+        """Stop the companions that should have exited by themselves within the grace period."""
         running = self.group.running.values()
         if running and not self.is_ending:
             names = ", ".join(process.name for process in running)
@@ -408,10 +408,10 @@ class Agent:
             self.group.stopper.begin(signal.SIGTERM)
 
     def end_for(self, reason: Reason) -> None:
-        """End the job as a failure, for a reason of our own."""
+        """End the job as a failure, for a reason of the launcher's own."""
         self.reason = self.reason or reason
         if self.coordination.decides(reason):
-            pass  # on all nodes at once, by what it finds there
+            pass  # the coordinator stops all nodes at once, after it has asked each
         elif self.group.running:
             self.target.stop(signal.SIGTERM)
         elif self.first is None:
@@ -421,15 +421,15 @@ class Agent:
     # --- signals
 
     def _on_signals(self) -> None:
-        """Signals have arrived."""
+        """Handle the signals that have arrived."""
         for number, code, sender in read_signals(self.signals.fd):
             if number == signal.SIGCHLD:
                 self.group.note_child()
-            elif sender != os.getpid():  # EPIPE comes with a SIGPIPE from ourselves
+            elif sender != os.getpid():  # a write that fails with EPIPE sends us SIGPIPE
                 self.on_signal(number, from_terminal=code == SI_KERNEL)
 
     def on_signal(self, number: int, *, from_terminal: bool) -> None:
-        """A signal has arrived, here or at another launcher of the job."""
+        """Handle a signal that arrived here or at another launcher of the job."""
         if self.coordination.takes_signal(number, from_terminal=from_terminal):
             return
         before = self.forwarder.told
@@ -441,11 +441,11 @@ class Agent:
 
     @property
     def deadline_file(self) -> str | None:
-        """Path of the file in which the processes find until when; None where there is no folder."""
+        """Path of the file with the preemption deadline for the processes; None without a folder."""
         return None if self.folder.path is None else f"{self.folder.path}/deadline.json"
 
     def describe_state(self) -> str:
-        """Return what the processes of this node do as a whole, in a word or two."""
+        """Return the state of this node in a few words."""
         told = self.coordination.describe_state()
         if told is not None:
             return told
@@ -454,15 +454,15 @@ class Agent:
         return "ended"
 
     def _finish(self) -> int:
-        """Say how it ended, and return the status."""
+        """Report how the job ended, and return its status."""
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
         return self.coordination.finish()
 
     def find_outcome(self) -> Outcome:
-        """Return how the processes of this node ended; all of them have.
+        """Return how the processes of this node ended; call it when all have ended.
 
-        What tells failures apart takes longer to load than all that a good end needs.
+        The code that tells failures apart loads slower than a good end runs, so only a failure loads it.
         """
         has_failed = self.first is not None or self.reason is not None or self.observers.is_preempted
         if not has_failed and not self.group.find_survivors():
@@ -478,7 +478,7 @@ class Agent:
         return found[0] if found else Outcome(0 if self.first is None else self.first.status)
 
     def tell(self, outcome: Outcome) -> int:
-        """Say how the processes of this node ended, and return the status."""
+        """Report how the processes of this node ended, and return the status."""
         if outcome.line:
             self.say(outcome.line)
         if outcome.verdict is not None:
@@ -486,14 +486,14 @@ class Agent:
         return outcome.status
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Give the verdict to people and platforms."""
+        """Show the verdict, and write the failure record."""
         from launcher.agent.report import publish
 
         self.loop.guard(lambda: publish(self, verdict, shown=shown))
 
 
 def _say_nothing(text: str) -> None:
-    """Of a thousand ranks each need not say it."""
+    """Print nothing: not every one of a thousand ranks needs to report the same."""
 
 
 def run_processes(
@@ -506,19 +506,19 @@ def run_processes(
     checks: Checks | None = None,
     serve: Serve | None = None,
 ) -> int:
-    """Run processes on this node alone to their end, and return the job's status; see `Agent`.
+    """Run processes on this node only, and return the job's status; see `Agent`.
 
     Args:
-        children: The companions, then the processes by local rank: they are started in this order.
-        watch: How they are watched.
-        place: Where we are.
-        environ: Our own environment.
-        widen: Leave the CPUs that mpirun has bound us to.
-        checks: Looks at this node while the processes run.
-        serve: Makes what answers questions about the job.
+        children: The companions, then the ranks by local rank, in the order in which they start.
+        watch: How to watch, stop and report them.
+        place: Node rank and world size.
+        environ: The launcher's own environment.
+        widen: Whether to undo the CPU binding that mpirun gave us.
+        checks: Checks this node while the processes run.
+        serve: Makes the server that answers questions about the job.
 
     Raises:
-        LauncherError: A process cannot be started (126, 127), a log file cannot be written (75).
+        LauncherError: A process cannot be started (126, 127), or a log file cannot be written (75).
     """
     paths = find_programs(children)
     if widen:
@@ -529,14 +529,14 @@ def run_processes(
 
 
 def find_programs(children: Sequence[Child]) -> list[str]:
-    """Return the path of the program of each process.
+    """Return the path of each process's program.
 
     Raises:
-        CommandNotFound, CommandNotExecutable: One cannot be started.
+        CommandNotFound, CommandNotExecutable: A program cannot be started.
     """
     return [find_program(child.argv[0], child.environ) for child in children]
 
 
 def widen_cpus() -> None:
-    """Leave the CPUs that mpirun has bound us to; the kernel cuts this down to the cgroup's cpuset."""
+    """Undo the CPU binding that mpirun gave us; the kernel limits the result to the cgroup's cpuset."""
     os.sched_setaffinity(0, range(CPU_LIMIT))

@@ -1,4 +1,4 @@
-"""A plan's processes as they are started: its companions, then its ranks; or the agent that starts them."""
+"""Makes the child processes of a plan: its companions and ranks, or the agent that starts them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NO_RANK = -1
 
 
 def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
-    """Return what is started on this node, in that order.
+    """Return the processes that this node starts, in order.
 
     Args:
-        plan: A plan by which the launcher stays.
-        environ: The environment that it was started with.
+        plan: A plan in which the launcher stays as the parent.
+        environ: The environment that the launcher was started with.
     """
     if plan.agent is not None:
         return [make_agent(plan, plan.agent, environ)]
@@ -49,7 +49,7 @@ def make_children(plan: Plan, environ: Mapping[str, str]) -> list[Child]:
 
 
 def make_agent(plan: Plan, agent: Agent, environ: Mapping[str, str]) -> Child:
-    """Return the agent as our child, and say that it starts the processes."""
+    """Return the plan's agent as our child; print a line if it is torchrun's."""
     from launcher.agent.starter import prepare, say_agent
 
     argv, environment = prepare(agent, environ)

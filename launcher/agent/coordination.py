@@ -1,7 +1,7 @@
-"""What an agent does together with the rest of its job: by itself nothing, as on one node.
+"""Coordination of an agent with the rest of its job; the base class is that of a single node.
 
-The launchers of several nodes (`launcher.cluster.node`), the head and the ranks of a job that mpirun starts,
-and a node that serves (`launcher.mpi`) each have one of their own.
+Subclasses exist for the launchers of several nodes (`launcher.cluster.node`), and for the head, the ranks
+and the serving nodes of a job that mpirun starts (`launcher.mpi`).
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     Answer = dict[str, object]
 
     class Questions(Protocol):
-        """The way of a question to all nodes of the job."""
+        """Sends questions to all nodes of the job."""
 
         @property
         def due(self) -> float | None:
-            """When `fire` has something to do."""
+            """When to call `fire`."""
 
         def ask(self, what: str, more: Mapping[str, object], take: Callable[[Answer], None]) -> int:
             """Ask all nodes; return the number of the question."""
 
         def drop(self, question: int) -> None:
-            """The answers are not waited for any more."""
+            """Stop waiting for the answers to a question."""
 
         def fire(self, now: float) -> None:
-            """It is time."""
+            """Do the work that is due."""
 
 
 @frozen
@@ -44,10 +44,10 @@ class Outcome:
     """How the processes of this node ended.
 
     Attributes:
-        status: What that makes the status.
-        verdict: Why; None where nothing has failed.
-        line: What is to be said of it where there is no verdict.
-        shown: Whether the verdict is to be shown, beside being written to a file.
+        status: The exit status that results.
+        verdict: Why they failed; None without a failure of a process.
+        line: Message to print if there is no verdict.
+        shown: Whether to show the verdict, besides writing it to a file.
     """
 
     status: int
@@ -57,16 +57,17 @@ class Outcome:
 
 
 class Coordination:
-    """One node, or a launcher that has been told of no other.
+    """Coordination of one node, or of a launcher that knows no other launcher.
 
     Attributes:
-        agent: The agent; there from `attach` on.
-        shares_terminal: A single process may be what the user types to.
-        has_others: Processes of the job run elsewhere, too.
-        speaks: The agent says what it passes on, and where its logs are.
-        guards: A watchdog ends the processes should the agent be killed.
-        awaits_deadline: Processes are told where a deadline would be written, though none is planned here.
-        questions: The way of a question to the other nodes; None where there is none.
+        agent: The agent; set by `attach`.
+        shares_terminal: Whether a single process may read from the terminal.
+        has_others: Whether processes of the job run elsewhere too.
+        speaks: Whether the agent reports the signals that it forwards and the place of its logs.
+        guards: Whether a watchdog ends the processes if the agent is killed.
+        awaits_deadline: Whether processes get the path of the deadline file even if this node has no
+            preemption watch.
+        questions: Sends questions to the other nodes; None if that is not possible.
     """
 
     agent: Agent
@@ -78,78 +79,78 @@ class Coordination:
     questions: Questions | None = None
 
     def attach(self, agent: Agent) -> Target | None:
-        """Belong to an agent; return what signals are for, None for the processes of this node."""
+        """Attach to an agent; return the target of signals, None for the processes of this node."""
         self.agent = agent
         return None
 
     def gather(self) -> None:
-        """Wait for the other nodes, and give the agent its processes; or until the agent is told to end.
+        """Wait for the other nodes, and give the agent its processes; return early if told to stop.
 
         Raises:
-            LauncherError: They do not come together.
+            LauncherError: The nodes do not come together.
         """
 
     def begin(self) -> None:
-        """The processes of an attempt are about to be started."""
+        """Prepare for the start of an attempt's processes."""
 
     def began(self) -> None:
-        """They are on their way."""
+        """Note that the processes of an attempt have been started."""
 
     def route(self, child: Child, streams: Streams) -> Streams:
-        """Return the standard streams of a process, where they are not those of its route."""
+        """Return the standard streams of a process, if not those of its route."""
         return streams
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Whether a signal means something else than the processes here; then it is dealt with."""
+        """Handle a signal that is not for the processes here; return whether it was one."""
         return False
 
     def on_told(self, number: int) -> None:
-        """This launcher was told to end."""
+        """Note that this launcher was told to stop."""
 
     def on_exit(self, process: Process) -> None:
-        """A process of this node has ended."""
+        """Note that a process of this node has exited."""
 
     def on_ranks_ended(self) -> None:
-        """The ranks of this node have ended well; its companions run on for those of other nodes."""
+        """Note that the ranks of this node have succeeded; its companions go on for those of other nodes."""
 
     def on_failure(self, process: Process, *, follows: bool) -> None:
-        """A process of this node has failed; ``follows``: it has only lost another one."""
+        """Note that a process of this node has failed; ``follows``: only because it lost another process."""
 
     def on_reason(self, reason: Reason) -> None:
-        """The agent ends its processes for a reason of its own."""
+        """Note that the agent ends its processes for a reason of its own."""
 
     def decides(self, reason: Reason) -> bool:
-        """Whether the end of the processes for a reason of ours is for the rest of the job to decide."""
+        """Whether the rest of the job decides if the processes end for this reason."""
         return False
 
     def on_refused(self, error: LauncherError) -> None:
-        """The processes of this node cannot be started."""
+        """Note that the processes of this node cannot be started."""
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
-        """This machine is to be taken back, or is not any more; ``ends``: the processes end for it."""
+        """Note that this node is to be preempted, or no longer; ``ends``: the processes end because of it."""
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of children that are none of the job's processes."""
+        """Return the PIDs of children that are not processes of the job."""
         return ()
 
     def describe_state(self) -> str | None:
-        """Return what the node does as a whole, where that is not what its processes do."""
+        """Return the state of the node in words, if it is not that of its processes."""
         return None
 
     def describe_nodes(self) -> Mapping[str, object] | None:
-        """Return how many of the job's nodes are there; None where there is one."""
+        """Return the counts of the job's nodes that are present and lost; None for a single node."""
         return None
 
     def finish(self) -> int:
-        """All processes of this node have ended: say how the job ended, and return its status."""
+        """Report how the job ended, when all processes of this node have; return its status."""
         return self.agent.tell(self.agent.find_outcome())
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Give the verdict to people and platforms."""
+        """Show the verdict, and write the failure record."""
         self.agent.publish(verdict, shown=shown)
 
     def clean_up(self) -> None:
-        """Remove what is ours alone; also done for a launcher that was killed."""
+        """Remove the private files; the watchdog calls this too if the launcher was killed."""
 
     def close(self) -> None:
-        """Take leave."""
+        """Leave the job."""

@@ -1,4 +1,4 @@
-"""What a signal that arrives at the launcher means for the processes: passed on, translated, or their end."""
+"""Signal forwarder: decides what a signal to the launcher means for the processes, and sends it to them."""
 
 from __future__ import annotations
 
@@ -18,47 +18,47 @@ if TYPE_CHECKING:
     from launcher.process.group import ProcessGroup
 
     class Target(Protocol):
-        """What a signal is for: the processes of this node, or all ranks that mpirun has started."""
+        """The receiver of signals: the processes of this node, or all ranks that mpirun has started."""
 
         @property
         def count(self) -> int:
-            """How many processes run."""
+            """Number of running processes."""
 
         def describe(self) -> str:
-            """Return them in words: ``2 processes``."""
+            """Return the processes in words: ``2 processes``."""
 
         def pass_on(self, number: int, *, whole: bool) -> None:
             """Send a signal that does not ask for the end, to ``whole`` process groups or their leaders."""
 
         def note(self, number: int) -> None:
-            """Remember the signal as the last one that the processes have got."""
+            """Record the signal as the last one that the processes received."""
 
         def stop(self, number: int, *, to_group: bool = False) -> None:
-            """Begin to end them."""
+            """Begin to stop the processes."""
 
         def kill(self) -> None:
-            """End them now."""
+            """Kill the processes now."""
 
         @property
         def suspends(self) -> bool:
-            """Whether they may be suspended; a network would time out."""
+            """Whether the processes may be suspended; across a network connections would time out."""
 
 
 TWICE_S = 2.0
-"""Two Ctrl-C within this time are one request to end now."""
+"""Two Ctrl-C within this many seconds ask for the end now."""
 PROMPT_S = 1.0
-"""Within these a prompt is back, and reads keys; a program that hangs does not."""
+"""Seconds within which a prompt is back and reads keys; a program that hangs is not."""
 LOOK_S = 0.05
 HEARD_S = 10.0
-"""A process that ends within this time after a Ctrl-C has ended because of it."""
+"""A process that exits within this many seconds after a Ctrl-C has exited because of it."""
 
 
 class SignalForwarder:
-    """Passes signals on to a target.
+    """Forwards signals to a target.
 
     Attributes:
-        told: The signal by which we were asked to end, None if we were not.
-        due: When `fire` looks what has become of two Ctrl-C.
+        told: The signal that told us to stop; None if there was none.
+        due: When `fire` checks the effect of two Ctrl-C.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class SignalForwarder:
         self._patience = 0.0
 
     def on_signal(self, number: int, *, from_terminal: bool) -> None:
-        """Do with a signal what its sender wants to happen to the job."""
-        reached = from_terminal and self._shares_terminal  # the terminal has told the process itself
+        """Apply a signal to the processes as its sender intends."""
+        reached = from_terminal and self._shares_terminal  # the terminal has sent it to the process too
         if number == signal.SIGHUP and os.getsid(0) == os.getpid():
-            reached = False  # a hangup is for the session's leader alone, tty_signal_session_leader
+            reached = False  # only the session leader gets a hangup, see tty_signal_session_leader
         if number == signal.SIGTSTP and from_terminal:
             self._suspend(reached)
         elif number not in ENDING and self.translate(number) not in ENDING:
@@ -88,19 +88,19 @@ class SignalForwarder:
             self._end_by(number, typed=from_terminal)
 
     def note_end(self) -> None:
-        """A process has ended: right after a Ctrl-C that is what was asked for."""
+        """Note the exit of a process: right after a Ctrl-C, the Ctrl-C counts as a request to stop."""
         if time.monotonic() - self._interrupted_at < HEARD_S:
             self.told = self.told or signal.SIGINT
 
     def translate(self, number: int) -> int:
-        """Return what is sent where a signal arrives (``--signal-map``)."""
+        """Return the signal to send for one that arrives (``--signal-map``)."""
         return dict(self._watch.signal_map).get(number, number)
 
     def _end_by(self, number: int, *, typed: bool) -> None:
-        """We are asked to end: so are the processes, by the signal that they want to hear.
+        """Stop the processes because of a signal that asks for it; send them the signal of ``--signal-map``.
 
-        What is typed goes to whole groups, as it does without us: a shell that waits for its child does
-        nothing about a Ctrl-C that its child has not heard.
+        A typed signal goes to whole process groups, as it does without the launcher: a shell that waits for
+        its child ignores a Ctrl-C that the child has not received.
         """
         sent = self.translate(number)
         if self.told is None and self._target.count:
@@ -112,10 +112,10 @@ class SignalForwarder:
         self._target.stop(sent, to_group=typed)
 
     def _interrupt(self) -> None:
-        """Ctrl-C at the terminal of a single process, which has heard it, too.
+        """Handle Ctrl-C at the terminal of a single process, which has received it too.
 
-        What that means is the process's to say: a prompt goes on. Typed twice in a row it means the end,
-        unless a moment later the process reads each key itself, as prompts and editors do.
+        The process decides what it means: a prompt goes on. Two Ctrl-C in a row end the process, unless it
+        reads each key itself a moment later, as prompts and editors do.
         """
         now = time.monotonic()
         if now - self._interrupted_at < TWICE_S:
@@ -124,14 +124,14 @@ class SignalForwarder:
         self._target.note(signal.SIGINT)
 
     def fire(self, now: float) -> None:
-        """Two Ctrl-C have been typed, and this is a moment later."""
+        """After two Ctrl-C, kill the processes unless one reads keys within `PROMPT_S`."""
         self.due = None if reads_keys(0) else now + LOOK_S
         if self.due is not None and now >= self._patience:
             self.due = None
             self._target.kill()
 
     def _pass_on(self, number: int, *, reached: bool, typed: bool) -> None:
-        """Pass a signal on that does not ask us to end."""
+        """Forward a signal that does not ask us to stop."""
         sent = self.translate(number)
         self._target.note(sent)
         if not reached:
@@ -139,9 +139,9 @@ class SignalForwarder:
             self._target.pass_on(sent, whole=whole)
 
     def _suspend(self, reached: bool) -> None:
-        """Ctrl-Z: the processes stop, and so do we, as the shell expects."""
+        """Handle Ctrl-Z: stop the processes, then ourselves, as the shell expects."""
         if not self._target.suspends or is_orphaned():
-            return  # without a shell nothing could continue us
+            return  # without a shell nothing would continue us
         if not reached:
             self._target.pass_on(signal.SIGTSTP, whole=True)
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -157,11 +157,11 @@ class GroupTarget:
 
     @property
     def count(self) -> int:
-        """How many processes run."""
+        """Number of running processes."""
         return len(self._group.running)
 
     def describe(self) -> str:
-        """Return them in words."""
+        """Return the processes in words."""
         return f"{self.count} process{'es' if self.count > 1 else ''}"
 
     def pass_on(self, number: int, *, whole: bool) -> None:
@@ -170,21 +170,21 @@ class GroupTarget:
             send(-pid if whole and not self._shares_terminal else pid, number)
 
     def note(self, number: int) -> None:
-        """Remember the signal as the last one that the processes have got."""
+        """Record the signal as the last one that the processes received."""
         for process in self._group.running.values():
             process.passed_on = number
 
     def stop(self, number: int, *, to_group: bool = False) -> None:
-        """Begin to end them."""
+        """Begin to stop the processes."""
         self._group.stopper.begin(number, to_group=to_group)
 
     def kill(self) -> None:
-        """End them now."""
+        """Kill the processes now."""
         self._group.stopper.kill()
 
 
 def reads_keys(fd: int) -> bool:
-    """Whether the program at a terminal has asked for each key instead of lines."""
+    """Whether the program at a terminal reads single keys instead of lines."""
     import termios
 
     try:

@@ -1,4 +1,4 @@
-"""All that looks on beside the processes of a node: each part is loaded when needed, none decides."""
+"""The observers beside the processes of a node. Each is loaded only when needed, and none makes decisions."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Child
 
 CHECK_S = 30.0
-"""Below all others, on CPUs that are all taken, 0.1 s of work is a matter of seconds."""
+"""Time limit of the checks in seconds. At the lowest priority, on busy CPUs, 0.1 s of work takes seconds."""
 NICE = 19
 SERVE_AFTER_S = 0.2
-"""Nothing is asked of a job before there is something to be seen; until then its processes have the CPU."""
+"""Seconds until the server starts: before that a job shows nothing, and its processes need the CPU."""
 WATCH_AFTER_S = 0.05
-"""What was connected before the processes is read then: no program meets another one sooner."""
+"""Seconds until the connections from before the start are read. No program connects to another one sooner."""
 STATUS_AFTER_S = 1.0
-"""On a terminal a status line appears after this."""
+"""Seconds until a status line appears on a terminal."""
 SILENCE_AFTER_S = 59.0
-"""In a log nothing is said about progress before this."""
+"""Seconds until progress is reported in a log."""
 
 
 class Observers:
-    """The observers of a run, and of one attempt after the other.
+    """The observers of a run, for one attempt after the other.
 
     Attributes:
-        counters_before: The node's counters when the first attempt began.
-        counters_after: The same right after the first failure: the memory that it held is about to be freed.
-        unmet: That the processes of the attempt have not met, where that was said while they ran.
-        server: Answers questions; None before it is there, and where there is none.
+        counters_before: The node's counters at the start of the first attempt.
+        counters_after: The counters right after the first failure, before the memory in use is freed.
+        unmet: Message that the attempt's processes have not met, if it was reported while they ran.
+        server: Answers questions; None before it exists, and if there is none.
     """
 
     def __init__(self, agent: Agent, checks: Checks | None, serve: Serve | None) -> None:
@@ -64,7 +64,7 @@ class Observers:
     # --- one attempt
 
     def plan(self, child: Child) -> dict[str, str]:
-        """Return what makes rank 0's NCCL write where we read, if that is wanted."""
+        """Return the variables that make rank 0's NCCL write to a file of ours, if its fabric is verified."""
         agent = self._agent
         proof = agent.watch.proof
         if proof is None or child.rank:
@@ -76,7 +76,7 @@ class Observers:
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 
     def begin_attempt(self) -> None:
-        """The processes are on their way: begin with all that could wait until then."""
+        """Start the observers, now that the processes are starting; all of them could wait until now."""
         agent, now = self._agent, time.monotonic()
         self.counters_after, self.unmet = None, None
         agent.loop.timers.append(self.server or Later(now + SERVE_AFTER_S, self.serve))
@@ -85,7 +85,7 @@ class Observers:
             agent.loop.guard(begin)
 
     def end_attempt(self) -> None:
-        """The processes of an attempt have ended."""
+        """Close the observers of an attempt whose processes have ended."""
         self._agent.loop.guard(self._end_attempt)
 
     def _end_attempt(self) -> None:
@@ -104,29 +104,29 @@ class Observers:
             self._judge_meeting(meeting.end())
 
     def note_failure(self) -> None:
-        """A process has failed: look at the counters again."""
+        """Read the counters again, because a process has failed."""
         self._agent.loop.guard(self._read_counters_again)
 
     def note_end(self) -> None:
-        """A process has ended."""
+        """Note that a process has exited."""
         if self._meeting is not None:
             self._meeting.note_end()
 
     def end(self) -> None:
-        """All attempts have ended."""
+        """Wait for the checks of this node, after all attempts."""
         if self._checking is not None:
             self._agent.loop.guard(self._checking.finish)
 
     # --- our children
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of children of ours that help here: they are none of the job."""
+        """Return the PIDs of our children that help the observers and are not processes of the job."""
         stall = () if self._stall is None else self._stall.helpers()
         server = () if self.server is None else self.server.helpers()
         return (*stall, *server)
 
     def close(self) -> None:
-        """Look no longer, and answer no more."""
+        """Stop observing and answering."""
         if self._preemption is not None:
             self._preemption.close()
         if self.server is not None:
@@ -181,7 +181,7 @@ class Observers:
         watch, running, output = agent.watch, agent.group.running, agent.output
 
         def list_processes() -> list[tuple[int, int]]:
-            """Return rank and pid of those that are to make progress."""
+            """Return (rank, PID) of the processes that should make progress."""
             ranks = ((pid, one.child) for pid, one in running.items() if not one.child.companion)
             return [] if agent.is_ending else [(child.rank, pid) for pid, child in ranks]
 
@@ -206,7 +206,7 @@ class Observers:
     # --- NCCL's network, and whether the processes meet
 
     def _listen_to_nccl(self) -> None:
-        """Hear which network NCCL uses, if that is to be proven."""
+        """Read the network that NCCL uses, if it must be verified."""
         agent = self._agent
         if agent.watch.proof is None or self._nccl_path is None:
             return
@@ -223,7 +223,7 @@ class Observers:
         )
 
     def _watch_meeting(self) -> None:
-        """Look whether the processes meet, where they can; first lines come before that."""
+        """Check whether the processes meet, if that is planned; begin before they can have met."""
         agent = self._agent
         planned = agent.watch.contact
         if planned is None or agent.group.refused is not None:
@@ -246,7 +246,11 @@ class Observers:
         agent.loop.timers.append(Later(started + WATCH_AFTER_S, begin))
 
     def _judge_meeting(self, never_met: str | None) -> None:
-        """All processes have ended; ``never_met``: without having met."""
+        """Report a job, or end it as failed, if its processes ended without meeting.
+
+        Args:
+            never_met: Message that they never met; None if they have, or may have.
+        """
         agent = self._agent
         planned = agent.watch.contact
         is_whole = agent.first is None and agent.forwarder.told is None and not agent.group.stopper.gave_up
@@ -261,20 +265,20 @@ class Observers:
             agent.say(f"warning: [never-met] all have ended; {never_met}{fix}")
 
     def _end_unmet(self, what: str) -> None:
-        """The processes do not meet, and have to."""
+        """End the job, because its processes do not meet and must."""
         from launcher.failure.reason import NEVER_MET_FIX, UNMET, Reason
 
         self._agent.say(f"the job ends (--require-meeting): {what}; fix: {NEVER_MET_FIX}")
         self._agent.end_for(Reason(UNMET, what, NEVER_MET_FIX))
 
-    # --- this node, and its machine
+    # --- checks and preemption of this node
 
     def _check(self) -> None:
-        """Have this node looked at, now that the processes are on their way; once is enough.
+        """Start the quick checks of this node, once, while the processes start.
 
-        The quick checks cost more than the whole start of a job, most of it for loading them. So they are
-        made beside it, when nothing else wants the CPU, and nothing depends on them: what they find out is a
-        few lines, and a check that hangs, dies, or comes too late is not heard of.
+        The checks take longer than the whole start of a job, mostly to load their code. So they run beside
+        the job at the lowest priority, and nothing depends on them: they only print a few lines, and a check
+        that hangs, dies or is late prints none.
         """
         agent = self._agent
         if self._checks is None or agent.group.refused is not None or self._checking is not None:
@@ -284,14 +288,14 @@ class Observers:
                 self._checks, self._say_lines, CHECK_S, name="launcher-check", nice=NICE
             )
         except OSError:
-            pass  # whatever the kernel lacks, the job may need the more
+            pass  # the kernel is short of something, and the job may need it more
 
     def _say_lines(self, lines: Sequence[str]) -> None:
         if lines:
             self._agent.say("\n".join(lines))
 
     def _watch_preemption(self) -> None:
-        """Ask whether this machine is to be taken back, where that is planned."""
+        """Watch for preemption of this node, if that is planned."""
         agent = self._agent
         planned = agent.watch.preemption
         if planned is None or agent.group.refused is not None:
@@ -304,13 +308,13 @@ class Observers:
         agent.loop.timers.append(self._preemption)
 
     def _on_preemption(self, kind: str, what: str, left_s: float) -> bool:
-        """This machine is to be taken back, or is not any more; return whether the processes end for it."""
+        """Handle a preemption notice of this node, or its withdrawal; return whether the processes end."""
         ends = self.respond(kind, what, left_s)
         self._agent.coordination.on_preemption(kind, what, left_s, ends=ends)
         return ends
 
     def respond(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
-        """Do here what is to be done when a machine of the job is taken back: ours, or another node's."""
+        """Apply a preemption notice to the processes here; ``node``: its node, None for this one."""
         if self._response is None:
             from launcher.preemption.response import Response
 
@@ -319,11 +323,11 @@ class Observers:
 
     @property
     def is_preempted(self) -> bool:
-        """Whether the processes were told to end because a machine is taken back."""
+        """Whether the processes were told to stop because of a preemption."""
         return self._response is not None and self._response.has_begun
 
     def preemption_verdict(self) -> Verdict | None:
-        """Return that a machine was taken back as the verdict on the job; None if that did not end it."""
+        """Return the verdict that a node was preempted; None if the job did not end for that."""
         if self._response is None or not self._response.has_begun:
             return None
         from launcher.agent.report import describe_exit
@@ -335,12 +339,12 @@ class Observers:
     # --- questions
 
     def serve(self) -> None:
-        """Let our user ask what the processes do; nothing happens until a question comes."""
+        """Start to answer our user's questions about the processes; costs nothing until one comes."""
         agent = self._agent
         if self._serve is None or agent.group.refused is not None:
             return
         if self.server is None:
             self.server = self._serve(agent)
-            if agent.coordination.speaks:  # one for all launchers of a machine; the others answer it
+            if agent.coordination.speaks:  # for all launchers of a node; the others answer through it
                 self.server.open()
         agent.loop.timers.append(self.server)

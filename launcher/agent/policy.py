@@ -1,8 +1,8 @@
-"""What the end of a process means for the others: pure.
+"""Failure policy: decides what the exit of a process means for the others. Pure.
 
-One that fails ends the others, the last rank of the job ends the companions. A rank that has only lost
-another one is no reason yet: the rank that it lost is about to end, has the true cause, and would be killed
-before it has said it. So it gets `SETTLE_S` to end by itself.
+A process that fails stops the others, and the end of the job's last rank stops the companions. A rank that
+only lost another rank does not stop the others at once: the lost rank knows the true cause, is about to exit,
+and would be killed before it reports that cause. So it gets `SETTLE_S` to exit by itself.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 
 SETTLE_S = 2.0
-"""For a rank that others have lost: between its exception and its end stand ``finally`` and atexit."""
+"""Seconds for a rank that others have lost: after its exception it still runs ``finally`` and atexit code."""
 
 MARKS = (b"emote", b"peer", b"orovod", b"loo", b"recvValue", b"sendBytes", b"onnect", b"roken")
-"""One of these stands in all that a process says that has lost another: without, its words need no closer
-look, and what looks need not be loaded before the others are told to end."""
+"""The error output of a process that lost another one contains one of these. Without one it is not searched
+further, and the code for that search need not be loaded before the others are told to stop."""
 
 
 class Action(Enum):
-    """What is to be done."""
+    """What to do."""
 
     NOTHING = "nothing"
     STOP = "stop"
@@ -31,12 +31,12 @@ class Action(Enum):
 
 @frozen
 class Exit:
-    """The end of a process, as far as it matters here.
+    """The exit of a process, as far as the policy needs it.
 
     Attributes:
-        failed: Its status is not 0.
-        companion: It has no rank.
-        follows: What it has written last only tells of a failure elsewhere.
+        failed: Whether its status is not 0.
+        companion: Whether it has no rank.
+        follows: Whether its last error output reports only a failure elsewhere.
     """
 
     failed: bool
@@ -46,16 +46,16 @@ class Exit:
 
 @frozen
 class State:
-    """The processes of this node, after that end.
+    """The processes of this node after that exit.
 
     Attributes:
-        ranks: How many ranks run.
-        companions: How many companions run.
-        finishing: Some of them end by themselves once the ranks have.
-        has_ranks: There are ranks at all.
-        stopping: They are being stopped.
-        settling: The rank that others have lost is waited for.
-        elsewhere: Ranks of other nodes may still need the companions.
+        ranks: Number of running ranks.
+        companions: Number of running companions.
+        finishing: Whether any companion exits by itself after the ranks.
+        has_ranks: Whether the node has ranks at all.
+        stopping: Whether the processes are being stopped.
+        settling: Whether we wait for a rank that others have lost.
+        elsewhere: Whether ranks of other nodes may still need the companions.
     """
 
     ranks: int
@@ -68,22 +68,22 @@ class State:
 
     @property
     def ranks_have_ended(self) -> bool:
-        """Whether all ranks have ended; what becomes of their companions does not count then."""
+        """Whether all ranks have ended; how their companions end does not matter then."""
         return self.has_ranks and not self.ranks
 
 
 def may_follow(stderr: bytes) -> bool:
-    """Return whether the last words of a process may tell of a failure elsewhere."""
+    """Whether the error output of a process may report a failure elsewhere."""
     return any(mark in stderr for mark in MARKS)
 
 
 def counts(end: Exit, state: State) -> bool:
-    """Return whether the end of a process is a failure of the job."""
+    """Whether the exit of a process is a failure of the job."""
     return end.failed and not (end.companion and state.ranks_have_ended)
 
 
 def decide(end: Exit, state: State) -> Action:
-    """Return what the end of a process means for the others."""
+    """Return what to do with the other processes after an exit."""
     if state.stopping:
         return Action.NOTHING
     if counts(end, state) and state.ranks + state.companions:
@@ -98,13 +98,13 @@ def decide(end: Exit, state: State) -> Action:
 
 
 def may_restart(*, failed: bool, told: bool, reasoned: bool, attempt: int, restarts: int) -> bool:
-    """Return whether another attempt can succeed, and is wanted.
+    """Whether another attempt is wanted and can succeed.
 
     Args:
-        failed: A process has failed.
-        told: The launcher was told to end, or its machine is taken back.
-        reasoned: The launcher itself has ended the job, for a reason that another attempt has, too.
+        failed: Whether a process has failed.
+        told: Whether the launcher was told to stop, or a node is preempted.
+        reasoned: Whether the launcher itself ended the job, for a reason that another attempt would share.
         attempt: 0 for the first.
-        restarts: How many there may be after it.
+        restarts: Maximum number of attempts after the first.
     """
     return failed and not told and not reasoned and attempt < restarts

@@ -1,4 +1,4 @@
-"""How the processes of a node ended, and why: gathered when they have, and loaded only then."""
+"""Finds how the processes of a node ended, and why. Loaded only after a failure, when all have ended."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 SURVIVORS_SHOWN = 20
 ABOVE_BYTES = 4096
-"""What has been written since then is less than a page of a terminal."""
+"""Less output than this, since the failed process's last errors, fits on one page of a terminal."""
 
 
 def find_outcome(agent: Agent) -> Outcome:
-    """Return how the processes of a node ended; all of them have."""
+    """Return how the processes of a node ended; call it when all have ended."""
     preempted = agent.observers.preemption_verdict()
     if preempted is not None:
         return Outcome(EXIT_NOT_READY, preempted)
@@ -50,13 +50,13 @@ def find_outcome(agent: Agent) -> Outcome:
     agent.loop.guard(lambda: found.append(judge(agent, first, survivors)))
     verdict = found[0] if found else None
     own = None if reason is None else reason.status
-    # At a terminal of its own the reason stands right above, in the process's words.
+    # A process that shares our terminal has printed the reason right above.
     typed = agent.shares_terminal and not first.child.called and (first.code or 0) > 0
     return Outcome(first.status if own is None else own, verdict, shown=not typed)
 
 
 def _find_outcome_of(reason: Reason | None) -> Outcome:
-    """Return the outcome where no process has failed: a job that we have ended has not succeeded."""
+    """Return the outcome if no process has failed: a job that the launcher ended has not succeeded."""
     from launcher.failure.reason import STALLED_STATUS
 
     if reason is None:
@@ -66,7 +66,7 @@ def _find_outcome_of(reason: Reason | None) -> Outcome:
 
 
 def find_first(agent: Agent) -> Process | None:
-    """Return the process that the failure began with: not one that has only lost another."""
+    """Return the process that failed first, leaving out those that only lost another process."""
     failed = [one for one in agent.failed if one is not agent.first]
     failed = [agent.first, *failed] if agent.first is not None else []
     events = [
@@ -78,7 +78,7 @@ def find_first(agent: Agent) -> Process | None:
 
 
 def only_follows(agent: Agent, process: Process) -> bool:
-    """Whether the last words of a process only tell of a failure elsewhere."""
+    """Whether the last error output of a process reports only a failure elsewhere."""
     if process.child.called or (process.code or 0) <= 0:
         return False
     symptoms = [symptom for symptom, _ in find_symptoms(read_words_of(describe_exit(agent, process)))]
@@ -86,19 +86,19 @@ def only_follows(agent: Agent, process: Process) -> bool:
 
 
 def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | None:
-    """Return the verdict on the processes of a node; None where an agent of its own was told to end.
+    """Return the verdict on a node's processes; None if an agent among them was only told to stop.
 
     Args:
-        agent: Their parent, when all have ended.
-        first: The process that the failure began with.
-        survivors: What SIGKILL has not ended, in words.
+        agent: The parent of the processes, all of which have ended.
+        first: The process that failed first.
+        survivors: Descriptions of the processes that survived SIGKILL.
     """
     ends = [describe_exit(agent, first)]
     ends += [describe_exit(agent, one) for one in agent.group.ended if one is not first]
     if first.child.called and not first.child.companion:
         agent.say(f"{first.name} {first.end}")
         if agent.told_before is not None and first.passed_on is not None:
-            return None  # its own traceback is about the signal, and nothing has failed
+            return None  # the agent's traceback only reports the signal; nothing has failed
         ends = [read_root_cause(ends[0]) or ends[0]]
     host, observers, faults = Host(), agent.observers, Faults()
     before = observers.counters_before or faults.guard("counters", lambda: read_counters(host), Counters())
@@ -120,7 +120,7 @@ def judge(agent: Agent, first: Process, survivors: Sequence[str]) -> Verdict | N
 
 
 def describe_exit(agent: Agent, process: Process) -> ProcessExit:
-    """Return what is known about the end of a process."""
+    """Return what is known about the exit of a process."""
     child = process.child
     return ProcessExit(
         rank=child.rank,
@@ -136,7 +136,7 @@ def describe_exit(agent: Agent, process: Process) -> ProcessExit:
 
 
 def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> None:
-    """Write the verdict as the last screen of the log, and as JSON where it is looked for."""
+    """Print the verdict at the end of the log, and write the failure record as JSON."""
     output = agent.output
     if shown:
         output.write(render_text(verdict, output.has_colour, above=stands_above(agent, verdict)))
@@ -147,7 +147,7 @@ def publish(agent: Agent, verdict: Verdict, *, shown: bool = True) -> None:
 
 
 def stands_above(agent: Agent, verdict: Verdict) -> bool:
-    """Whether the last words of the process that failed first are what our log shows right above."""
+    """Whether our log shows the last errors of the process that failed first right above."""
     first = verdict.first
     processes = agent.group.processes if verdict.node_rank == agent.place.node_rank else []
     index = next((place for place, one in enumerate(processes) if one.pid == first.pid), None)

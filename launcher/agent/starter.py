@@ -1,4 +1,4 @@
-"""Become an agent (torchrun, or a launcher that the command is), or be its init."""
+"""Runs the agent that starts a node's processes, torchrun or a launcher: becomes it, or stays as its init."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DEEPSPEED = "deepspeed"
 ENDING_SIGNALS = (4, 6, 7, 8, 9, 11, 15)
-"""ILL, ABRT, BUS, FPE, KILL, SEGV, TERM."""
+"""Signal numbers: ILL, ABRT, BUS, FPE, KILL, SEGV, TERM."""
 
 
 def run_agent(
@@ -28,23 +28,23 @@ def run_agent(
     checks: Checks | None = None,
     serve: Serve | None = None,
 ) -> int:
-    """Run what starts the processes of this node; returns only where we stay as its parent.
+    """Run the agent that starts the processes of this node; return only if we stay as its parent.
 
     Args:
-        plan: The plan that has this agent.
-        agent: What starts the processes.
+        plan: The plan with this agent.
+        agent: The agent.
         environ: The environment that the launcher was started with.
-        checks: To be made beside it where we stay; see `launcher.agent.agent.Agent`.
-        serve: Makes what answers questions about the job.
+        checks: Checks to run beside the agent if we stay; see `launcher.agent.agent.Agent`.
+        serve: Makes the server that answers questions about the job.
 
     Raises:
-        LauncherError: It cannot be started (126, 127).
+        LauncherError: The agent cannot be started (126, 127).
     """
     argv, environment = prepare(agent, environ)
     (environment,) = name_files(plan, [environment], becomes=plan.mode is Mode.EXEC)
     say_agent(plan, agent)
     if plan.mode is Mode.EXEC:
-        # All CPUs, which the kernel cuts down to the cgroup's
+        # All CPUs; the kernel limits them to the cgroup's cpuset.
         execute(argv, environment, tuple(range(CPU_LIMIT)) if plan.widen_cpus else None)
     from launcher.agent.agent import Place, run_processes
     from launcher.process.spawn import Child
@@ -58,9 +58,10 @@ def run_agent(
 
 
 def read_status(status: int) -> int:
-    """Return the status of a rank, of which DeepSpeed's launcher makes its own: -9 for SIGKILL, so 247.
+    """Return the status of the rank behind the status of DeepSpeed's launcher.
 
-    Numbers that programs use as well, 255 above all, are left as they are.
+    That launcher exits with the rank's code: -9 after SIGKILL, so 247. Statuses that programs use too, such
+    as 255, stay as they are.
     """
     number = 256 - status
     if number not in ENDING_SIGNALS:
@@ -70,7 +71,7 @@ def read_status(status: int) -> int:
 
 
 def say_agent(plan: Plan, agent: Agent) -> None:
-    """Say that torchrun's agent starts the processes, and why."""
+    """Print that torchrun's agent starts the processes, and why."""
     if agent.engine == TORCHRUN:
         from launcher.core.redact import printable, redact
 
@@ -80,12 +81,12 @@ def say_agent(plan: Plan, agent: Agent) -> None:
 
 
 def prepare(agent: Agent, environ: Mapping[str, str]) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the agent's command line and whole environment; files that it reads are in memory then.
+    """Return the agent's command line and whole environment; write the files that it reads to memory.
 
-    They are named by descriptor: no file is left behind, and none has to be writable.
+    Each file is named by its descriptor: no file is left behind, and no folder has to be writable.
 
     Args:
-        agent: What starts the processes.
+        agent: The agent that starts the processes.
         environ: The environment that the launcher was started with.
     """
     argv = agent.argv

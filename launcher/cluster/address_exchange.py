@@ -1,9 +1,10 @@
-"""The nodes tell each other their addresses before a job starts, where no platform has listed them.
+"""Address exchange: the nodes of a job learn each other's addresses if no platform has listed them.
 
-Each launcher of the job says to the first one, at the master's address and port, which node it is on; the
-address is the one that it comes from. When all have come, each is told the addresses of all nodes. The port
-is free again before anything is started. It is the control channel's handshake, with the job's key: what
-comes without that is turned away, and what comes as a launcher that has come already is refused.
+Before the job starts, each launcher connects to the first one at the master's address and port, and tells it
+its node. Its address is the one that the connection comes from. When all have connected, the first launcher
+sends the addresses of all nodes to each. The port is free again before any process starts. The handshake is
+that of the control channel, with the job's key: a client that fails it is turned away, and a launcher that
+has connected already is rejected.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ if TYPE_CHECKING:
 
 STOPS = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 TICK_S = 0.2
-"""Between two looks at the time, and two calls of the first launcher."""
+"""Seconds between two checks of the time, and about that between two calls to the first launcher."""
 TAKE_S = 5.0
-"""How long a launcher may take to take the addresses."""
+"""Seconds that a launcher may take to receive the addresses."""
 HOSTS_AT_ONCE = 1000
-"""In one message: a frame holds the addresses of so many."""
+"""Maximum number of addresses in one message, so that it fits into a frame."""
 NAMED_MAX = 8
 
 
@@ -53,11 +54,11 @@ class Here:
     """A launcher identifies itself.
 
     Attributes:
-        session: What tells it from another one that says the same.
-        member: Which launcher of the job it is.
-        member_count: How many it believes there are.
+        session: Random name that tells this launcher from another one with the same numbers.
+        member: Index of the launcher in the job.
+        member_count: Number of launchers that it expects.
         node: Index of its node.
-        node_count: How many nodes it believes there are.
+        node_count: Number of nodes that it expects.
     """
 
     session: Line
@@ -69,14 +70,14 @@ class Here:
 
 @message
 class Rejected:
-    """The first launcher does not take this one for a part of the job."""
+    """The first launcher does not accept this one as a part of the job."""
 
     why: Line
 
 
 @message
 class Addresses:
-    """The addresses of nodes, in their order; those of all come in as many messages as it takes."""
+    """Addresses of nodes in node order; a large job needs several such messages."""
 
     hosts: tuple[Line, ...]
 
@@ -85,11 +86,11 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
     """Return the address of every node, node 0 first.
 
     Args:
-        meeting: Where, and which launcher this is.
+        meeting: Place of the address exchange, and this launcher's index.
         environ: The environment of the launcher.
 
     Raises:
-        NotReady: Not all have come in time, the port is taken, or we were told to stop.
+        NotReady: Not all launchers connected in time, the port is taken, or we were told to stop.
         UsageError: The job's token cannot be read.
     """
     deadline = time.monotonic() + meeting.timeout_s
@@ -108,7 +109,11 @@ def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _check(meeting: Meeting, deadline: float, side: FirstLauncher | OtherLauncher) -> None:
-    """Hold that there is time, and that nothing has told us to stop: process 1 has its signals blocked."""
+    """Check that time is left and that no signal has told us to stop: process 1 has its signals blocked.
+
+    Raises:
+        NotReady: The exchange has failed, its time is up, or we were told to stop.
+    """
     if STOPS & signal.sigpending():
         raise NotReady(_problem(meeting, "the launcher was told to stop"))
     if side.failure:
@@ -118,24 +123,24 @@ def _check(meeting: Meeting, deadline: float, side: FirstLauncher | OtherLaunche
 
 
 class Guest:
-    """A launcher that has come to the first one."""
+    """A launcher that has connected to the first one."""
 
     def __init__(self, said: Here, address: str, connection: Connection) -> None:
         self.said, self.address, self.connection = said, address, connection
 
 
 class FirstLauncher:
-    """The first launcher: waits for all others, and tells all.
+    """The first launcher: waits for all others, and sends all addresses to each.
 
     Attributes:
-        hosts: The addresses of all nodes, once all have come.
-        failure: Why the nodes cannot come together, once that is known.
-        is_done: All have been told.
-        due: When to look at the time again.
+        hosts: Addresses of all nodes, once all launchers have connected.
+        failure: Why the nodes cannot come together, once known.
+        is_done: Whether all launchers have received the addresses.
+        due: When to check the time again.
     """
 
     def __init__(self, meeting: Meeting, key: bytes, loop: Loop) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Raises:
             NotReady: The port is taken, or this node has no address at which others find it.
@@ -156,7 +161,7 @@ class FirstLauncher:
 
     @property
     def is_done(self) -> bool:
-        """Whether all have come, and have taken what they were told."""
+        """Whether all launchers have connected and received the addresses."""
         return bool(self.hosts) and not any(one.connection.has_unsent for one in self._came.values())
 
     def explain(self) -> str:
@@ -169,10 +174,10 @@ class FirstLauncher:
         return f"launchers {', '.join(missing[:NAMED_MAX])} did not come{away}"
 
     def _admit(self, connection: Connection, address: str, packed: dict[str, object]) -> None:
-        """Take a launcher with the key for what it says that it is, or refuse it.
+        """Accept or reject a launcher that has the key, by its first message.
 
         Raises:
-            Garbled: It says something else.
+            Garbled: The message is not `Here`.
         """
         said = unpack(packed, (Here,))
         assert isinstance(said, Here)  # noqa: S101 - there is no other kind
@@ -189,7 +194,7 @@ class FirstLauncher:
             self._tell_all()
 
     def _find_misfit(self, said: Here) -> str:
-        """Return why a launcher is none of this job's; empty if it is one."""
+        """Return why a launcher does not belong to this job; empty if it does."""
         ours = self._meeting
         if (said.node_count, said.member_count) != (ours.node_count, ours.member_count):
             return (
@@ -207,7 +212,7 @@ class FirstLauncher:
         raise Garbled("a message after the first")
 
     def _on_closed(self, guest: Guest) -> None:
-        """A launcher that has gone before all were told is missing."""
+        """Forget a launcher that has left before the addresses were sent."""
         if not self.hosts and self._came.get(guest.said.member) is guest:
             del self._came[guest.said.member]
 
@@ -233,14 +238,14 @@ class FirstLauncher:
                 guest.connection.send(pack(Addresses(hosts[start : start + HOSTS_AT_ONCE])))
 
     def fire(self, now: float) -> None:
-        """Look at the time."""
+        """Check the time."""
         self._acceptor.look(now)
         if self.hosts and now > self._told_at + TAKE_S:
             self.failure = "a launcher came, and does not take the addresses"
         self.due = min(now + TICK_S, self._acceptor.due or now + TICK_S)
 
     def close(self) -> None:
-        """Hang up; all that was sent is on its way."""
+        """Close all connections. What was sent still arrives."""
         self._acceptor.close()
         for member in list(self._came):
             self._part(member)
@@ -250,9 +255,9 @@ class OtherLauncher:
     """Any other launcher: identifies itself until the first one answers.
 
     Attributes:
-        hosts: The addresses of all nodes, as far as they have come.
-        failure: Why the nodes cannot come together; only the first one knows that.
-        due: When to look at the time again.
+        hosts: The addresses received so far.
+        failure: Always empty: only the first launcher knows why the nodes cannot come together.
+        due: When to check the time again.
     """
 
     def __init__(self, meeting: Meeting, key: bytes, loop: Loop) -> None:
@@ -276,11 +281,11 @@ class OtherLauncher:
         return len(self.hosts) == self._meeting.node_count
 
     def explain(self) -> str:
-        """Return what we wait for."""
+        """Return what is missing."""
         return "not all launchers have come there" if self._connection else f"it was not reached: {self._why}"
 
     def fire(self, now: float) -> None:
-        """Call again, or give a call up."""
+        """Call again, or give up a call."""
         if self._attempt is not None and now >= self._attempt.until:
             self._attempt.give_up()
         elif self._retry_at is not None and now >= self._retry_at:
@@ -303,13 +308,13 @@ class OtherLauncher:
         self._attempt.begin(places[self._calls % len(places)], self._meeting.port)
 
     def _find_places(self) -> tuple[str, ...]:
-        """Return where the first launcher may listen."""
-        if self._meeting.node == 0:  # it is on our node: the master's name may mean the loopback here
+        """Return the addresses at which the first launcher may listen."""
+        if self._meeting.node == 0:  # it is on our node, where the name may mean the loopback
             return (find_address(self._meeting.address, (), Host()),)
         return resolve(self._meeting.address)
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """The first launcher has proved itself, and so have we."""
+        """Identify ourselves on the new connection, after both sides have proved themselves."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
         self._connection = Connection.of_socket(
@@ -323,16 +328,16 @@ class OtherLauncher:
         self._fail(NOT_YET if error == ECONNREFUSED else strerror(error))
 
     def _fail(self, why: str) -> None:
-        """There is no connection: try again."""
+        """Plan another call, because there is no connection."""
         self._attempt = self._connection = None
         self.hosts, self._why = (), why
-        self._retry_at = time.monotonic() + TICK_S * random.uniform(0.75, 1.5)  # noqa: S311 - not all at once
+        self._retry_at = time.monotonic() + TICK_S * random.uniform(0.75, 1.5)  # noqa: S311 - so that not all call at once
 
     def _on_message(self, packed: dict[str, object]) -> None:
-        """Take what the first launcher says.
+        """Handle a message of the first launcher.
 
         Raises:
-            Garbled: It is no message of its.
+            Garbled: It is not a valid message.
         """
         match said := unpack(packed, (Rejected, Addresses)):
             case Rejected():
@@ -347,7 +352,7 @@ class OtherLauncher:
                     raise Garbled("more addresses than nodes")
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the call and the connection."""
         for one in (self._attempt, self._connection):
             if one is not None:
                 one.close()
@@ -358,7 +363,7 @@ def _say(what: str) -> None:
 
 
 def _problem(meeting: Meeting, what: str) -> Problem:
-    """Return why the nodes do not come together, as one of the launchers sees it."""
+    """Return why the nodes do not come together, as this launcher sees it."""
     return Problem(
         "peers-missing",
         f"the nodes tell each other their addresses at {meeting.address}, port {meeting.port}: {what}",

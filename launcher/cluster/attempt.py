@@ -1,6 +1,6 @@
-"""One attempt of a node to reach node 0: a call, a handshake, and in the end both or why there is none.
+"""One attempt of a node to reach node 0: connect, then handshake; reports a connection or an error.
 
-`ConnectStatus` has the words: why a node has not got through, and since when.
+`ConnectStatus` keeps why a node has not reached node 0, and since when, and puts it into words.
 """
 
 from __future__ import annotations
@@ -22,31 +22,34 @@ if TYPE_CHECKING:
 CONNECT_S = 3.0
 ANSWER_S = 5.0
 NODES_PER_S = 500
-"""So many of those that call at once node 0 lets in within a second, on a busy CPU; others wait for it."""
+"""Nodes that node 0 admits per second on a busy CPU if all call at once; the others wait in its queue."""
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
 SILENT = "no answer"
-"""To the call itself: not even a refusal has come."""
+"""Nothing has answered the call itself, not even with a refusal."""
 MUTE = "it takes the call and says nothing: it is stopped or very busy, or another program listens there"
 HUNG_UP = "it hung up at once: another program, or too busy"
 REFUSED = f"it hung up when it was shown our key: {OTHER_LAUNCHER} listens there"
 LISTENS, REFUSES = "listens", "refuses"
-"""What a host may say at a port."""
+"""Results of probing a port of a host."""
 WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher that knows no roll call"
 
 
 def answer_s(node_count: int) -> float:
-    """Return how long node 0 may take to answer: what gives up in its queue stands at the end of it again."""
+    """Return the seconds that node 0 may take to answer.
+
+    A caller that gives up in node 0's queue starts at the end of it again, so it waits longer in a large job.
+    """
     return ANSWER_S + node_count / NODES_PER_S
 
 
 class Outcome:
-    """What an attempt calls when it is over; one of these, once.
+    """Callbacks for the end of an attempt, which calls exactly one of them.
 
     Attributes:
-        opened: Takes the socket, which the loop does not watch, and the handshake: both sides have proved
-            themselves.
-        refused: Takes the number of the error by which the call itself has failed.
-        failed: Takes why there is no connection, and whether it may be worth a look at the next port.
+        opened: Takes the socket, which the loop does not watch, and the handshake in which both sides have
+            proved themselves.
+        refused: Takes the errno of a call that failed.
+        failed: Takes why there is no connection, and whether the next port may be worth a try.
     """
 
     def __init__(
@@ -59,20 +62,20 @@ class Outcome:
 
 
 class Attempt:
-    """One call.
+    """One call to node 0.
 
     Attributes:
         until: When it has taken too long, monotonic seconds.
     """
 
     def __init__(self, key: bytes, answer_s: float, loop: Loop, outcome: Outcome) -> None:
-        """Prepare it.
+        """Prepare the attempt.
 
         Args:
-            key: Of the job.
-            answer_s: How long node 0 may take to answer, once it has taken the call.
+            key: Key of the job.
+            answer_s: Seconds that node 0 may take to answer once connected.
             loop: The loop that waits for the socket.
-            outcome: What it calls when it is over.
+            outcome: Callbacks for the end of the attempt.
         """
         self.until = time.monotonic() + CONNECT_S
         self._key, self._answer_s, self._loop, self._outcome = key, answer_s, loop, outcome
@@ -80,7 +83,7 @@ class Attempt:
         self._calling: Calling | None = None
 
     def begin(self, address: str, port: int) -> None:
-        """Call a place."""
+        """Start to connect to an address."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             self._socket = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -94,12 +97,12 @@ class Attempt:
             self._refuse(error)
 
     def give_up(self) -> None:
-        """It has taken too long."""
+        """End the attempt, because it has taken too long."""
         has_connected = self._calling is not None
         self._fail(MUTE if has_connected else SILENT, next_port=has_connected)
 
     def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without sending anything."""
         if self._socket is not None:
             self._loop.remove(self._socket.fileno())
             self._socket.close()
@@ -155,10 +158,10 @@ class Attempt:
 
 
 class ConnectStatus:
-    """What keeps us from node 0, and since when.
+    """What keeps us from connecting to node 0, and since when.
 
     Attributes:
-        reason: Why the last attempt has failed, or what node 0 waits for.
+        reason: Why the last attempt failed, or what node 0 waits for.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -168,15 +171,15 @@ class ConnectStatus:
         self._seen = ""
 
     def note(self, port: int, why: str, since: float) -> None:
-        """Remember why an attempt has failed.
+        """Record why an attempt failed.
 
         Args:
-            port: Where.
+            port: The port that it called.
             why: One of the texts above, or another one.
-            since: When it was begun (monotonic seconds).
+            since: When it began (monotonic seconds).
         """
         if why == NOT_YET and port != self._shape.ports[0]:
-            return  # that nothing listens at a further port is no news
+            return  # it is normal that nothing listens at a further port
         if why != SILENT:
             self._silent_since = None
         elif self._silent_since is None:
@@ -185,20 +188,20 @@ class ConnectStatus:
 
     @property
     def needs_look(self) -> bool:
-        """Whether a look at another port of node 0's host may tell more."""
+        """Whether probing another port of node 0's host may tell more."""
         return self._silent_since is not None or NOT_YET in self.reason
 
     def look(self) -> Iterator[str]:
-        """Look at it, in a helper; for `note_look`."""
+        """Probe that port, in a helper process; yield the line for `note_look`."""
         answers = knock(self._shape.address, self._shape.master_port)
         yield "" if answers is None else LISTENS if answers else REFUSES
 
     def note_look(self, lines: Sequence[str]) -> None:
-        """Remember what the look has told; nothing where it took too long."""
+        """Record the result of the probe; nothing if it took too long."""
         self._seen = lines[0] if lines else ""
 
     def explain(self, now: float) -> str:
-        """Return why we are not connected, with what the last look has told."""
+        """Return why we are not connected, with the result of the last probe."""
         port = self._shape.master_port
         if self._silent_since is not None:
             silence = f"{self.reason} to calls for {now - self._silent_since:.0f} s"
@@ -209,7 +212,11 @@ class ConnectStatus:
 
 
 def explain_silence(answers_at: int | None) -> str:
-    """Return what it means that no call is answered; ``answers_at``: a port where the same host answers."""
+    """Return why calls get no answer.
+
+    Args:
+        answers_at: A port at which the same host has answered; None if no answer was seen.
+    """
     if answers_at is None:
         return ": its host is down, or a firewall or a security group drops what is sent there"
     return (

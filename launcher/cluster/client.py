@@ -1,4 +1,4 @@
-"""A node's end of the channel: finds node 0, joins, stays connected, notices when node 0 is gone."""
+"""Control channel of a node other than node 0: finds node 0, joins, stays connected, notices its loss."""
 
 from __future__ import annotations
 
@@ -39,35 +39,35 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 RETRY_FIRST_S, RETRY_S = 0.025, 0.5
-"""Between the first two attempts, and doubled up to this: nodes start at about the same moment."""
+"""Seconds to wait before another attempt: the first doubles up to the second, since nodes start together."""
 RETRY_LATE_S = 2.0
-"""Between two attempts, once the first ones have failed, for 5 s."""
+"""Seconds to wait once the first attempts, in about 5 s, have failed."""
 ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
-"""Every so many attempts, the further ports are tried as well."""
+"""Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended)
 KEPT_MAX = 16
-"""Messages that are kept: a job that ends has a handful."""
+"""Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0
-"""A resolver tries two times, five seconds each, for each of the domains that it searches."""
+"""Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
 SLACK_S = 5.0
-"""Node 0 gives up first, and tells which nodes are missing."""
+"""Extra seconds, so that node 0 gives up first and reports which nodes are missing."""
 
 
 class CoordinatorClient:
-    """The channel on a node that is not the first.
+    """The control channel on a node other than node 0.
 
     Attributes:
-        due: When `fire` has something to do.
-        offset: What to add to our monotonic clock for node 0's; None before the first welcome.
+        due: When to call `fire`.
+        offset: Offset from our monotonic clock to node 0's; None before the first welcome.
         connect_status: Why we are not connected, or what node 0 waits for.
-        has_met: Node 0 has let us in at least once.
-        is_connected: It has, and the connection is there.
-        is_lost: Node 0 was not heard for too long after the start.
-        is_late: The roll call has taken too long.
-        has_started: The start signal was heard.
+        has_met: Whether node 0 has admitted us at least once.
+        is_connected: Whether node 0 has admitted us and the connection is open.
+        is_lost: Whether node 0 was silent for too long after the start.
+        is_late: Whether the roll call has taken too long.
+        has_started: Whether the start signal has arrived.
     """
 
     def __init__(
@@ -81,17 +81,17 @@ class CoordinatorClient:
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
     ) -> None:
-        """Begin to call; nothing is sent before the first `fire`.
+        """Prepare to call; nothing is sent before the first `fire`.
 
         Args:
-            key: Of the job.
+            key: Key of the job.
             shape: The job.
-            join: What this node says of itself.
+            join: Facts with which this node joins.
             loop: Waits for the sockets.
-            helpers: Resolve the name of node 0, and look at its host.
-            say: Says something in the log of this node.
-            deliver: Takes what node 0 says.
-            on_lost: Called once, when node 0 was not heard for too long.
+            helpers: Resolve node 0's name, and probe its host.
+            say: Prints a message in this node's log.
+            deliver: Takes the messages of node 0.
+            on_lost: Called once, when node 0 was silent for too long.
         """
         now = time.monotonic()
         self.due: float | None = now
@@ -136,7 +136,7 @@ class CoordinatorClient:
             self._fail(problem.strerror or "no process", next_port=False)
 
     def _on_resolved(self, addresses: Sequence[str]) -> None:
-        """A helper has asked for the name of node 0."""
+        """Handle the addresses that a helper has found for node 0's name."""
         self._resolving, self._addresses = None, tuple(addresses)
         if addresses:
             self._begin()
@@ -151,27 +151,27 @@ class CoordinatorClient:
 
     def _on_refused(self, error: int) -> None:
         if error == ECONNREFUSED:
-            # The coordinator takes the first port that is free, so it is behind a free one only if another
-            # job had that one and has ended since: worth a look now and then.
+            # The coordinator takes the first free port. So it is at a later one than a free port only if
+            # another job had that port and has ended since: try the later ones now and then.
             self._fail(NOT_YET, next_port=self._port > 0 or self._attempts % LOOK_ROUND == LOOK_ROUND - 1)
         else:
             self._fail(strerror(error), next_port=False)
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
-        """The coordinator has proved itself, and so have we."""
+        """Join on the new connection, after both sides have proved themselves."""
         assert calling.sealed is not None  # noqa: S101 - see `Attempt`
         self._attempt = None
         self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
-        join = replace(self._join, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # to be compared
+        join = replace(self._join, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # for compare_clocks
         connection.send(pack(join))
         if connection.is_open:
             connection.take(calling.rest)
 
     def _fail(self, why: str, next_port: bool = True) -> None:
-        """There is no connection: try again, there or at the next place."""
+        """Plan another attempt at the same or the next place, because there is no connection."""
         self._attempt = None
         self.connect_status.note(self._shape.ports[self._port % len(self._shape.ports)], why, self._called_at)
         self._attempts += 1
@@ -188,7 +188,7 @@ class CoordinatorClient:
                 wait_s = min(wait_s, RETRY_FIRST_S * 2 ** min(self._attempts, ATTEMPTS_SOON))
             self._retry_at = now + wait_s * random.uniform(0.75, 1.25)  # noqa: S311 - so that not all call at once
             if not self._address % max(1, len(self._addresses)) and not self.has_met:
-                self._addresses = ()  # a name may come to mean something else while containers start
+                self._addresses = ()  # a name may resolve to something else while containers start
         self._wake(self._retry_at)
 
     def _on_closed(self, why: str) -> None:
@@ -196,10 +196,10 @@ class CoordinatorClient:
         if not self._is_closed:
             self._fail(why, next_port=False)
 
-    # --- talking
+    # --- messages
 
     def send(self, message: object) -> None:
-        """Tell node 0 something; what is about the end of the job is told again after each interruption."""
+        """Send a message to node 0; one about the end of the job is sent again after each reconnection."""
         if isinstance(message, REPEATED) and len(self._kept) < KEPT_MAX:
             self._kept.append(message)
         if self.is_connected and self._connection is not None:
@@ -207,19 +207,19 @@ class CoordinatorClient:
 
     @property
     def is_calling(self) -> bool:
-        """Whether a connection is on its way, and node 0 has not let us in yet."""
+        """Whether an attempt is in progress and node 0 has not admitted us yet."""
         return not self.is_connected and (self._attempt is not None or self._connection is not None)
 
     @property
     def has_told_all(self) -> bool:
-        """Whether node 0 has taken all that we had to say."""
+        """Whether we are connected and node 0 has taken everything that we sent."""
         return self.is_connected and self._connection is not None and not self._connection.has_unsent
 
     def _on_message(self, packed: Message) -> None:
-        """Node 0 has said something.
+        """Handle a message of node 0.
 
         Raises:
-            Garbled: What it has said is no message.
+            Garbled: It is not a valid message.
         """
         self._heard = time.monotonic()
         match message := unpack(packed, FROM_COORDINATOR):
@@ -232,7 +232,7 @@ class CoordinatorClient:
                 self.has_met = self.is_connected = True
                 self._attempts = 0
                 self.connect_status.reason = f"it waits for other {self._shape.member}s"
-                for kept in self._kept:  # it may have got lost with the last connection; twice does no harm
+                for kept in self._kept:  # the last connection may have lost it; twice does no harm
                     if self._connection is not None:
                         self._connection.send(pack(kept))
             case Waiting():
@@ -245,7 +245,7 @@ class CoordinatorClient:
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
-        """Another job's coordinator, with our key: ours may be at the next port."""
+        """Try the next port: this coordinator has our key, but another job or one that started without us."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self.is_connected, self.has_met = None, False, False
@@ -254,9 +254,9 @@ class CoordinatorClient:
     # --- time
 
     def fire(self, now: float) -> None:
-        """Call again, say that we are there, notice that node 0 is not."""
+        """Call again, send a heartbeat, and notice if node 0 is silent."""
         late_s = now - (self.due or now)
-        if late_s > LATE_S:  # we have slept, not they: what they have sent is still to be read
+        if late_s > LATE_S:  # we were paused, not node 0: its messages are still unread
             self._heard += late_s
             self._until += late_s
             if self._attempt is not None:
@@ -275,7 +275,7 @@ class CoordinatorClient:
         is_silent = now - self._heard > self._shape.lost_after_s
         if self.has_started and is_silent and not self.is_lost:
             self.is_lost = True
-            self._on_lost()  # told before the connection is closed: the way there may still be open
+            self._on_lost()  # before the connection is closed: our message may still get through
         if self.is_connected and is_silent and self._connection is not None:
             self._connection.close()
             self._on_closed("it has become silent")
@@ -293,7 +293,7 @@ class CoordinatorClient:
         return self.connect_status.reason
 
     def _look(self, then: Callable[[], None]) -> None:
-        """Look at node 0's host, where that may tell more, before something is said about it."""
+        """Probe node 0's host first, if that may tell more, then call ``then``."""
 
         def take(lines: Sequence[str]) -> None:
             self._looking = None
@@ -305,14 +305,14 @@ class CoordinatorClient:
                 self._looking = self._helpers.ask(self.connect_status.look, take, LOOK_S)
                 return
             except OSError:
-                pass  # no process is left for a look
+                pass  # no more processes for the probe
         then()
 
     def _give_up(self) -> None:
         self.is_late = not self.has_started
 
     def explain(self) -> str:
-        """Return the same, with what is seen of node 0's host."""
+        """Return the reason, with the result of probing node 0's host."""
         return self.reason if self.is_connected else self.connect_status.explain(time.monotonic())
 
     def _set_due(self, now: float) -> None:
@@ -333,7 +333,7 @@ class CoordinatorClient:
         self.due = when if self.due is None else min(self.due, when)
 
     def close(self) -> None:
-        """Hang up."""
+        """Leave the channel."""
         self._is_closed = True
         for helper in (self._resolving, self._looking):
             if helper is not None:

@@ -1,7 +1,7 @@
-"""What the nodes of a job must have in common, what they should, and which do not: pure.
+"""Compares the nodes of a job: what they must have in common, and what they should. Pure.
 
-The rules are data, in `RULES`, and written out in docs/peers.md. A problem stops the job before it starts; a
-warning is said, with the same table, and the job goes on.
+The rules are data, in `RULES`, and documented in docs/peers.md. A problem stops the job before it starts. A
+warning is printed with the same kind of table, and the job goes on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launcher.core.redact import printable, quote
 PROBLEM, WARNING = "problem", "warning"
 UNKNOWN = "unknown"
 CLOCK_S = 2.0
-"""Wall clocks that differ by more make logs and certificates lie; the launcher itself needs none of them."""
+"""Wall clocks that differ more mislead logs and certificates; the launcher itself does not need them."""
 VALUE_LENGTH = 120
 GROUPS_SHOWN = 8
 NODES_SHOWN = 12
@@ -27,10 +27,10 @@ class Rule:
     """One fact that is compared.
 
     Attributes:
-        key: Name of the fact among the facts of a node.
-        title: What people call it.
-        level: What a difference is.
-        why: What it does to a job.
+        key: Name of the fact among a node's facts.
+        title: Its name in messages.
+        level: Level of a difference: `PROBLEM` or `WARNING`.
+        why: Effect of a difference on the job.
         fix: What to do.
     """
 
@@ -87,7 +87,7 @@ RULES = (
     Rule("python", "Python", WARNING, "pickled objects may not be readable by the others", IMAGE),
     Rule("mpi", "MPI", WARNING, "an MPI speaks only to its own version", IMAGE),
 )
-"""By what they do to a job, the worst first."""
+"""Ordered by their effect on a job, the worst first."""
 SETTINGS_RULE = Rule(
     SETTING, SETTING, WARNING, "the launcher tells the processes of some nodes something else", COMMAND
 )
@@ -95,11 +95,11 @@ SETTINGS_RULE = Rule(
 
 @frozen
 class Disagreement:
-    """A fact on which nodes differ.
+    """A fact in which nodes differ.
 
     Attributes:
-        rule: Which, and what it means.
-        groups: Each value with the nodes that have it, that of the most nodes first.
+        rule: The rule of the fact.
+        groups: Each value with the nodes that have it, the most common first.
     """
 
     rule: Rule
@@ -107,21 +107,21 @@ class Disagreement:
 
     @property
     def is_problem(self) -> bool:
-        """Whether the job must not start so."""
+        """Whether the job must not start."""
         return self.rule.level == PROBLEM
 
 
 def compare(facts_by_node: Mapping[str, Mapping[str, object]]) -> list[Disagreement]:
-    """Return what the nodes differ in, problems first; variables only where nothing stops the job.
+    """Return what the nodes differ in, problems first; settings are compared only if there is no problem.
 
     Args:
-        facts_by_node: By the name of the node, what it has said of itself. A fact that a node does not know
-            (None, or missing) is compared with nothing.
+        facts_by_node: Each node's facts, by the node's name. A fact that a node does not know (None, or
+            missing) is not compared.
     """
     nodes = facts_by_node.items()
     found = [_compare(rule, {name: _show(facts.get(rule.key)) for name, facts in nodes}) for rule in RULES]
     found.append(_compare_clocks(facts_by_node))
-    # Beside a problem they would hide it: most of them follow from it.
+    # They would hide a problem, and most of them follow from it.
     has_problem = any(item is not None and item.is_problem for item in found)
     for name in () if has_problem else _setting_names(facts_by_node):
         rule = Rule(**{**vars(SETTINGS_RULE), "key": SETTING + name, "title": name})
@@ -162,7 +162,7 @@ def _setting(facts: Mapping[str, object], name: str) -> str | None:
 
 
 def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagreement | None:
-    """Compare what nodes are ahead of node 0, where that was measured."""
+    """Compare how far the nodes' clocks are ahead of node 0's, if measured."""
     ahead = {
         name: float(value)
         for name, facts in facts_by_node.items()
@@ -186,7 +186,7 @@ def _compare_clocks(facts_by_node: Mapping[str, Mapping[str, object]]) -> Disagr
 
 
 def render_table(found: Sequence[Disagreement]) -> list[str]:
-    """Return lines for people: what differs, which node has what, the odd ones out marked with ``>``."""
+    """Return lines that show what differs and which nodes have which value; ``>`` marks the odd ones."""
     lines = []
     for item in found:
         rule = item.rule

@@ -1,7 +1,7 @@
-"""Node 0's end of the channel: which nodes join, what each says, and which are silent.
+"""Control channel of node 0: admits nodes, takes their messages, and notices those that are silent.
 
-What arrives has passed the handshake (`launcher.channel.acceptor`), and is still not believed to be right.
-Whether the job starts is decided by `launcher.cluster.rendezvous`, how it ends by `launcher.cluster.outcome`.
+Every client has passed the handshake (`launcher.channel.acceptor`), but its messages are not trusted.
+`launcher.cluster.rendezvous` decides whether the job starts, `launcher.cluster.outcome` how it ends.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ Message = dict[str, object]
 
 TICK_S = 0.5
 QUIET_S = 1.25 * BEAT_S
-"""A node that has said nothing for so long has left a heartbeat out."""
+"""A node that was silent for longer has missed a heartbeat."""
 LATE_S = 1.0
-"""A look that comes later than this was kept from its time: by a machine that stood still, or had no CPU."""
+"""If `fire` is later than this many seconds, the machine was paused or the launcher had no CPU."""
 
 
 class Coordinator:
-    """The channel on node 0.
+    """The control channel on node 0.
 
     Attributes:
-        membership: The nodes.
-        roll: Whether they start.
+        membership: The nodes that have joined.
+        roll: The roll call, which decides whether the job starts.
         ending: What has failed, and how the job ends.
-        acceptor: Connections that have not said which node they are of.
-        subscribers: What hears messages that are no part of the channel's own work, by their type:
-            (node rank, message) -> None.
+        acceptor: Connections that have not identified their node yet.
+        subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
+            None.
     """
 
     def __init__(
@@ -70,18 +70,18 @@ class Coordinator:
         agree: Callable[[], Message],
         find_reasons: FindReasons,
     ) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Args:
-            listener: A socket that listens.
-            key: Of the job.
+            listener: A listening socket.
+            key: Key of the job.
             shape: The job.
-            join: What node 0 says of itself.
+            join: Facts of node 0 itself.
             loop: The loop that waits for the sockets.
-            say: Says something in the log of this node.
+            say: Prints a message in this node's log.
             deliver: Takes the messages for this node itself.
-            agree: Returns what all nodes are told at the start.
-            find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
+            agree: Returns the values that all nodes are told at the start.
+            find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
@@ -99,21 +99,21 @@ class Coordinator:
 
     @property
     def members(self) -> dict[int, Member]:
-        """The nodes that have come, by rank."""
+        """The nodes that have joined, by rank."""
         return self.membership.members
 
     @property
     def has_started(self) -> bool:
-        """Whether the roll call is over, and the job runs."""
+        """Whether the roll call has succeeded and the job runs."""
         return self.roll.start is not None
 
     # --- joining
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
-        """A client with the key says which node it is.
+        """Admit or reject a client that has the key, by its first message.
 
         Raises:
-            Garbled: It joins nothing.
+            Garbled: The message is not a valid `Join`.
         """
         now, heard_ns = time.monotonic(), time.monotonic_ns()
         identity = read_identity(message)
@@ -121,7 +121,7 @@ class Coordinator:
         known = self.members.get(rank)
         is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
-            connection.send(pack(Busy("this very launcher")))  # by way of a service in front of us
+            connection.send(pack(Busy("this very launcher")))  # through a service in front of us
             connection.close()
             return
         if self.has_started and not is_back:
@@ -141,7 +141,7 @@ class Coordinator:
         )
         connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
-            return  # it has gone already, and calls again
+            return  # it has left already, and will call again
         if known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
         else:
@@ -151,7 +151,7 @@ class Coordinator:
         self.roll.check()
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
-        """A client is none of our nodes: a launcher that was started again, or is of another job."""
+        """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
         kind, known = self._shape.member, self.members.get(rank)
         if known is not None:
             why, with_whom = f"calls as a {kind} that takes part already", known.name
@@ -162,22 +162,22 @@ class Coordinator:
         connection.close()
 
     def _catch_up(self, connection: Connection) -> None:
-        """Tell a node that has come, or come back, what it has missed."""
+        """Send a node that has joined, or reconnected, what it has missed."""
         for message in (self.roll.refusal, self.roll.start, self.ending.stop, self.ending.over):
             if message is not None:
                 connection.send(pack(message))
 
-    # --- what nodes say
+    # --- messages from nodes
 
     def hear_own(self, message: object) -> None:
-        """Take a message of node 0 itself."""
+        """Handle a message of node 0 itself."""
         self._hear(self.members[0], message)
 
     def _on_message(self, member: Member, packed: Message) -> None:
-        """Take a message of another node.
+        """Handle a message of another node.
 
         Raises:
-            Garbled: It is none.
+            Garbled: It is not a valid message.
         """
         member.heard = time.monotonic()
         if packed.get("is") != "beat":
@@ -211,13 +211,13 @@ class Coordinator:
         member.connection = None
         member.closed, member.why = time.monotonic(), why
         if self.roll.is_open and self.members.get(member.rank) is member:
-            del self.members[member.rank]  # it comes again, or its successor does
+            del self.members[member.rank]  # it will join again, or its successor will
 
-    # --- what nodes are told
+    # --- messages to nodes
 
     @property
     def may_leave(self) -> bool:
-        """Whether all nodes were told how the job ended, or why it has not begun."""
+        """Whether all nodes know how the job ended, or why it did not start, or the time for that is over."""
         until = self.ending.leave_by or self.roll.leave_by
         if until is None or time.monotonic() >= until:
             return until is not None
@@ -234,7 +234,7 @@ class Coordinator:
         self._deliver(message)
 
     def broadcast(self, message: object) -> None:
-        """Tell every node something that is no part of the channel's own work.
+        """Send every node, node 0 included, a message that is not the channel's own.
 
         Raises:
             ValueError: It is longer than a frame may be.
@@ -242,7 +242,7 @@ class Coordinator:
         self._tell_all(message)
 
     def tell(self, rank: int, message: object) -> bool:
-        """Tell one node, which may be node 0, what `broadcast` tells all; False if it is not there.
+        """Send one node, which may be node 0, such a message; return False if it is not connected.
 
         Raises:
             ValueError: It is longer than a frame may be.
@@ -253,20 +253,20 @@ class Coordinator:
         return self.membership.send(rank, message)
 
     def is_there(self, rank: int) -> bool:
-        """Whether a node can be told something now."""
+        """Whether a node can receive messages now."""
         return self.membership.why_silent(rank) == ""
 
     def is_behind(self, rank: int) -> bool:
-        """Whether a node has not yet taken what it was told."""
+        """Whether a node has not yet taken everything that was sent to it."""
         return self.membership.is_behind(rank)
 
     def why_silent(self, rank: int) -> str:
-        """Return why a node cannot be asked anything now; empty if it can."""
+        """Return why a node cannot be asked now; empty if it can."""
         why = self.membership.why_silent(rank)
         return "it is lost" if why and self._is_lost(rank) else why
 
     def count_nodes(self) -> dict[str, object]:
-        """Return how many nodes there are to be, how many are there, and which are lost."""
+        """Return the number of nodes of the job, of those present, and of those lost."""
         ranks = range(self._shape.node_count)
         return {
             "count": self._shape.node_count,
@@ -278,13 +278,13 @@ class Coordinator:
 
     @property
     def due(self) -> float | None:
-        """When `fire` has something to do."""
+        """When to call `fire`."""
         if self._tick_at is None:
             return None
         return min(due for due in (self._tick_at, self.ending.due, self.acceptor.due) if due is not None)
 
     def fire(self, now: float) -> None:
-        """Look after the time: which nodes are late, silent, or due to hear from us."""
+        """Do the periodic work: give up late and silent nodes, send heartbeats."""
         slept_s = now - (self.due or now)
         if slept_s > LATE_S:
             for member in self.members.values():
@@ -299,7 +299,7 @@ class Coordinator:
         self.ending.consider()
 
     def _find_lost(self, now: float) -> None:
-        """Give up nodes that were silent, or away, for too long; after a refusal none is lost."""
+        """Give up nodes that were silent or disconnected for too long; none after a refusal."""
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
@@ -313,7 +313,7 @@ class Coordinator:
         if self.has_started and late and len(others) > 1 and is_alone:
             if len(late) == len(others):
                 self.ending.lose_all(others, max(map(_since, others)))
-            return  # the next that is heard, or the last that is late, tells whose network it is
+            return  # wait: if one is heard again, or all are late, it is clear whose network it is
         for member in late:
             if self.has_started:
                 self.ending.lose(member, _since(member))
@@ -332,5 +332,5 @@ class Coordinator:
 
 
 def _since(member: Member) -> float:
-    """Return since when nothing can be heard of a node (monotonic seconds)."""
+    """Return since when a node could not be heard (monotonic seconds)."""
     return member.heard if member.closed is None else max(member.closed, member.heard)

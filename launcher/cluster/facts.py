@@ -1,4 +1,4 @@
-"""What a node says of itself before the start: from files and metadata; nothing is started or imported."""
+"""Facts of a node for the roll call: from files and metadata; no process is started, no package imported."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ DIGEST_LENGTH = 8
 ADDRESSES_MAX = 8
 SETTINGS_MAX = 64
 NODE_PREFIXES = ("NCCL_", "GLOO_", "UCX_", "OMPI_", "FI_", "HCOLL_", "SHARP_", "TP_", "TENSORPIPE_")
-"""Settings of the network name devices, which nodes may call differently; the fabric is compared instead."""
+"""Network settings name devices, whose names may differ between nodes; the fabric is compared instead."""
 _OF_NODE = re.compile("RANK|LOCAL|HOST|NAME|IFACE|THREADS|VISIBLE|DEVICE")
-"""In the names of settings that differ from node to node, or may."""
+"""Parts of the names of settings that may differ between nodes."""
 _MODEL = re.compile(r"^Model:\s*(.+?)\s*$", re.MULTILINE)
 
 
 def read_facts(
     plan: Plan, command: Sequence[str], host: Host, environ: Mapping[str, str]
 ) -> dict[str, object]:
-    """Return what this node says of itself: texts and numbers, None for what is not known.
+    """Return this node's facts: texts and numbers, None if unknown.
 
     Args:
-        plan: Of this node.
-        command: What the user asked to run, before it became that of each process.
+        plan: The plan of this node.
+        command: The user's command, before it became that of each process.
         host: This node.
         environ: The environment that the launcher was started with.
     """
@@ -71,9 +71,9 @@ def read_facts(
 
 
 def _find_local_size(job: Topology) -> int | None:
-    """Return how many processes each node has; None where some may have more than others.
+    """Return the number of processes per node; None if nodes may differ in it.
 
-    Roles of TensorFlow are dealt to the nodes, and torchrun counts for itself which have come.
+    TensorFlow's roles are distributed over the nodes, and torchrun itself counts the nodes that have joined.
     """
     if job.world_size is None or job.local_size is None or job.node_count is None:
         return None
@@ -81,7 +81,7 @@ def _find_local_size(job: Topology) -> int | None:
 
 
 def describe_command(argv: Sequence[str]) -> str:
-    """Return a command line for people, without secrets, and a digest that tells two of them apart."""
+    """Return a command line for people, without secrets, with a digest that tells two of them apart."""
     digest = hashlib.sha256("\0".join(argv).encode("utf-8", "surrogateescape")).hexdigest()[:DIGEST_LENGTH]
     line = printable(shlex.join(redact_argv(argv)))
     return f"{line[:COMMAND_LENGTH]}{'...' if len(line) > COMMAND_LENGTH else ''} ({digest})"
@@ -93,18 +93,18 @@ def _find_addresses(host: Host) -> list[str]:
 
 
 def _find_libraries(plan: Plan, host: Host, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the versions of torch and NCCL that this job uses, as far as can be seen."""
+    """Return the versions of torch and NCCL that this job uses, as far as known."""
     argv = plan.processes[0].argv if plan.processes else ()
     found = _find_packages(host, argv[0] if argv else None, environ)
     if not plan.machine.gpu_count:
-        found["nccl"] = None  # no process calls it
+        found["nccl"] = None  # no process uses it
     if any(item.name == "TF_CONFIG" for process in plan.processes for item in process.settings):
-        found["torch"] = None  # it may be there, and does not train
+        found["torch"] = None  # it may be installed, but does not train
     return found
 
 
 def _find_packages(host: Host, python: str | None, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the versions of torch and NCCL that the command's Python has."""
+    """Return the versions of torch and NCCL in the command's Python."""
     packages = {item.name: item.version for item in host.packages(python, environ) or ()}
     nccl = next((packages[name] for name in NCCLS if name in packages), None)
     if nccl is None and "torch" not in packages:
@@ -120,7 +120,7 @@ def _find_mpi(host: Host, environ: Mapping[str, str]) -> str | None:
 
 
 def _find_gpu_kinds(host: Host) -> str:
-    """Return e.g. ``8 x NVIDIA H100``, as the driver lists the machine's GPUs."""
+    """Return e.g. ``8 x NVIDIA H100``, from the driver's list of GPUs."""
     texts = [
         host.read_text(f"{GPU_FOLDER}/{name}/information") or "" for name in host.list_folder(GPU_FOLDER)
     ]
@@ -134,12 +134,12 @@ def _find_fabric(plan: Plan) -> str | None:
 
 
 def _find_settings(settings: tuple[Setting, ...]) -> dict[str, str]:
-    """Return the variables that the processes of all nodes are to have alike."""
+    """Return the variables that should be the same for the processes of all nodes."""
     common = {
         item.name: redact(item.value)
         for item in settings
         if not _OF_NODE.search(item.name)
         and not item.name.startswith(NODE_PREFIXES)
-        and not is_loopback(item.value.rpartition(":")[0] or item.value)  # how node 0 may call itself
+        and not is_loopback(item.value.rpartition(":")[0] or item.value)  # node 0 may call itself so
     }
     return dict(sorted(common.items())[:SETTINGS_MAX])

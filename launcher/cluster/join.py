@@ -1,4 +1,4 @@
-"""What a node says first."""
+"""The first message of a node: its identity and its facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @message
 class Identity:
-    """Which node joins, and what its launcher calls itself: all that is cheap to read."""
+    """Rank of the node that joins, and its launcher's session: the part that is cheap to parse."""
 
     rank: NodeRank
     session: Word
@@ -22,11 +22,11 @@ class Identity:
 
 @message
 class Join:
-    """What a node says of itself, see `launcher.cluster.facts`; None for what it does not know.
+    """The facts of a node, see `launcher.cluster.facts`; None if unknown.
 
     Attributes:
-        rank: Of the node.
-        session: What tells its launcher from a later one.
+        rank: Rank of the node.
+        session: Random name that tells its launcher from a later one.
         mono_ns: Its monotonic clock.
         wall_ns: Its wall clock.
     """
@@ -55,10 +55,10 @@ class Join:
 
 
 def read_identity(packed: Mapping[str, object]) -> Identity:
-    """Return which node joins.
+    """Return the identity of the node that joins.
 
     Raises:
-        Garbled: It is none.
+        Garbled: The message is not a `Join`.
     """
     if packed.get("is") != name_of(Join):
         raise Garbled("joins nothing")
@@ -66,9 +66,10 @@ def read_identity(packed: Mapping[str, object]) -> Identity:
 
 
 def compare_clocks(join: Join, heard_wall_ns: int) -> float | None:
-    """Return how many seconds a node's wall clock is ahead of ours, less the way of its message.
+    """Return how many seconds a node's wall clock is ahead of ours; None if unknown.
 
-    The message is some milliseconds old when it is heard; within `CLOCK_S` that does not matter.
+    The message is some milliseconds old when it is read, so a difference below a quarter of `CLOCK_S` counts
+    as 0.
     """
     if join.wall_ns is None:
         return None

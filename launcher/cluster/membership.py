@@ -1,4 +1,4 @@
-"""The nodes of a job as node 0 knows them: what each has said of itself, and the way to it."""
+"""Membership: the nodes of a job as node 0 knows them, with their facts and connections."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 ADDRESSES_MAX = 8
-"""Addresses of a node that are named."""
+"""Maximum number of a node's addresses in a message."""
 
 
 class Member:
     """A node of the job.
 
     Attributes:
-        facts: What it has said of itself.
-        connection: None while it is not connected, and for node 0 itself.
-        heard: When anything was heard of it last, monotonic seconds.
-        closed: When its connection ended, None while there is one.
-        has_heard_end: It knows how the job ended.
+        facts: The facts with which it joined.
+        connection: Its connection; None while disconnected, and for node 0 itself.
+        heard: When its last message arrived, monotonic seconds.
+        closed: When its connection ended; None while it has one.
+        has_heard_end: Whether it knows how the job ended.
     """
 
     __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "kind", "why")
@@ -40,24 +40,24 @@ class Member:
 
     @property
     def rank(self) -> int:
-        """Of the node."""
+        """Rank of the node."""
         rank = self.facts["rank"]
         assert isinstance(rank, int)  # noqa: S101 - of a `Join`
         return rank
 
     @property
     def host(self) -> str:
-        """What it calls itself, or where it is."""
+        """Its hostname, or its address if unknown."""
         return str(self.facts["host"] or self.address)
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.kind} {self.rank} ({self.host})"
 
     @property
     def place(self) -> str:
-        """Where its processes are."""
+        """The place of its processes in messages."""
         return self.name if self.kind == NODE else self.host
 
     @property
@@ -72,30 +72,30 @@ class Member:
         return f"{self.facts['host']} ({shown})"
 
     def reconnect(self, connection: Connection, address: str, now: float) -> None:
-        """It has begun a new connection: the old one is dead."""
+        """Replace its connection, which is dead, by a new one."""
         if self.connection is not None:
             self.connection.close()
         self.connection, self.closed, self.heard, self.address = connection, None, now, address
 
     def hang_up(self) -> None:
-        """End its connection, if there is one."""
+        """Close its connection, if it has one."""
         if self.connection is not None:
             self.connection.close()
             self.connection = None
 
     def outwait(self, slept_s: float) -> None:
-        """Give it the time that we have slept: what it has sent is still to be read."""
+        """Extend its time by the seconds that we were paused: its messages are still unread."""
         self.heard += slept_s
         if self.closed is not None:
             self.closed += slept_s
 
 
 class Membership:
-    """All nodes that have come.
+    """All nodes that have joined.
 
     Attributes:
-        members: By rank; node 0 itself is one.
-        node_count: How many there are to be.
+        members: The nodes by rank, including node 0.
+        node_count: Number of nodes in the job.
     """
 
     def __init__(self, node_count: int, own: Member) -> None:
@@ -107,14 +107,14 @@ class Membership:
         return [rank for rank in range(self.node_count) if rank not in self.members]
 
     def send_all(self, message: object) -> None:
-        """Tell all nodes but node 0 itself."""
+        """Send a message to all nodes but node 0 itself."""
         packed = pack(message)
         for member in list(self.members.values()):
             if member.connection is not None:
                 member.connection.send(packed)
 
     def send(self, rank: int, message: object) -> bool:
-        """Tell one of them; False if it is not there.
+        """Send a message to one node; return False if it is not connected.
 
         Raises:
             ValueError: It is longer than a frame may be.
@@ -126,12 +126,12 @@ class Membership:
         return True
 
     def is_behind(self, rank: int) -> bool:
-        """Whether a node has not yet taken what it was told."""
+        """Whether a node has not yet taken everything that was sent to it."""
         member = self.members.get(rank)
         return member is not None and member.connection is not None and member.connection.has_unsent
 
     def why_silent(self, rank: int) -> str:
-        """Return why a node cannot be told anything now; empty if it can."""
+        """Return why a node cannot be sent anything now; empty if it can."""
         member = self.members.get(rank)
         if member is None:
             return "it has not come yet"

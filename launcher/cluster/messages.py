@@ -1,7 +1,7 @@
-"""What the nodes and the coordinator say to each other: one frozen type for each message.
+"""Messages between the nodes and the coordinator: one frozen type for each.
 
-On the channel a message is a JSON object with its name under ``"is"``. What arrives is checked by the types
-of the fields (`launcher.core.messages`): a message that is none ends its connection.
+On the channel a message is a JSON object with its name under ``"is"``. A message that arrives is checked by
+the types of its fields (`launcher.core.messages`); an invalid one ends its connection.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ class Failed:
     """Something on this node ends the job, or would without ``--keep-going``.
 
     Attributes:
-        kind: Of the event, see `launcher.failure.arbiter`.
-        at_ns: When, by the coordinator's monotonic clock.
-        within_ns: How wrong that may be, either way.
-        status: What it makes the job's status.
-        what: In words.
-        asked: Whether that process was asked to end before.
-        follows: Whether its last words only tell of a failure elsewhere.
-        called: What the process is called if it has no rank.
-        left_ms: How long the machine lasts that is taken back.
+        kind: Kind of the event, see `launcher.failure.arbiter`.
+        at_ns: Its time by the coordinator's monotonic clock.
+        within_ns: Maximum error of that time, in both directions.
+        status: The job's status that results.
+        what: Description.
+        asked: Whether the process was told to stop before.
+        follows: Whether its last error output reports only a failure elsewhere.
+        called: Name of a process without a rank.
+        left_ms: Time until this node is preempted.
     """
 
     kind: Line
@@ -53,7 +53,7 @@ class Failed:
 
 @message
 class Told:
-    """The launcher of this node was told to end, by a signal."""
+    """The launcher of this node was told to stop, by a signal."""
 
     number: Signal
     name: Line
@@ -61,7 +61,7 @@ class Told:
 
 @message
 class Ended:
-    """All processes of this node have ended; ``record``: the verdict on them."""
+    """All processes of this node have ended; ``record``: their verdict."""
 
     status: Status
     record: Verdict | None = None
@@ -69,7 +69,7 @@ class Ended:
 
 @message
 class Looked:
-    """What the ranks of this node do, of those that do not just wait; ``count``: of how many."""
+    """The ranks of this node that do not just wait, by state; ``count``: number of running ranks."""
 
     stopped: tuple[Line, ...]
     stuck: tuple[Line, ...]
@@ -79,7 +79,7 @@ class Looked:
 
 @message
 class Reply:
-    """What a node says to a question of the coordinator."""
+    """A node's answer to a question of the coordinator."""
 
     number: int
     answer: object
@@ -87,12 +87,12 @@ class Reply:
 
 @message
 class MachineNotice:
-    """What a cloud says of the machine of this node.
+    """A preemption notice of a cloud for this node.
 
     Attributes:
         kind: One of `launcher.preemption.events`.
-        what: In words.
-        left_ms: How long the machine lasts.
+        what: Description.
+        left_ms: Time until this node is preempted.
     """
 
     kind: Line
@@ -102,7 +102,7 @@ class MachineNotice:
 
 @message
 class Bye:
-    """This node hangs up."""
+    """This node leaves the channel."""
 
 
 # --- in both directions
@@ -110,7 +110,7 @@ class Bye:
 
 @message
 class Beat:
-    """Nothing, but that we are there."""
+    """Heartbeat, without content."""
 
 
 @message
@@ -118,9 +118,9 @@ class Ask:
     """A question to all nodes, or the same passed on to one of them.
 
     Attributes:
-        number: Of the question, for the side that asks.
+        number: Number of the question, chosen by the side that asks.
         what: One of `launcher.cluster.questions.PACES`.
-        threads: Whether stacks are to be of all threads.
+        threads: Whether stacks should include all threads.
     """
 
     number: int
@@ -133,7 +133,7 @@ class Ask:
 
 @message
 class Welcome:
-    """The node is let in; three times by which it measures how far the clocks are apart."""
+    """The node is admitted; three times by which it measures the offset of the clocks."""
 
     asked_ns: int
     heard_ns: int
@@ -142,28 +142,28 @@ class Welcome:
 
 @message
 class Busy:
-    """The coordinator is of another job, or the job has begun without this node."""
+    """The coordinator belongs to another job, or has started the job without this node."""
 
     why: Line
 
 
 @message
 class Waiting:
-    """Other nodes are waited for."""
+    """The coordinator waits for other nodes."""
 
     what: Line
 
 
 @message
 class Start:
-    """All nodes are here; ``agreed``: what all are to have alike."""
+    """All nodes are here; ``agreed``: values that must be the same on all of them."""
 
     agreed: Mapping[str, object]
 
 
 @message
 class Refuse:
-    """The job does not start: the status, a table of nodes that differ, and the problem."""
+    """The job does not start: the status, a table of the differences, and the problem."""
 
     status: Status
     lines: tuple[Line, ...]
@@ -175,7 +175,7 @@ class Refuse:
 
 @message
 class Look:
-    """A node hangs: tell what your ranks do."""
+    """The job hangs on a node: report what your ranks do."""
 
 
 @message
@@ -183,10 +183,10 @@ class Stop:
     """The job ends because of something on a node.
 
     Attributes:
-        what: In words.
-        by: Rank of the node; -1 for this one itself, which has lost the coordinator.
-        told: The signal by which that node was told to end.
-        left_ms: How long the machine of that node lasts, which is taken back.
+        what: Description.
+        by: Rank of the node; -1 if this node itself has lost the coordinator.
+        told: The signal that told that node to stop.
+        left_ms: Time until that node is preempted.
     """
 
     what: Line
@@ -205,15 +205,15 @@ class News:
 
 @message
 class Passed:
-    """What a node has answered, for the node that has asked.
+    """The answer of a node, for the node that asked.
 
     Attributes:
-        number: Of the question.
-        node: The node; None where this is about no node.
-        answer: What it says.
-        why: Why it says nothing.
-        note: What else is to be known.
-        over: Nothing more comes.
+        number: Number of the question.
+        node: The node that answered; None if this is not about one node.
+        answer: The answer.
+        why: Why there is no answer.
+        note: Remark about the question as a whole.
+        over: Whether this is the last message about the question.
     """
 
     number: int
@@ -226,7 +226,7 @@ class Passed:
 
 @message
 class NodeNotice:
-    """A `MachineNotice` of a node, for all."""
+    """A `MachineNotice` of a node, sent to all nodes."""
 
     by: NodeRank
     notice: MachineNotice
@@ -234,13 +234,13 @@ class NodeNotice:
 
 @message
 class First:
-    """What came first.
+    """The event that came first.
 
     Attributes:
-        event: What it was.
-        host: Of its node.
-        ago_ns: How long ago it was, when the coordinator told of it ...
-        wall_ns: ... and the wall clock then, nanoseconds since 1970.
+        event: The event.
+        host: Host of its node.
+        ago_ns: Its age when the coordinator sent this ...
+        wall_ns: ... and the wall clock at that time, nanoseconds since 1970.
     """
 
     event: Event
@@ -254,10 +254,10 @@ class Over:
     """How the job has ended.
 
     Attributes:
-        status: Of the job.
-        first: What came first; None where nothing has failed.
-        record: The verdict of its node, where that is known.
-        also: What else has failed of its own accord, in words.
+        status: Status of the job.
+        first: The event that came first; None if nothing has failed.
+        record: The verdict of its node, if known.
+        also: Descriptions of what else has failed of its own accord.
     """
 
     status: Status

@@ -1,4 +1,4 @@
-"""A node of a job of several: starts with the others, ends with the others, says what node 0 has decided."""
+"""Coordination of one node with the others: starts with them, ends with them, reports what node 0 decides."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ STATES = {
     "D": "waits for a device or a file system (state D)",
     "R": "runs (state R)",
 }
-"""What a rank does that others may wait for, as ps shows it; the most certain first."""
+"""States in which other ranks may wait for a rank, by their letters in ps, the most certain first."""
 LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
-"""For a node that has given node 0 up, and would tell it so; for one that is told to end while it calls."""
+"""Seconds for a node that gave up node 0 to tell it so, and for one that is told to stop while it calls."""
 LEAVE_S = 1.0
-"""For our last word to be on its way."""
+"""Seconds for our last message to arrive."""
 PATIENCE_S = max(COORDINATOR_LEAVE_S, LATE_COMERS_S) + LEAVE_S
 SAY_AFTER_S = 15.0
-"""How long a node whose processes have ended well waits without a word."""
+"""Seconds after which a node whose processes have succeeded reports that it waits."""
 
 
 class ClusterNode(Coordination):
-    """The agent's side of the channel.
+    """The agent's side of the control channel.
 
     Attributes:
-        channel: To the other nodes: `Coordinator` on node 0, `CoordinatorClient` on all others; there from
-            `gather` on.
-        has_begun: The processes have been started, or are about to be.
-        agreed: What came with the start signal.
-        over: How the job has ended, once node 0 has said so.
-        due: At once, when node 0 is gone and nothing was made of it yet.
+        channel: Channel to the other nodes: `Coordinator` on node 0, `CoordinatorClient` on the others; set
+            by `gather`.
+        has_begun: Whether the processes have been started, or are about to be.
+        agreed: Values from the start signal.
+        over: How the job has ended, once node 0 has decided, or is lost.
+        due: Now, if node 0 is lost and that is not handled yet.
     """
 
     shares_terminal = False
@@ -88,14 +88,14 @@ class ClusterNode(Coordination):
         make_children: Callable[[Mapping[str, object]], Sequence[Child]],
         make_twin: Callable[[ClusterNode], CoordinatorClient | None] = lambda node: None,
     ) -> None:
-        """Remember what is to be done.
+        """Keep the arguments for `gather`.
 
         Args:
             shape: The job.
             make_channel: Opens the channel.
-            make_children: From what was agreed at the start to the processes of this node.
-            make_twin: On node 0, where the job's address of it is not ours: calls there, as another launcher
-                may believe to be node 0, too.
+            make_children: Makes the processes of this node from the values of the start signal.
+            make_twin: On node 0, if the job's address of it is not ours: calls that address, because another
+                launcher may believe to be node 0 too.
         """
         self.shape, self.speaks = shape, shape.speaks
         self.has_begun = False
@@ -112,18 +112,18 @@ class ClusterNode(Coordination):
         self._has_told_end = False
 
     def say(self, text: str) -> None:
-        """Say what concerns the whole job, once on a machine."""
+        """Print a message about the whole job, once per machine."""
         if self.speaks:
             self.agent.say(text)
 
     # --- the rendezvous
 
     def gather(self) -> None:
-        """Return when all nodes are here and our processes are known, or when we are told to end.
+        """Return when all nodes are here and our processes are known, or when we are told to stop.
 
         Raises:
-            LauncherError: The nodes will not be here (75), cannot work together (78), or our processes cannot
-                be started.
+            LauncherError: The nodes will not come (75), cannot work together (78), or our processes cannot be
+                started.
         """
         agent, loop = self.agent, self.agent.loop
         self.channel = self._make_channel(self)
@@ -145,7 +145,7 @@ class ClusterNode(Coordination):
             self._take_children()
 
     def _wait(self) -> None:
-        """Wait for the start, a refusal, or until we are told to end.
+        """Wait for the start, a refusal, or a signal that tells us to stop.
 
         Raises:
             NotReady: Node 0 has not answered in time.
@@ -158,7 +158,7 @@ class ClusterNode(Coordination):
                 raise NotReady(node_0_missing(self.shape.member, self.shape.timeout_s, channel.explain()))
 
     def on_twin(self, message: object) -> None:
-        """Another launcher that is node 0, too, refuses the job."""
+        """Handle the refusal of another launcher that is node 0 too."""
         if isinstance(message, Refuse) and isinstance(self.channel, Coordinator):
             self.channel.roll.refuse_as(message)
 
@@ -166,7 +166,7 @@ class ClusterNode(Coordination):
         """Leave a job that does not start.
 
         Raises:
-            LauncherError: Why; not where we were told to end.
+            LauncherError: Why it does not start; not raised if we were told to stop.
         """
         if self.agent.forwarder.told is not None:
             self._leave()
@@ -186,7 +186,7 @@ class ClusterNode(Coordination):
         raise error
 
     def _take_children(self) -> None:
-        """Make our processes from what was agreed.
+        """Make our processes from the values of the start signal.
 
         Raises:
             LauncherError: They cannot be started.
@@ -200,18 +200,18 @@ class ClusterNode(Coordination):
         self.has_begun = True
 
     def begin(self) -> None:
-        """The processes are about to be started."""
+        """Prepare for the start of the processes."""
         self.agent.loop.timers += [self.channel, self]
 
     def began(self) -> None:
-        """They are on their way, unless the job has ended meanwhile."""
+        """Stop the started processes if the job has ended meanwhile."""
         if self._stop is not None and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
-    # --- what node 0 says
+    # --- messages from node 0
 
     def deliver(self, message: object) -> None:
-        """Take what node 0 tells all nodes."""
+        """Handle a message of node 0."""
         match message:
             case Start():
                 self.agreed = message.agreed if self.agreed is None else self.agreed
@@ -232,7 +232,7 @@ class ClusterNode(Coordination):
                     self.agent.loop.guard(lambda: subscriber(message))
 
     def _on_stop(self, stop: Stop) -> None:
-        """The job ends, because of something on some node: our processes have no others to work with."""
+        """Stop our processes, because something on some node ends the job."""
         if self._stop is not None:
             return
         self._stop = stop
@@ -254,7 +254,11 @@ class ClusterNode(Coordination):
                 self.agent.target.stop(signal.SIGTERM)
 
     def _pass_on_for_job(self, told: int) -> None:
-        """Another node was told to end. What ends a job tells all nodes: we, too, were or will be told."""
+        """Forward the signal that told another node to stop.
+
+        The platform sends such a signal to all nodes, so we have received it too or will; it is forwarded
+        only once.
+        """
         forwarder = self.agent.forwarder
         if forwarder.told is not None:
             return
@@ -267,11 +271,11 @@ class ClusterNode(Coordination):
 
     @property
     def due(self) -> float | None:
-        """At once, when node 0 is gone and nothing was made of it yet."""
+        """Now, if node 0 is lost and that is not handled yet."""
         return 0.0 if self._has_lost_coordinator and self.over is None else None
 
     def fire(self, now: float) -> None:
-        """Node 0 is gone: no node is left to agree with."""
+        """Stop, or with ``--keep-going`` go on, because node 0 is lost and no node is left to agree with."""
         if self.over is not None:
             return
         what, self.over = lose_coordinator(self.shape)
@@ -285,17 +289,17 @@ class ClusterNode(Coordination):
     def _has_lost_coordinator(self) -> bool:
         return isinstance(self.channel, CoordinatorClient) and self.channel.is_lost
 
-    # --- what this node tells
+    # --- messages from this node
 
     def tell(self, message: object) -> None:
-        """Tell node 0 something, which may be we."""
+        """Send a message to node 0, which may be this node."""
         if isinstance(self.channel, Coordinator):
             self.channel.hear_own(message)
         else:
             self.channel.send(message)
 
     def tell_event(self, kind: str, status: int, what: str, **more: Any) -> None:
-        """Report what ends the job; ``more``: fields of `Failed`."""
+        """Report an event that ends the job; ``more``: fields of `Failed`."""
         self._has_failed = True
         offset = self.channel.offset if isinstance(self.channel, CoordinatorClient) else None
         add_ns, within_ns = (0, 0) if offset is None else (offset.add_ns, offset.delay_ns // 2)
@@ -304,14 +308,14 @@ class ClusterNode(Coordination):
         self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, **more))
 
     def on_lost(self) -> None:
-        """Node 0 was not heard for too long: it is told so, should it hear us yet."""
+        """Report that we gave up node 0, which was silent for too long; it may still hear us."""
         after = f"{self.shape.lost_after_s:g} s"
         kind = self.shape.member
         what = f"{kind} {self.shape.node_rank} gave {kind} 0 up: it heard nothing of it for {after}"
         self.tell_event(GAVE_UP, EXIT_NOT_READY, what)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Whether a signal has come before the start, or by way of another node already."""
+        """Handle a signal before the start, or one that we have already received through another node."""
         forwarder = self.agent.forwarder
         if not self.has_begun:
             if number in ENDING and forwarder.told is None:
@@ -326,18 +330,18 @@ class ClusterNode(Coordination):
         return False
 
     def on_told(self, number: int) -> None:
-        """We were told to end: so is the job, unless we have it from there."""
+        """Tell the job that this node was told to stop, unless the job told us."""
         if not self._is_told:
             self._is_told = True
             self.tell(Told(int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
-        """Tell the end of this node's ranks; node 0 tells when those of all others have ended, too."""
+        """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
         self._tell_end(Ended(0))
         self._end_companions()
 
     def _end_companions(self) -> None:
-        """End what serves the ranks of all nodes, once all of them have ended."""
+        """Stop our companions, once the ranks of all nodes have ended."""
         agent = self.agent
         if self._has_told_end and self.over is not None and agent.group.running and not agent.is_ending:
             agent.group.stopper.begin(signal.SIGTERM)
@@ -348,9 +352,9 @@ class ClusterNode(Coordination):
             self.tell(ended)
 
     def on_failure(self, process: Process, *, follows: bool) -> None:
-        """Report a failure of ours, with its time by node 0's clock."""
+        """Report the failure of a process of ours, with its time by node 0's clock."""
         if process.child.called and self.agent.told_before is not None:
-            return  # an agent that was told to end, as we were: nothing has failed
+            return  # an agent that was told to stop, as we were: nothing has failed
         what = f"{process.name} {process.end}"
         asked = process.passed_on in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
         child = process.child
@@ -361,17 +365,17 @@ class ClusterNode(Coordination):
         )  # fmt: skip
 
     def on_reason(self, reason: Reason) -> None:
-        """The job ends here for a reason of our own: so it does everywhere."""
+        """Report that this node ends the job for a reason of its own."""
         before = {UNPROVEN: "not the fabric that is required: ", UNMET: "--require-meeting: "}
         status = STALLED_STATUS if reason.status is None else reason.status
         self.tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
 
     def decides(self, reason: Reason) -> bool:
-        """Whether all nodes are looked at before the end: the one that is silent first need not be why."""
+        """Whether node 0 asks all nodes before the end: the first silent node may not be the cause."""
         return reason.kind == STALLED and not self.shape.keep_going
 
     def _look(self) -> Looked:
-        """Return what the ranks of this node do."""
+        """Return the states of this node's ranks."""
         found: dict[str, list[str]] = {state: [] for state in STATES}
         ranks = [one for one in self.agent.group.running.values() if not one.child.companion]
         for one in ranks:
@@ -383,7 +387,7 @@ class ClusterNode(Coordination):
         return Looked(stopped, stuck, busy, len(ranks))
 
     def on_refused(self, error: LauncherError) -> None:
-        """Our processes cannot be started: the others would wait for them."""
+        """Report that our processes cannot be started: the other nodes would wait for them."""
         what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
         self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
         self.tell(Ended(error.exit_status))
@@ -391,12 +395,12 @@ class ClusterNode(Coordination):
         self._leave()
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
-        """Our machine is to be taken back, or is not any more: so hear all nodes."""
+        """Tell all nodes that this node is to be preempted, or no longer."""
         preemption.tell(self, kind, what, left_s, ends or self._has_ended_well)
 
     @property
     def _has_ended_well(self) -> bool:
-        """Whether our processes have, and nothing ends the job: we wait for those of other nodes."""
+        """Whether our processes have succeeded, and we wait for other nodes while nothing ends the job."""
         agent = self.agent
         is_ending = self._stop is not None or agent.forwarder.told is not None or self._has_failed
         return not self._has_ranks and agent.first is None and not is_ending
@@ -410,19 +414,19 @@ class ClusterNode(Coordination):
     def answer(
         self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]
     ) -> None:
-        """Say, now or later, what there is to say of this node; nothing asks before the server is there."""
+        """Answer a question about this node, now or later; no question comes before the server exists."""
         server = self.agent.observers.server
         if server is not None:
             server.answer(what, more, take)
 
     def describe_state(self) -> str | None:
-        """Return what the node waits for."""
+        """Return what the node waits for; None while its ranks run."""
         if not self.has_begun:
             return f"waits for the other {self.shape.member}s"
         return None if self._has_ranks else f"ended, waits for the other {self.shape.member}s"
 
     def describe_nodes(self) -> dict[str, object]:
-        """Return how many of the job's nodes are there, as far as this node knows."""
+        """Return the counts of all, present and lost nodes of the job, as far as this node knows."""
         if isinstance(self.channel, Coordinator):
             return self.channel.count_nodes()
         heard = 1 + self.channel.is_connected
@@ -431,7 +435,7 @@ class ClusterNode(Coordination):
     # --- the end
 
     def finish(self) -> int:
-        """Say how the job ended, and return its status."""
+        """Report how the job ended, and return its status."""
         outcome = self.agent.find_outcome()
         verdict = outcome.verdict
         if outcome.line:
@@ -449,13 +453,13 @@ class ClusterNode(Coordination):
         return over.status
 
     def _say_verdict(self, over: Over, own: Verdict | None) -> None:
-        """Say what failed first: the same on every node."""
+        """Show what failed first, which is the same on every node."""
         verdict = read_verdict(over, own, self.shape, self.agent.started_ns)
         if verdict is not None:
             self.agent.publish(verdict, shown=self.speaks)
 
     def _wait_for_end(self, own: int) -> None:
-        """Wait until node 0 has told how the job ended; it knows when that can be known.
+        """Wait until node 0 reports how the job ended; only node 0 knows when that is decided.
 
         Args:
             own: The status of this node.
@@ -474,18 +478,18 @@ class ClusterNode(Coordination):
         self._leave()
 
     def _leave(self) -> None:
-        """Hang up: at once on a node, on node 0 when all have heard the end."""
+        """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
         channel, loop = self.channel, self.agent.loop
         if isinstance(channel, Coordinator):
             loop.turn_until(lambda: channel.may_leave, PATIENCE_S)
             return
-        if channel.is_lost:  # the others must not take the job for a success
+        if channel.is_lost:  # otherwise the others would take the job for a success
             loop.turn_until(lambda: channel.has_told_all, LAST_TRY_S)
-        elif channel.is_calling:  # the others must not wait for this node
+        elif channel.is_calling:  # otherwise the others would wait for this node
             loop.turn_until(lambda: channel.has_told_all or not channel.is_calling, JOIN_TRY_S)
         channel.send(Bye())
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the channel."""
         if hasattr(self, "channel"):
             self.channel.close()

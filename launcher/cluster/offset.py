@@ -1,8 +1,8 @@
-"""What another node's clock says, from four readings: asked, heard, answered, heard back.
+"""Offset of another node's monotonic clock, from four readings: asked, heard, answered, received.
 
-All four are monotonic clocks, in nanoseconds, which are never set and begin anywhere.
+All four are nanoseconds of monotonic clocks, which are never set and have arbitrary starts.
 
-Source: RFC 5905, section 8 (offset and delay of an exchange; the one with the least delay is the truest).
+Source: RFC 5905, section 8 (offset and delay of an exchange; the one with the least delay is the most exact).
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Offset:
-    """What to add to our monotonic clock for the coordinator's; wrong by ``delay_ns / 2`` at most."""
+    """Nanoseconds to add to our monotonic clock for the coordinator's, within ``delay_ns / 2``."""
 
     add_ns: int = 0
     delay_ns: int = 0
 
 
 def measure(asked_ns: int, heard_ns: int, answered_ns: int, back_ns: int) -> Offset:
-    """Return the offset by one exchange.
+    """Return the offset from one exchange.
 
     Args:
         asked_ns: When we asked, by our clock.
-        heard_ns: When the coordinator heard it, by the coordinator's.
-        answered_ns: When it answered, by the coordinator's.
-        back_ns: When the answer was here, by ours.
+        heard_ns: When the coordinator received it, by its clock.
+        answered_ns: When the coordinator answered, by its clock.
+        back_ns: When we received the answer, by our clock.
     """
     delay_ns = (back_ns - asked_ns) - (answered_ns - heard_ns)
     return Offset(((heard_ns - asked_ns) + (answered_ns - back_ns)) // 2, max(0, delay_ns))
 
 
 def better(known: Offset | None, new: Offset) -> Offset:
-    """Return the one that came about more quickly."""
+    """Return the offset of the faster exchange."""
     return new if known is None or new.delay_ns <= known.delay_ns else known

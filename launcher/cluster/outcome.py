@@ -1,4 +1,4 @@
-"""How a job of several nodes ends: what stops the others, what came first, what all are told."""
+"""Decides how a job of several nodes ends: what stops the others, what came first, what all are told."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
 
 SETTLE_S = 0.3
-"""After a first report, for one of something that was earlier: nodes have told within milliseconds."""
+"""Seconds after the first report for reports of earlier events; nodes report within milliseconds."""
 LOOK_S = 2.0
-"""For all nodes to tell what their ranks do, where one hangs."""
+"""Seconds for all nodes to report what their ranks do, if the job hangs."""
 SLACK_S = 5.0
 ALSO_MAX = 4
 LOST_FIX = "look at the node, at its network, and at whether its container was ended"
@@ -62,7 +62,7 @@ CAUSES = {
     UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
     GAVE_UP: Cause("node-lost", "", CUT_OFF_FIX, retryable=True),
 }
-"""Kinds of events that are a cause by themselves; what has happened is the event's to say."""
+"""Causes of events that are a cause themselves, by kind; the event supplies the text."""
 WORDS = {
     LOST: "is lost",
     CUT_OFF: "was cut off from all other nodes",
@@ -76,14 +76,14 @@ WORDS = {
 
 
 class Ending:
-    """What has failed, and what follows from that; on the coordinator.
+    """What has failed, and what follows from it; on the coordinator.
 
     Attributes:
-        arbiter: What has failed.
-        stop: That the job stops, once that was told.
-        over: How it ended, once that was decided.
-        due: When something is to be decided, if only time is waited for; monotonic seconds.
-        leave_by: Until when nodes are told how it ended.
+        arbiter: The failures.
+        stop: The order to stop the job, once sent.
+        over: How the job ended, once decided.
+        due: When the next decision is due, if it waits only for time; monotonic seconds.
+        leave_by: When to stop telling nodes how the job ended.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class Ending:
         self._look_until = 0.0
 
     def take(self, event: Event, left_ms: int | None = None) -> None:
-        """Something has ended the job; ``left_ms``: how long the machine of its node lasts."""
+        """Take an event that ends the job; ``left_ms``: time until its node is preempted."""
         if not self.arbiter.report(event):
             return
         now = time.monotonic()
@@ -117,19 +117,19 @@ class Ending:
                 self._looks, self._look_until = {}, now + LOOK_S
                 self._tell_all(Look())
         elif event.follows and self.stop is None:
-            self._held = self._held or (now + CAUSE_S, event)  # what it has lost has time to say why
+            self._held = self._held or (now + CAUSE_S, event)  # the lost process gets time to report why
         elif not event.asked:
             self.begin_stop(event.what, event.node, left_ms=left_ms)
         self.consider()
 
     def note_look(self, rank: int, looked: Looked) -> None:
-        """A node has told what its ranks do."""
+        """Record what the ranks of a node do."""
         if self._looks is not None:
             self._looks[rank] = looked
             self.consider()
 
     def _end_stall(self, looks: dict[int, Looked]) -> None:
-        """The job hangs: blame a rank that the others wait for, if one is seen, and stop all."""
+        """Stop a job that hangs; blame a rank that the others wait for, if there is one."""
         stalled = next(event for event in self.arbiter.events if event.kind == STALLED)
         busy, ranks = (
             sum(len(look.busy) for look in looks.values()),
@@ -149,7 +149,7 @@ class Ending:
         self.begin_stop(stalled.what, stalled.node)
 
     def begin_stop(self, what: str, by: int, *, told: int | None = None, left_ms: int | None = None) -> None:
-        """Something has ended the job: the others would wait for it forever."""
+        """Stop all nodes, because the others would wait forever for what has ended."""
         self._held = None
         if self.stop is not None or self.over is not None:
             return
@@ -161,12 +161,12 @@ class Ending:
         self._tell_all(self.stop)
 
     def end(self, rank: int, status: int, record: Verdict | None) -> None:
-        """The processes of a node have all ended."""
+        """Record that all processes of a node have ended."""
         self.arbiter.end(rank, status, record)
         self.consider()
 
     def lose(self, member: Member, since: float) -> None:
-        """A node is gone: its connection has ended, or it was silent for too long."""
+        """Take the loss of a node: its connection has ended, or it was silent for too long."""
         after = f"nothing was heard of it for {self._shape.lost_after_s:g} s"
         how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
         what = f"{member.name} is lost: {how}, and {after}"
@@ -180,7 +180,7 @@ class Ending:
         )
 
     def lose_all(self, members: Sequence[Member], since: float) -> None:
-        """All other nodes fell silent at once: it is this node that is cut off, or was paused."""
+        """Take the loss of all other nodes at once: this node is cut off, or was paused."""
         own = self._membership.members[0]
         what = (
             f"{own.name} heard nothing of all {len(members)} other {own.kind}s "
@@ -237,7 +237,7 @@ class Ending:
         return Over(first.status, told, None if record is None else fit(record), tuple(also[:ALSO_MAX]))
 
     def _blame_coordinator(self, first: Event) -> Event:
-        """Return that nodes have given this one up as a failure of this one."""
+        """Return an event that blames this node, because nodes gave it up."""
         ranks = [event.node for event in self.arbiter.events if event.kind == GAVE_UP]
         own = self._membership.members[0]
         many = "s" if len(ranks) > 1 else ""
@@ -249,15 +249,15 @@ class Ending:
         return replace(first, node=0, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
 
     def _describe(self, event: Event, first: Event, same: bool) -> str:
-        """Return what else has failed."""
+        """Return what else has failed, and when."""
         return f"{event.what}, {'at the same time' if same else say_apart(event.at_ns - first.at_ns)}"
 
 
 def read_failure(member: Member, failed: Failed) -> Event:
-    """Return what a node says has ended the job.
+    """Return a node's report as an event.
 
     Raises:
-        Garbled: It is nothing that a node can say: that it is lost, or that node 0 is cut off.
+        Garbled: A node cannot report this kind, e.g. that a node is lost or that node 0 is cut off.
     """
     if failed.kind not in (RANK, *CAUSES):
         raise Garbled("a failure of an unknown kind")
@@ -289,7 +289,7 @@ def read_failure(member: Member, failed: Failed) -> Event:
 
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:
-    """Return that node 0 is gone, in words, and how the job ends by that: no node is left to decide it."""
+    """Return the message that node 0 is lost, and how the job ends by that: no other node can decide it."""
     what = f"{shape.member} 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
     cause = Cause("node-lost", what, LOST_FIX, retryable=True)
     event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
@@ -298,11 +298,11 @@ def lose_coordinator(shape: Shape) -> tuple[str, Over]:
 
 
 def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int) -> Verdict | None:
-    """Return the verdict on the whole job; None where nothing has failed.
+    """Return the verdict on the whole job; None if nothing has failed.
 
     Args:
-        over: What the coordinator has told in the end.
-        own: On our own processes, where it has none and still says that something has failed.
+        over: The coordinator's final message.
+        own: The verdict on our own processes, used if the coordinator reports a failure without a verdict.
         shape: The job.
         started_ns: When our processes were started, nanoseconds since 1970.
     """
@@ -315,12 +315,12 @@ def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int)
 
 
 def judge_event(first: First, shape: Shape, started_ns: int) -> Verdict:
-    """Return the verdict on an event of which no node could tell more.
+    """Return a verdict from an event alone, if its node gave none.
 
     Args:
-        first: What came first.
+        first: The event that came first.
         shape: The job.
-        started_ns: When it was started, nanoseconds since 1970.
+        started_ns: When our processes were started, nanoseconds since 1970.
     """
     event = first.event
     facts = event.facts or {}

@@ -1,7 +1,8 @@
-"""A machine of the job is taken back: the launcher there tells all others, which do the same as it does.
+"""Preemption of a node: its launcher tells all others, which react as it does.
 
-What is announced early travels as a `MachineNotice`, and changes nothing but what processes can read; that
-it is time travels as a failure of its own kind, which stops the job as others do.
+An early notice travels as a `MachineNotice`, and only changes the deadline that processes can read. When the
+node's time has come, the launcher reports a failure of the kind `PREEMPTED`, which stops the job like any
+other failure.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 WORDS_LENGTH = 400
 LEFT_LIMIT_MS = 366 * 86_400_000
-"""A year: no cloud announces so early, and every such time is a date."""
+"""One year: no cloud announces earlier, and any such time can be shown as a date."""
 
 
 def subscribe(node: ClusterNode) -> None:
-    """Hear of it from other nodes; on node 0, pass it on to all."""
+    """Handle notices of other nodes; on node 0, pass them on to all."""
     channel = node.channel
     if isinstance(channel, Coordinator):
         channel.subscribers[MachineNotice] = lambda rank, notice: channel.broadcast(NodeNotice(rank, notice))
@@ -30,7 +31,7 @@ def subscribe(node: ClusterNode) -> None:
 
 
 def tell(node: ClusterNode, kind: str, what: str, left_s: float, ends: bool) -> None:
-    """Tell the other nodes what our cloud says of this machine; ``ends``: the job ends for it."""
+    """Tell the other nodes of a preemption notice for this node; ``ends``: the job ends because of it."""
     left_ms = int(left_s * 1000)
     if kind != DUE:
         node.tell(MachineNotice(kind, what[:WORDS_LENGTH], left_ms))
@@ -39,15 +40,15 @@ def tell(node: ClusterNode, kind: str, what: str, left_s: float, ends: bool) -> 
 
 
 def read_left_s(left_ms: int) -> float:
-    """Return how long the machine lasts, as its node says."""
+    """Return the seconds until a node is preempted, from its message."""
     return min(max(0, left_ms), LEFT_LIMIT_MS) / 1000
 
 
 def hear(node: ClusterNode, noticed: NodeNotice) -> None:
-    """Node 0 has passed on what another node announces, or withdraws."""
+    """Handle a notice of another node, or its withdrawal, that node 0 has passed on."""
     by, notice = noticed.by, noticed.notice
     if by == node.shape.node_rank:
-        return  # it is our own
+        return  # it is our own notice
     what = f"{node.shape.member} {by}: {notice.what[:WORDS_LENGTH]}"
     if node.shape.keep_going:
         node.agent.say(f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)")

@@ -1,8 +1,8 @@
-"""Questions to all nodes, over the channel: from any node to node 0, from there to all, and the answers back.
+"""Questions to all nodes over the channel: from any node to node 0, from there to all, and the answers back.
 
-Nothing is sent without a question. A question goes to so many nodes at a time as their answers find room on
-node 0, which passes each on as soon as the client takes it, and keeps none. So however many nodes
-there are, and however much each says, neither node 0's memory nor the channel itself is at stake.
+Nothing is sent without a question. Node 0 asks only as many nodes at a time as it has room for their answers,
+passes each answer on as soon as the client takes it, and keeps none. So neither the number of nodes nor the
+length of their answers can exhaust node 0's memory or block the channel.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     Take = Callable[[Message], None]
 
 ROUNDS_MAX, ROUNDS_OF_ONE = 8, 2
-"""Questions that are open at a time, in the job and of one node; more are refused."""
+"""Maximum number of open questions in the job and of one node; more are refused."""
 STEP_S = 0.05
-"""Between two looks whether the client takes what there is."""
+"""Seconds between two checks whether the client takes the answers."""
 TOO_LONG = "its answer is too long"
 MORE_S = 10.0
-"""What the answers of all may take longer than one: they come from some nodes after the others."""
+"""Extra seconds for the answers of all nodes, because some nodes are asked after the others."""
 
 
 @frozen
@@ -38,8 +38,8 @@ class Pace:
     """How a question is asked.
 
     Attributes:
-        at_a_time: Nodes that are asked and have not answered, or whose answer waits.
-        wait_s: How long a node may take.
+        at_a_time: Maximum number of nodes that have not answered yet, or whose answers wait.
+        wait_s: Seconds that a node may take.
     """
 
     at_a_time: int
@@ -47,11 +47,11 @@ class Pace:
 
 
 PACES = {"status": Pace(128, 5.0), "stacks": Pace(16, 25.0)}
-"""A rank is 200 bytes of a status; stacks are 10 to 50 kB for a node, and py-spy may take 10 s for them."""
+"""A status has 200 bytes per rank; stacks have 10 to 50 kB per node, and py-spy may take 10 s for them."""
 
 
 class Round:
-    """One question to all nodes, as node 0 sees it."""
+    """One question to all nodes, on node 0."""
 
     def __init__(self, asker: int, ask: Ask, todo: list[int]) -> None:
         self.asker, self.ask, self.todo = asker, ask, todo
@@ -60,15 +60,15 @@ class Round:
 
     @property
     def pace(self) -> Pace:
-        """How it is asked."""
+        """How the question is asked."""
         return PACES[self.ask.what]
 
 
 class Rounds:
-    """Node 0: asks all, and passes on what they say.
+    """The questions on node 0: asks all nodes, and passes on their answers.
 
     Attributes:
-        due: When `fire` has something to do.
+        due: When to call `fire`.
     """
 
     def __init__(self, coordinator: Coordinator, node_count: int) -> None:
@@ -80,7 +80,7 @@ class Rounds:
         coordinator.subscribers[Reply] = self._on_answer
 
     def _on_ask(self, asker: int, ask: Ask) -> None:
-        """A node wants to know something of all nodes."""
+        """Take a question of a node to all nodes."""
         if ask.what not in PACES:
             return
         own = sum(one.asker == asker for one in self._rounds.values())
@@ -92,14 +92,14 @@ class Rounds:
         self.due = time.monotonic()
 
     def _on_answer(self, rank: int, reply: Reply) -> None:
-        """A node has said what it knows; one that was not asked, or too late, is not heard."""
+        """Take the answer of a node; ignore one that was not asked for or is late."""
         one = self._rounds.get(reply.number)
         if one is not None and one.asked.pop(rank, None) is not None:
             one.queue.append(Passed(one.ask.number, rank, reply.answer))
             self.due = time.monotonic()
 
     def fire(self, now: float) -> None:
-        """Ask the next nodes, pass on what has come, give up silent nodes."""
+        """Ask the next nodes, pass on the answers, give up silent nodes."""
         for number, one in list(self._rounds.items()):
             for rank, until in list(one.asked.items()):
                 if now >= until:
@@ -134,19 +134,19 @@ class Rounds:
     def _tell(self, rank: int, passed: Passed) -> bool:
         try:
             return self._coordinator.tell(rank, passed)
-        except ValueError:  # with what is put around it, it is longer than a frame
+        except ValueError:  # the answer and its envelope are longer than a frame
             return self._coordinator.tell(rank, replace(passed, answer=None, why=TOO_LONG))
 
 
 class Questions:
-    """Any node: asks for its clients, and answers for this node.
+    """Questions on any node: asks for its clients, and answers for this node.
 
     Attributes:
-        due: When `fire` has something to do.
+        due: When to call `fire`.
     """
 
     def __init__(self, node: ClusterNode) -> None:
-        """Listen."""
+        """Subscribe to questions and answers."""
         self._node = node
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
@@ -160,9 +160,9 @@ class Questions:
 
         Args:
             what: One of `PACES`.
-            more: ``threads``: whether stacks are to be of all threads.
-            take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}``, and in the
-                end with ``{"over": True}``.
+            more: ``threads``: whether stacks should include all threads.
+            take: Called with ``{"node": rank, "answer": ...}``, ``{"node": rank, "why": ...}`` or ``{"note":
+                ...}``, and at the end with ``{"over": True}``.
 
         Returns:
             The number of the question, for `drop`.
@@ -187,25 +187,25 @@ class Questions:
         self._node.answer(what, more, give)
 
     def drop(self, question: int) -> None:
-        """The answers are not waited for any more; those that come are dropped."""
+        """Stop waiting for answers to a question; ignore those that arrive."""
         self._open.pop(question, None)
 
     def _on_ask(self, ask: Ask) -> None:
-        """Node 0 asks."""
+        """Answer a question of node 0."""
         if ask.what in PACES:
             self._node.answer(
                 ask.what, {"threads": ask.threads}, lambda answer: self._give(ask.number, answer)
             )
 
     def _give(self, number: int, answer: Message) -> None:
-        """Tell node 0 what this node says."""
+        """Send node 0 the answer of this node."""
         try:
             self._node.tell(Reply(number, answer))
-        except ValueError:  # longer than a frame may be: nothing is to wait for it until time is up
+        except ValueError:  # longer than a frame: answer so that node 0 does not wait for its time limit
             self._node.tell(Reply(number, {"error": TOO_LONG}))
 
     def _on_passed(self, passed: Passed) -> None:
-        """Node 0 passes on what a node has said."""
+        """Take an answer that node 0 has passed on."""
         if passed.number not in self._open:
             return
         take, _ = self._open[passed.number]
@@ -220,14 +220,14 @@ class Questions:
 
     @property
     def due(self) -> float | None:
-        """When a node has taken too long, or node 0 itself."""
+        """When a node, or node 0 itself, has taken too long."""
         times = [until for _, until in self._open.values()]
         if self._rounds is not None and self._rounds.due is not None:
             times.append(self._rounds.due)
         return min(times, default=None)
 
     def fire(self, now: float) -> None:
-        """Go on."""
+        """Ask on, and give up late questions."""
         if self._rounds is not None and self._rounds.due is not None and now >= self._rounds.due:
             self._rounds.fire(now)
         for number, (take, until) in list(self._open.items()):

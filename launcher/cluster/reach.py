@@ -1,6 +1,6 @@
-"""How nodes are reached: where the others find this one, and what is known of those that have not called.
+"""Finds how nodes are reached: the address of this one for the others, and why missing ones do not call.
 
-Once the job runs, a helper asks name servers and waits for hosts (`launcher.process.helper`).
+Once the job runs, a helper process resolves names and probes hosts (`launcher.process.helper`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
-"""Addresses for documentation (RFC 5737, RFC 3849): all that is asked is the interface that leads away."""
+"""Documentation addresses (RFC 5737, RFC 3849), used only to find the interface of the default route."""
 ANY = {"0": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it is not listened at
-"""Names of all addresses: a call to them gets to the loopback."""
+"""Names of all addresses: a connection to them reaches the loopback."""
 HOSTS_ASKED = 3
-"""Nodes that are tried for the way that leads to them; names of more would cost time."""
+"""Number of listed nodes whose route is looked up; resolving more names would take time."""
 WAIT_S = 0.5
 RESOLVE_S = 1.0
-"""After so long no more names are asked for: a resolver that is down takes its time with each."""
+"""Seconds after which no more names are resolved: each takes long if the resolver is down."""
 UNKNOWN_NAME = "its name does not resolve: its container may not have been made yet"
 ANSWERS = (
     "its name resolves, its host answers, its launcher has not called: its container may still be starting, "
@@ -44,18 +44,18 @@ SILENT = (
 def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
     """Return the address of ours at which the other nodes find us; never that of all interfaces.
 
-    It is our loopback only where the user has named that, for a job whose nodes all run on this machine, or
-    where that is what the job's name for this node means here, and there is no other address: launchers on
-    this machine find us there.
+    It is the loopback in two cases only. The user has named it, for a job whose nodes all run on this
+    machine. Or the job's name for this node means the loopback here and there is no other address; then
+    launchers on this machine find us.
 
     Args:
-        master: What the job calls this node: a name or an address.
+        master: The job's name or address for this node.
         hosts: The nodes by rank, if they are listed.
         host: This node.
 
     Raises:
         NotReady: This node has no address at which another one could find it.
-        Unavailable: The kernel tells of none.
+        Unavailable: The kernel refuses the calls that list addresses.
     """
     if master.startswith(REHEARSED):
         return master  # nodes that are addresses of one machine, which no interface lists
@@ -67,7 +67,7 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
         return address
     if address in own and not is_loopback(address):
         return address
-    # A name that stands for 127.0.1.1 here (Debian), or for a service in front of us (Kubernetes)
+    # The name means 127.0.1.1 here (Debian), or a service in front of us (Kubernetes).
     for other in (*[name for name in hosts[1:] if name][:HOSTS_ASKED], *ANYWHERE):
         towards = host.address_towards(other)  # None for a name that does not resolve yet
         if towards in own and is_reachable(towards):
@@ -78,7 +78,7 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
     if address in own:
         return address
     if not own and (refused := explain(OSError())) is not None:
-        raise refused  # not even the loopback has been told of
+        raise refused  # the kernel has not even told us the loopback
     raise NotReady(
         Problem(
             "no-control-address",
@@ -90,13 +90,13 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
 
 
 def find_reasons(hosts: Mapping[int, str], port: int) -> Iterator[str]:
-    """Return what a look from here tells of some nodes, for `read_reasons`.
+    """Probe the hosts of missing nodes, and yield a line for each, for `read_reasons`.
 
-    Whether the port is open does not matter, as nothing listens there: a host that is up says so.
+    The port need not be open, and nothing listens there: a host that is up refuses the connection.
 
     Args:
         hosts: Names or addresses, by rank.
-        port: Where to knock.
+        port: Port to probe.
     """
     deadline = time.monotonic() + RESOLVE_S
     waiting: dict[int, tuple[int, socket.socket]] = {}
@@ -125,7 +125,7 @@ def find_reasons(hosts: Mapping[int, str], port: int) -> Iterator[str]:
 
 
 def read_reasons(lines: Sequence[str]) -> dict[int, str]:
-    """Return what `find_reasons` has told, by rank."""
+    """Return the results of `find_reasons`, by rank."""
     pairs = (line.partition(" ") for line in lines)
     return {int(rank): text for rank, _, text in pairs}
 
@@ -148,17 +148,17 @@ def _explain(error: int) -> str:
 
 
 def is_reachable(address: str) -> bool:
-    """Return whether an address of a node can mean it on other nodes: neither loopback nor of one link."""
+    """Whether an address can mean this node on other nodes: neither loopback nor link-local."""
     return not is_loopback(address) and not address.startswith("fe80:")
 
 
 def read_address(text: str) -> tuple[str, ...]:
-    """Return what is an address already; none for a name, which must be resolved."""
+    """Return the address if the text is one; none for a name, which must be resolved."""
     return resolve(text, socket.AI_NUMERICHOST)
 
 
 def resolve(name: str, flags: int = 0) -> tuple[str, ...]:
-    """Return the addresses of a name, in the order in which they are to be tried; none if it is not known."""
+    """Return the addresses of a name in the order to try them; none if it does not resolve."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM, flags=flags)
     except (OSError, UnicodeError):
@@ -167,7 +167,7 @@ def resolve(name: str, flags: int = 0) -> tuple[str, ...]:
 
 
 def knock(name: str, port: int) -> bool | None:
-    """Return whether a process listens at a port of a host; None where the host does not answer."""
+    """Whether a process listens at a port of a host; None if the host does not answer."""
     for address in resolve(name)[:1]:
         try:
             socket.create_connection((address, port), WAIT_S).close()

@@ -1,4 +1,4 @@
-"""Why a job of several nodes does not start, as problems for people: pure."""
+"""Problems for people: why a job of several nodes does not start. Pure."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ NO_NODE = (
 )
 SAME_KEY = "the same LAUNCHER_TOKEN or --token-file (or none) and --master-port on all nodes"
 TEXT_BYTES, TABLE_BYTES = 6 << 10, 36 << 10
-"""Of each text of a problem, and of the table, as JSON: four and one fit into a frame of 64 KiB."""
+"""Limits of each text of a problem and of the table, as JSON: four and one fit into a frame of 64 KiB."""
 
 
 def fit(text: str) -> str:
-    """Return a text, or as much of it as `TEXT_BYTES` hold."""
+    """Return a text, shortened to fit into `TEXT_BYTES`."""
     kept = text
     while len(json.dumps(kept)) > TEXT_BYTES:
         kept = kept[: len(kept) // 2]
@@ -38,7 +38,7 @@ def fit(text: str) -> str:
 
 
 def fit_table(lines: Sequence[str]) -> list[str]:
-    """Return the first lines of a table, as many as `TABLE_BYTES` hold, and how many are left out."""
+    """Return the first lines of a table that fit into `TABLE_BYTES`, and a line that counts the rest."""
     kept: list[str] = []
     used = 0
     for line in lines:
@@ -50,9 +50,9 @@ def fit_table(lines: Sequence[str]) -> list[str]:
 
 
 def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
-    """Return that they cannot work together; ``found`` has at least one problem.
+    """Return the problem that nodes cannot work together; ``found`` contains at least one problem.
 
-    ``kind``, here and below, is that of `Shape.member`.
+    ``kind``, here and below, is `Shape.member`.
     """
     rules = [item.rule for item in found if item.is_problem]
     names = ", ".join(rule.title for rule in rules)
@@ -62,7 +62,7 @@ def nodes_differ(kind: str, found: Sequence[Disagreement]) -> Problem:
 
 
 def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
-    """Return that two launchers claim to be the same node."""
+    """Return the problem that two launchers claim to be the same node."""
     return Problem(
         "two-nodes-one-rank",
         f"two {kind}s say that they are {kind} {rank}: {one}, and {other}",
@@ -74,13 +74,13 @@ def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
 
 
 def no_such_node(kind: str, names: str, count: int) -> Problem:
-    """Return that a node has a rank beyond the last."""
+    """Return the problem that nodes have ranks beyond the last."""
     what = f"{names}: there are {count} {kind}s, counted from 0"
     return Problem("no-such-node", what, ROLL_CALL, "--nnodes N, the same on all nodes")
 
 
 def nodes_missing(kind: str, missing: int, count: int, waited_s: float, described: str) -> Problem:
-    """Return that nodes have not come in time."""
+    """Return the problem that nodes did not join in time."""
     return Problem(
         "nodes-missing",
         f"{missing} of {count} {kind}s did not come within {waited_s:g} s: {described}",
@@ -90,7 +90,7 @@ def nodes_missing(kind: str, missing: int, count: int, waited_s: float, describe
 
 
 def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
-    """Return that node 0 has not started the job in time."""
+    """Return the problem that node 0 did not start the job in time."""
     return Problem(
         "nodes-missing",
         f"{kind} 0 did not start the job within {waited_s:g} s: {reason}",
@@ -100,12 +100,12 @@ def node_0_missing(kind: str, waited_s: float, reason: str) -> Problem:
 
 
 def _key_fix(reason: str) -> str:
-    """Return what to do first if the handshake has failed, to stand before the rest."""
+    """Return the first part of the fix, if the handshake has failed; otherwise nothing."""
     return f"{SAME_KEY}; else " if OTHER_KEY in reason else ""
 
 
 def ended_by_signal(name: str, node: str) -> Problem:
-    """Return that a node was told to end before the start."""
+    """Return the problem that a node was told to stop before the start."""
     what = f"{node} was told {name} while the nodes came together"
     return Problem("roll-call-ended", what, ROLL_CALL, "nothing, if that was wanted")
 
@@ -120,16 +120,16 @@ def describe_missing(
     shown: int,
     has_heard: bool = True,
 ) -> str:
-    """Return the missing nodes, with what is known of each.
+    """Return the missing nodes, with what is known about each.
 
     Args:
-        kind: Of `Shape.member`.
-        missing: Their ranks.
+        kind: `Shape.member`.
+        missing: Ranks of the missing nodes.
         hosts: The nodes by rank, if they are listed.
-        reasons: What a look at their hosts has told, by rank.
-        turned_away: Why connections were, by address.
-        shown: How many are named.
-        has_heard: Whether any client has called, of the job or not.
+        reasons: Results of probing their hosts, by rank.
+        turned_away: Why connections were turned away, by address.
+        shown: Maximum number of nodes to name.
+        has_heard: Whether any client has connected, of the job or not.
     """
     parts = []
     for rank in missing[:shown]:
@@ -147,6 +147,6 @@ def describe_missing(
 
 
 def read_refusal(refusal: Refuse) -> LauncherError:
-    """Return why the job does not start, as the coordinator tells it."""
+    """Return the error that the coordinator's refusal describes."""
     problem = Problem(refusal.code, refusal.what, refusal.where, refusal.fix)
     return NotReady(problem) if refusal.status == EXIT_NOT_READY else EnvironmentUntrusted(problem)

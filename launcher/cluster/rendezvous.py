@@ -1,4 +1,4 @@
-"""The roll call, on node 0: are all nodes here, and do they fit together?"""
+"""Roll call on node 0: waits for all nodes, compares them, and starts the job or refuses to."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ if TYPE_CHECKING:
     FindReasons = Callable[[list[int], Callable[[Reasons], None]], None]
 
 LEAVE_S = 5.0
-"""For nodes to hear that the job does not start, or how it ended, and hang up."""
+"""Seconds for nodes to hear that the job does not start, or how it ended, and to leave."""
 HURRY_S = 0.15
-"""The same, where a node was told to end: what has sent the signal waits."""
+"""The same if a node was told to stop: the sender of the signal waits."""
 LATE_COMERS_S = 10.0
-"""For nodes that come after the roll call has failed: they hear why, instead of waiting in vain."""
+"""Seconds for nodes that come after the roll call has failed: they hear why, and do not wait in vain."""
 NAMED_MAX = 20
-"""Nodes that are named in one message, and looked for."""
+"""Maximum number of nodes that are named in one message, and probed."""
 LINES_MAX = 200
 WAITING_LENGTH = 800
 
 
 class Seen:
-    """What the roll call asks of what is around it.
+    """Functions of other parts that the roll call needs.
 
     Attributes:
-        agree: Returns what all nodes are told at the start.
-        find_reasons: Looks at nodes that are missing, and hands on what is known of each, by rank: later.
-        turned_away: Returns why connections were, by address.
-        has_heard: Returns whether any node has called.
+        agree: Returns the values that all nodes are told at the start.
+        find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
+        turned_away: Returns why connections were turned away, by address.
+        has_heard: Returns whether any client has connected.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class Rendezvous:
     """Waits for all nodes, compares them, and starts the job or refuses to.
 
     Attributes:
-        start: The start signal, once it was given.
-        refusal: Why the job does not start, once that was told.
+        start: The start signal, once sent.
+        refusal: Why the job does not start, once sent.
         leave_by: Until when nodes that come are told of the refusal, monotonic seconds.
     """
 
@@ -89,16 +89,16 @@ class Rendezvous:
         return self.start is None and self.refusal is None
 
     def note(self, member: Member) -> None:
-        """A node has come."""
+        """Note that a node has joined."""
         count = self._shape.node_count
         if member.rank >= count or member.facts["node_count"] != count:
             self._is_miscounted = True
 
     def check(self) -> None:
-        """Start the job if all are there; refuse to if they cannot work together."""
+        """Start the job if all nodes are here; refuse to if they cannot work together."""
         members, count = self._membership.members, self._shape.node_count
         if not self.is_open or (len(members) < count and not self._is_miscounted):
-            return  # looked at for each of them: no list of all may be made before
+            return  # runs for each node that joins, so it must not list all nodes before this
         beyond = [member.name for rank, member in members.items() if rank >= count]
         found = self._compare()
         if any(item.is_problem for item in found):
@@ -120,7 +120,7 @@ class Rendezvous:
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
-        """The job must not start: tell all nodes why."""
+        """Tell all nodes why the job must not start."""
         if self.refusal is not None:
             return
         code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
@@ -129,25 +129,25 @@ class Rendezvous:
         self._tell_all(self.refusal)
 
     def refuse_by_signal(self, name: str, by: Member) -> None:
-        """A node was told to end before the job has started."""
+        """Refuse the job, because a node was told to stop before the start."""
         if self.start is None:
             self._refuse(EXIT_NOT_READY, refusals.ended_by_signal(name, by.name), [])
             self.leave_by = time.monotonic() + HURRY_S
 
     def refuse_as(self, refusal: Refuse) -> None:
-        """Another launcher that is node 0, too, has refused the job."""
+        """Pass on the refusal of another launcher that is node 0 too."""
         if self.is_open:
             self.refusal = refusal
             self.leave_by = time.monotonic() + LEAVE_S
             self._tell_all(refusal)
 
     def refuse_doubles(self, one: Member, other: Member) -> None:
-        """Two launchers say that they are the same node."""
+        """Refuse the job, because two launchers claim to be the same node."""
         problem = refusals.two_nodes(self._kind, one.rank, one.described, other.described)
         self._refuse(EXIT_UNTRUSTED, problem, [])
 
     def fire(self, now: float) -> None:
-        """Say which nodes are missing, or that it has taken too long."""
+        """Report which nodes are missing, or refuse the job because the roll call has taken too long."""
         if not self.is_open or self._is_looking:
             return
         if now >= self._began + self._shape.timeout_s:
@@ -157,11 +157,11 @@ class Rendezvous:
             self._look(self._say_missing)
 
     def _look(self, then: Callable[[Reasons], None]) -> None:
-        """Look at the nodes that are missing before something is said about them."""
+        """Probe the hosts of missing nodes, and then call ``then``."""
 
         def take(reasons: Reasons) -> None:
             self._is_looking = False
-            if self.is_open and self._membership.missing():  # else they have come meanwhile
+            if self.is_open and self._membership.missing():  # otherwise they have joined meanwhile
                 then(reasons)
 
         self._is_looking = True
@@ -181,7 +181,7 @@ class Rendezvous:
         self._tell_all(Waiting(what[:WAITING_LENGTH]))
 
     def _describe_missing(self, reasons: Reasons) -> str:
-        """Return the missing nodes, with what is known of each."""
+        """Return the missing nodes, with what is known about each."""
         missing = self._membership.missing()
         described = refusals.describe_missing(
             self._kind,

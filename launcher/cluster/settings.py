@@ -1,4 +1,4 @@
-"""What both ends of the channel need to know of the job."""
+"""Settings of the control channel, for both of its ends."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ from launcher.core.frozen import frozen
 from launcher.core.model import NODE
 
 BEAT_S = 2.0
-"""How often a node says that it is there."""
+"""Seconds between heartbeats of a node."""
 COORDINATOR_BEAT_S = 4.0
-"""How often node 0 does, to each."""
+"""Seconds between heartbeats of node 0 to each node."""
 SAY_EVERY_S = 15.0
 
 
 @frozen
 class Shape:
-    """One job, as its channel sees it.
+    """One job as its control channel sees it.
 
     Attributes:
-        node_rank: Which node this is.
-        node_count: How many there are.
-        world_size: Processes in the job, None if that is not known.
-        address: Where node 0 is, as this node was told: a name or an address.
-        ports: Where its coordinator may be listening, the first that is free.
+        node_rank: Rank of this node.
+        node_count: Number of nodes.
+        world_size: Number of processes in the job; None if unknown.
+        address: Node 0's name or address, as this node was told it.
+        ports: Candidate ports of the coordinator, which listens at the first free one.
         hosts: The nodes by rank, if they are listed.
-        timeout_s: How long the roll call may take.
-        lost_after_s: Silence after which a node, or node 0, counts as lost.
-        grace_s: Between SIGTERM and SIGKILL.
+        timeout_s: Time limit of the roll call.
+        lost_after_s: Seconds of silence after which a node, or node 0, counts as lost.
+        grace_s: Seconds between SIGTERM and SIGKILL.
         keep_going: Whether the others go on after a failure or a lost node.
-        master_port: Where the processes of the job will meet.
-        member: What has a launcher: `NODE`, or each `RANK` by itself: names here mean that by node then.
-        speaks: This launcher says what concerns all: not each of the ranks of a machine does.
+        master_port: Port at which the processes of the job will meet.
+        member: Unit with its own launcher: `NODE`, or `RANK`; "node" in the other names here then means a
+            rank.
+        speaks: Whether this launcher reports what concerns all; of several ranks on a machine only one does.
     """
 
     node_rank: int

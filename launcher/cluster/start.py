@@ -1,4 +1,4 @@
-"""From a plan to a supervisor that starts and ends with those of the other nodes."""
+"""Runs a plan with an agent that starts and ends together with those of the other nodes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     Replan = Callable[[int], Plan]
 
 PORTS_AHEAD = 200
-"""Ports above the master's that are tried when that one is taken."""
+"""Number of ports above the master's that are tried if that one is taken."""
 
 
 def run_together(
@@ -56,13 +56,13 @@ def run_together(
 
     Args:
         plan: The plan of this node.
-        peers: How the launchers find each other.
-        command: What the user asked to run, before it became that of each process.
-        make_children: From a plan to the processes to start.
-        replan: From another port of the rendezvous to the plan with it.
+        peers: The control channel between the launchers.
+        command: The user's command, before it became that of each process.
+        make_children: Makes the processes to start from a plan.
+        replan: Makes a plan with another port of the rendezvous.
         environ: The environment that the launcher was started with.
-        checks: To be made beside the processes; see `launcher.agent.agent.Agent`.
-        serve: Makes what answers questions about the job.
+        checks: Checks to run beside the processes; see `launcher.agent.agent.Agent`.
+        serve: Makes the server that answers questions about the job.
 
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
@@ -70,7 +70,7 @@ def run_together(
     shape = plan_shape(plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0")
     key, has_token = find_key(plan, peers, environ)
     join = make_join(plan, shape, command, environ)
-    # Names are asked for here: once there is an agent, its loop waits for nothing.
+    # Resolve names here: once there is an agent, its loop must not block.
     address = find_address(shape.address, shape.hosts, Host()) if shape.node_rank == 0 else None
     has_twin = address is not None and not is_own(shape.address)
 
@@ -104,10 +104,10 @@ def run_together(
 
 
 def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:
-    """Return the key of the job, and whether it is that of a token.
+    """Return the key of the job, and whether it is made from a token.
 
     Raises:
-        UsageError: The token cannot be read, or is none.
+        UsageError: The token cannot be read, or is too short.
     """
     words = plan.agent.argv if plan.agent is not None else ()
     rendezvous = next((word.partition("=")[2] for word in words if word.startswith("--rdzv_id=")), "")
@@ -116,7 +116,7 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
 
 
 def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
-    """Return what this node says first: its facts, its rank, and what tells its launcher from a later one."""
+    """Return this node's first message: its facts, its rank, and a random session for its launcher."""
     facts = read_facts(plan, command, Host(), environ)
     return parse(Join, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
 
@@ -131,19 +131,19 @@ def make_coordinator(
     *,
     has_token: bool,
 ) -> Coordinator:
-    """Return node 0's end of the channel, and say where it listens.
+    """Return node 0's end of the channel, and print where it listens.
 
     Args:
         plan: The plan of node 0.
         shape: The job.
-        address: Where to listen.
-        join: What node 0 says of itself.
-        key: Of the job.
-        node: Whose channel it is.
-        has_token: Whether the key is that of a token.
+        address: Address to listen at.
+        join: Facts of node 0.
+        key: Key of the job.
+        node: The node that owns the channel.
+        has_token: Whether the key is made from a token.
 
     Raises:
-        NotReady: No port is free there.
+        NotReady: No port is free at this address.
     """
     raise_limit(PENDING_MAX + shape.node_count)
     listener, port = open_listener(address, shape)
@@ -168,7 +168,7 @@ def look_for(
     port: int,
     helpers: Helpers,
 ) -> None:
-    """Hand on what a look at the hosts of nodes that are missing tells, as far as hosts are listed: later."""
+    """Probe the hosts of missing nodes in a helper, if they are listed, and pass on the results later."""
     hosts = {rank: shape.hosts[rank] for rank in ranks if rank < len(shape.hosts)}
     try:
         helpers.ask(lambda: find_reasons(hosts, port), lambda lines: take(read_reasons(lines)), LOOK_S)
@@ -177,13 +177,13 @@ def look_for(
 
 
 def is_own(name: str) -> bool:
-    """Whether what the job calls node 0 means an address of ours here."""
+    """Whether the job's name for node 0 means an address of ours here."""
     host = Host()
     return is_loopback(name) or host.address_of(name) in host.own_addresses()
 
 
 def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) -> str:
-    """Return where node 0 listens, and what is to be known of that."""
+    """Return where node 0 listens, with remarks about loopback and authentication."""
     place = f"control channel: {address} port {port}"
     if is_loopback(address):
         why = f"{printable(shape.address)} means that here, and there is no other address"
@@ -196,7 +196,7 @@ def describe_place(shape: Shape, address: str, port: int, *, has_token: bool) ->
 
 
 def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
-    """Return the job as its channel sees it; ``shares_log``: another node says what concerns all."""
+    """Return the job as its channel sees it; ``shares_log``: another node reports what concerns all."""
     allocation = plan.allocation
     if peers.member == RANK:
         rank, count = allocation.rank, plan.topology.world_size
@@ -222,10 +222,10 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
 
 
 def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
-    """Return a socket that listens at the cluster's address, and its port.
+    """Return a socket that listens at node 0's address, and its port.
 
     Raises:
-        NotReady: No port is free there.
+        NotReady: No port is free at this address.
     """
     try:
         return listen(address, shape.ports)
@@ -242,12 +242,12 @@ def open_listener(address: str, shape: Shape) -> tuple[socket.socket, int]:
 
 
 def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
-    """Return what all nodes are told at the start: a port of the rendezvous that is free here."""
+    """Return the values that all nodes are told at the start: a free port for the rendezvous."""
     asked = plan.topology.master_port
     if plan.allocation.ranks_at_start or not find_taken(plan):
         return {"master_port": asked}
     ahead = range(asked + 1, min(asked + PORTS_AHEAD, (1 << 16) - 1))
-    # And the one above, where Horovod's processes meet
+    # The port above must be free too: Horovod's processes meet there.
     port = next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
     if port is None:
         port = Host().free_port()
@@ -256,15 +256,15 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
 
 
 def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
-    """Return the plan with the port of the rendezvous that was agreed on.
+    """Return the plan with the port of the rendezvous that node 0 has chosen.
 
     Args:
-        plan: This node's.
-        port: What node 0 has told; what is no number changes nothing.
-        replan: From another port to the plan with it.
+        plan: The plan of this node.
+        port: The port from node 0; a value that is not a number changes nothing.
+        replan: Makes a plan with another port.
 
     Raises:
-        NotReady: Something that the user has set insists on another one.
+        NotReady: A setting of the user insists on another port.
     """
     if not isinstance(port, int) or port == plan.topology.master_port:
         return plan
