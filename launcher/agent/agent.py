@@ -20,7 +20,7 @@ import time
 from launcher.agent.coordination import Coordination, Outcome
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
-from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow, may_restart
+from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
@@ -75,7 +75,8 @@ EVENTS_MAX = 16
 """Number of the launcher's latest messages that are kept for later questions."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
 """Variable with the path of the file that holds the preemption deadline of this node, once announced."""
-RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+RESTART_COUNT, ATTEMPT = "TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT"
+"""Variables with the number of the attempt, set from the first restart on: torch's, and ours."""
 
 
 class Phase(Enum):
@@ -235,12 +236,7 @@ class Agent:
             if self.forwarder.told is not None:
                 return 128 + self.forwarder.told
             self._run_attempt()
-            while self._may_restart and self.first is not None:
-                self.attempt += 1
-                self.say(
-                    f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
-                )
-                self._is_restarting = True
+            while self.coordination.restarts():
                 self._run_attempt()
             self.observers.end()
             return self._finish()
@@ -248,19 +244,35 @@ class Agent:
             self._is_done = True
             self._close()
 
-    @property
-    def _may_restart(self) -> bool:
-        return may_restart(
-            failed=self.first is not None,
-            told=self.forwarder.told is not None or self.observers.is_preempted,
-            reasoned=self.reason is not None,
-            attempt=self.attempt,
-            restarts=self.watch.restarts,
-        )
+    def restart_alone(self) -> bool:
+        """Whether the processes of this node start again by themselves; returns when it is time."""
+        if not self.watch.restarts.most or self.is_told:
+            return False
+        outcome = self.find_outcome()
+        if not outcome.status:
+            return False
+        attempt = self.describe_attempt(outcome)
+        decision = self.recovery.decide(attempt, self.find_veto(self.reason))
+        self.tell(outcome)
+        self.say(self.recovery.describe())
+        if not decision.restarts:
+            return False
+        self.loop.turn_until(lambda: self.is_told, decision.wait_s)
+        if self.is_told:
+            self.recovery.give_up("the launcher was told to end")
+            return False
+        self.begin_again(self.attempt + 1)
+        return True
+
+    def begin_again(self, attempt: int) -> None:
+        """Note that another attempt begins."""
+        self.attempt, self._is_restarting = attempt, True
 
     def _run_attempt(self) -> None:
         """Run one attempt: start everything, and wait until everything has ended."""
         self._clear()
+        if self.progress is not None:
+            self.progress.begin()
         self.group.begin_attempt()
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
         self._has_begun = True
@@ -306,7 +318,7 @@ class Agent:
         if self.deadline_file and (self.watch.preemption is not None or self.coordination.awaits_deadline):
             settings[DEADLINE_FILE] = self.deadline_file
         if self.attempt:
-            settings[RESTART_COUNT] = str(self.attempt)
+            settings |= {RESTART_COUNT: str(self.attempt), ATTEMPT: str(self.attempt)}
         return with_settings(child, settings), self.coordination.route(child, streams)
 
     def note_started(self) -> None:

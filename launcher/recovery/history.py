@@ -44,8 +44,13 @@ class History:
         self.failed.append(attempt)
         del self.failed[:-KEPT_MAX]
 
-    def record(self, decision: Decision) -> None:
-        """Write the last attempt and what follows from it; a full disk costs the record and not the job."""
+    def record(self, decision: Decision, *, again: bool = False) -> None:
+        """Write the last attempt and what follows from it; a full disk costs the record and not the job.
+
+        Args:
+            decision: What follows.
+            again: Whether this replaces what was said to follow.
+        """
         if not self._path:
             return
         last = self.failed[-1]
@@ -57,6 +62,8 @@ class History:
             "why": decision.why,
             "wait_s": round(decision.wait_s, 3),
         }
+        if again:
+            del self._lines[-1:]
         self._lines.append(json.dumps(line, ensure_ascii=False) + "\n")
         del self._lines[:-KEPT_MAX]
         try:
@@ -65,27 +72,30 @@ class History:
             self._say(f"no record of attempts: {self._path}: {getattr(error, 'strerror', None) or error}")
             self._path = ""
 
-    def summarize(self, ended_ns: int, last_started_ns: int, status: int) -> str:
+    def summarize(self, count: int, started_ns: int, ended_ns: int, status: int) -> str:
         """Return the lines for the last screen.
 
         Args:
-            ended_ns: When the job ended, nanoseconds since 1970.
-            last_started_ns: When the last attempt started.
+            count: Number of attempts, with the last one.
+            started_ns: When the last attempt started, nanoseconds since 1970.
+            ended_ns: When the job ended.
             status: Exit status of the job.
         """
         failed = self.failed
-        count = len(failed) + (not status)
         kinds = Counter(one.kind for one in failed)
         causes = ", ".join(f"{number} x {kind}" for kind, number in kinds.most_common())
-        lines = [f"{count} attempts, {len(failed)} failed: {causes}; exit status {status}"]
+        lines = [f"{count} attempts, {len(failed)} failed ({causes}); exit status {status}"]
         for one in failed[-SHOWN_MAX:]:
-            lines.append(f"  attempt {one.number}: failed after {one.lasted_s:.1f} s: {one.what}")
-        if not status:
-            lines.append(f"  attempt {failed[-1].number + 1}: succeeded")
+            lines.append(f"  attempt {one.number}: {one.lasted_s:.1f} s, {one.what or one.kind}")
         spent_s = sum(one.lasted_s for one in failed)
-        spent_s += 0.0 if status else max(0, ended_ns - last_started_ns) / 1e9
+        if failed[-1].number < count - 1:
+            last_s = max(0, ended_ns - started_ns) / 1e9
+            spent_s += last_s
+            lines.append(f"  attempt {count - 1}: {last_s:.1f} s, exit status {status}")
         whole_s = max(spent_s, (ended_ns - failed[0].started_ns) / 1e9)
         share = 100.0 * spent_s / whole_s if whole_s else 100.0
-        lost = f"{whole_s - spent_s:.1f} s lost between attempts"
-        lines.append(f"  time: {whole_s:.1f} s, {lost}; {share:.1f} % in attempts")
+        lines.append(
+            f"  time: {whole_s:.1f} s in all, {whole_s - spent_s:.1f} s lost between attempts, "
+            f"{share:.1f} % in attempts"
+        )
         return "\n".join(lines)
