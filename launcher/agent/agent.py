@@ -474,7 +474,8 @@ class Agent:
     def find_outcome(self) -> Outcome:
         """Return how the processes of this node ended; call it when all have ended.
 
-        The code that tells failures apart loads slower than a good end runs, so only a failure loads it.
+        Only a failure loads the code that judges failures: loading it takes longer than everything else at a
+        good end.
         """
         has_failed = self.first is not None or self.reason is not None or self.observers.is_preempted
         if not has_failed and not self.group.find_survivors():

@@ -138,7 +138,7 @@ class Coordination:
         return None
 
     def describe_nodes(self) -> Mapping[str, object] | None:
-        """Return the counts of the job's nodes that are present and lost; None for a single node."""
+        """Return the counts of all, present and lost nodes of the job; None for a single node."""
         return None
 
     def finish(self) -> int:

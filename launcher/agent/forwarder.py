@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 TWICE_S = 2.0
 """Two Ctrl-C within this many seconds ask for the end now."""
 PROMPT_S = 1.0
-"""Seconds within which a prompt is back and reads keys; a program that hangs is not."""
+"""Within this many seconds a prompt reads keys again; a program that hangs does not."""
 LOOK_S = 0.05
 HEARD_S = 10.0
 """A process that exits within this many seconds after a Ctrl-C has exited because of it."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SURVIVORS_SHOWN = 20
 ABOVE_BYTES = 4096
-"""Less output than this, since the failed process's last errors, fits on one page of a terminal."""
+"""Output after the failed process's last errors that still fits on one page of a terminal."""
 
 
 def find_outcome(agent: Agent) -> Outcome:

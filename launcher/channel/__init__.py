@@ -1,1 +1,1 @@
-"""How launchers talk: frames that are sealed with the job's key, lines on a local socket, connections."""
+"""Communication between launchers: sealed frames with the job's key, lines on local sockets, connections."""

@@ -1,8 +1,8 @@
-"""Lets in what comes with the key and a first message; all else is turned away, counted and named.
+"""Accepts clients that have the key and send a first message; turns away, counts and names all others.
 
-A connection that has not passed the handshake costs a socket and 64 bytes for a few seconds at most. There
-are never more than `PENDING_MAX` of them. Where more come than that, a place is taken from the address that
-holds most of them: however often one calls, the others get in.
+A connection that has not passed the handshake costs a socket and 64 bytes, for a few seconds at most. There
+are never more than `PENDING_MAX` of them. If more come, a place is taken from the address that holds most of
+them: however often one address calls, the others get in.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 PENDING_MAX = 256
-"""Connections that have sent no message yet. More wait in the kernel, or take the place of a slow one."""
+"""Maximum number of connections without a first message. More wait in the kernel, or replace a slow one."""
 SLOW_S = 1.0
-"""What takes longer than this to send its first message yields to others when there are too many ..."""
+"""A connection without a first message after this time yields to others if there are too many ..."""
 CROWD = 32
-"""... and where one address holds more places than a node has launchers, its oldest yields sooner: a flood of
-2,500 connections a second from there finds a place for each, and none for ever."""
+"""... and if one address holds more places than a node has launchers, its oldest connection yields sooner:
+even in a flood of 2,500 connections a second from there each gets a place, and none keeps it forever."""
 CROWDED_S = 0.1
 FIRST_S = 5.0
 READ_BYTES = 4096
 
 
 class Arrival:
-    """A connection that has sent no message yet."""
+    """A connection without a first message yet."""
 
     __slots__ = ("address", "answering", "connection", "number", "since", "socket")
 
@@ -52,7 +52,7 @@ class Acceptor:
     """The listening socket, and the clients that have not identified themselves yet.
 
     Attributes:
-        turned_away: The connections that were refused, counted by address.
+        turned_away: The connections that were turned away, counted by address.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Acceptor:
         say: Callable[[str], None],
         admit: Callable[[Connection, str, Message], None],
     ) -> None:
-        """Begin to listen.
+        """Start to listen.
 
         Args:
-            listening: A socket that listens.
-            key: Of the job.
+            listening: A listening socket.
+            key: Key of the job.
             loop: The loop that waits for the sockets.
-            say: Says something in the log.
-            admit: Takes a connection, the address it came from, and the first message that it has sent; a
-                `Garbled` from it turns the connection away.
+            say: Prints a message in the log.
+            admit: Takes a connection, its address, and its first message; raises `Garbled` to turn the
+                connection away.
         """
         self.turned_away = TurnedAway(say)
         self._key, self._loop, self._admit = key, loop, admit
@@ -83,12 +83,12 @@ class Acceptor:
 
     @property
     def has_heard(self) -> bool:
-        """Whether anything has called, whatever it was."""
+        """Whether any client has connected, of the job or not."""
         return self._listener.has_heard
 
     @property
     def due(self) -> float | None:
-        """When `look` can let in one that waits (monotonic seconds); None where none has to wait."""
+        """When `look` may accept waiting connections again (monotonic seconds); None if it accepts them."""
         return self._listener.due
 
     def _take(self, connected: socket.socket, address: str) -> None:
@@ -97,11 +97,11 @@ class Acceptor:
         self._loop.add(arrival.number, lambda: self._on_ready(arrival))
 
     def _has_room(self) -> bool:
-        """Return whether there is a place, or one can be had from a connection that has had its time."""
+        """Return whether there is a place; first take one from a connection that has had its time."""
         if len(self._arrivals) >= PENDING_MAX:
             slow = self._find_slow()
             if slow is not None and slow.connection is None:
-                self._on_ready(slow)  # it may have said by now what we have had no time to hear
+                self._on_ready(slow)  # its first message may have arrived, but we have not read it yet
                 if slow.connection is not None:
                     slow = None  # it has the key
             if slow is not None and slow.number in self._arrivals:
@@ -109,9 +109,9 @@ class Acceptor:
         return len(self._arrivals) < PENDING_MAX
 
     def _find_slow(self) -> Arrival | None:
-        """Return the oldest of the address that holds most places, if it has had its time.
+        """Return the oldest connection of the address with the most places, if it has had its time.
 
-        A connection that has proved the key keeps its place while there is one that has not.
+        A connection that has proved the key keeps its place as long as there is one that has not.
         """
         arrivals = self._arrivals.values()
         unproven = [arrival for arrival in arrivals if arrival.connection is None] or list(arrivals)
@@ -122,7 +122,7 @@ class Acceptor:
         return None if time.monotonic() - oldest.since < patience_s else oldest
 
     def _on_ready(self, arrival: Arrival) -> None:
-        """One that is not known yet says something."""
+        """Continue the handshake with a client."""
         try:
             data = arrival.socket.recv(READ_BYTES)
             if not data:
@@ -158,7 +158,7 @@ class Acceptor:
         self._listener.resume()
 
     def _turn_away(self, arrival: Arrival, why: str) -> None:
-        """Close a connection that is none of the job's."""
+        """Close a connection that does not belong to the job."""
         self.turned_away.note(arrival.address, why)
         self._close(arrival)
         self._listener.resume()
@@ -172,7 +172,7 @@ class Acceptor:
             arrival.socket.close()
 
     def look(self, now: float) -> None:
-        """Turn away what has taken too long."""
+        """Turn away connections that have taken too long."""
         for arrival in list(self._arrivals.values()):
             if now - arrival.since <= FIRST_S:
                 break  # the others came later
@@ -180,7 +180,7 @@ class Acceptor:
         self._listener.fire(now)
 
     def close(self) -> None:
-        """Let nothing in any more, and say how many were turned away."""
+        """Stop accepting, and report how many connections were turned away."""
         self.turned_away.say_summary()
         self._listener.close()
         for arrival in list(self._arrivals.values()):

@@ -1,4 +1,4 @@
-"""One connection between two programs that know each other: messages in, messages out, never waiting."""
+"""A connection between two programs that exchange messages; never waits."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
     class Framing(Protocol):
-        """How messages become bytes: `launcher.channel.frames.Sealed`, `launcher.channel.lines.Lines`."""
+        """Converts messages to bytes: `launcher.channel.frames.Sealed`, `launcher.channel.lines.Lines`."""
 
         def pack(self, message: Mapping[str, object]) -> bytes:
-            """Return a message as it is sent."""
+            """Return a message as bytes to send."""
 
         def feed(self, data: bytes) -> Iterable[dict[str, object]]:
-            """Return the messages that are complete now."""
+            """Return the messages that are now complete."""
 
 
 READ_BYTES = 1 << 16
 UNSENT_LIMIT_BYTES = 1 << 18
-"""Four frames of the largest kind: what takes less than that is gone, or means ill."""
+"""Four frames of maximum size: a peer that leaves more unread is gone or malicious."""
 CLOSED, NO_MESSAGE = "closed by the other side", "sends what is no message"
 KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
-    # Heartbeats tell what is gone, where there are some; the kernel is to give up as well, and to free what
-    # it holds, also where nothing is to be sent.
+    # Heartbeats, if there are any, detect a peer that is gone. The kernel should give it up too, and
+    # free its memory, even if there is nothing to send.
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 60_000),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 20),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
@@ -42,11 +42,11 @@ KEEP_ALIVE = (
 
 
 class Connection:
-    """An open connection, after its handshake if it has one: a socket, or a pipe for each direction.
+    """An open connection, after its handshake if any: one socket, or a pipe for each direction.
 
     Attributes:
-        is_open: Whether anything can still be sent.
-        took_at: When the other side has last taken something, or nothing was left to take; monotonic seconds.
+        is_open: Whether messages can still be sent.
+        took_at: When the peer last took data, or nothing was left to take; monotonic seconds.
     """
 
     __slots__ = (
@@ -66,12 +66,12 @@ class Connection:
         """Take over descriptors that the loop does not watch.
 
         Args:
-            ends: Where to read and where to write, both non-blocking; one socket may be both.
-            framing: How messages become bytes.
+            ends: Descriptors for reading and writing, both non-blocking; one socket may be both.
+            framing: Converts messages to bytes.
             loop: Waits for them.
-            hear: Called with each message; a `Garbled` from it ends the connection.
-            lose: Called once, with the reason, when the connection ends and not by `close`.
-            limit_bytes: What the other side need not have taken yet; with more the connection ends.
+            hear: Called with each message; if it raises `Garbled`, the connection ends.
+            lose: Called once, with the reason, if the connection ends other than by `close`.
+            limit_bytes: Maximum of unsent data; with more, the connection ends.
         """
         self._reading, self._writing = ends
         self._framing, self._loop, self._limit = framing, loop, limit_bytes
@@ -93,7 +93,7 @@ class Connection:
         lose: Callable[[str], None],
         limit_bytes: int = UNSENT_LIMIT_BYTES,
     ) -> Connection:
-        """Take over a socket, non-blocking, that the loop does not watch."""
+        """Take over a non-blocking socket that the loop does not watch."""
         if connected.family != socket.AF_UNIX:
             for option in KEEP_ALIVE:
                 with contextlib.suppress(OSError):
@@ -102,11 +102,11 @@ class Connection:
         return cls((number, number), framing, loop, hear, lose, limit_bytes)
 
     def redirect(self, hear: Callable[[dict[str, object]], None], lose: Callable[[str], None]) -> None:
-        """Give what comes to something else from now on."""
+        """Replace both callbacks."""
         self._hear, self._lose = hear, lose
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Send a message, now or when the other side takes it."""
+        """Send a message, now or as soon as the peer can take it."""
         if not self.is_open or self._finishes:
             return
         data = self._framing.pack(message)
@@ -120,7 +120,7 @@ class Connection:
         self._flush()
 
     def take(self, data: bytes) -> None:
-        """Handle what has arrived."""
+        """Handle data that has arrived."""
         try:
             for message in self._framing.feed(data):
                 self._hear(message)
@@ -130,7 +130,7 @@ class Connection:
             self._end(f"{NO_MESSAGE}: {garbled}")
 
     def read(self) -> None:
-        """Handle what is there now, without waiting for it."""
+        """Handle the data that is available now, without waiting."""
         if self._is_closed:
             return
         try:
@@ -146,13 +146,13 @@ class Connection:
             self._end(self._why or CLOSED)
 
     def finish(self) -> None:
-        """End it as soon as the other side has taken all."""
+        """End the connection as soon as the peer has taken all data."""
         self._finishes = True
         if not self._unsent:
             self._end("all was said")
 
     def close(self) -> None:
-        """End it from our side; what the other side has not yet taken is lost."""
+        """Close the connection on our side; data that was not sent yet is lost."""
         if not self._is_closed:
             self.is_open, self._is_closed = False, True
             for number in {self._reading, self._writing}:
@@ -161,7 +161,7 @@ class Connection:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether the other side has not yet taken all."""
+        """Whether data is left to send."""
         return self.is_open and bool(self._unsent)
 
     def _on_ready(self) -> None:
@@ -177,7 +177,7 @@ class Connection:
         except (BlockingIOError, InterruptedError):
             pass
         except OSError as error:
-            # What it has said before it went is still to be read, and after that its end
+            # Data that the peer sent before is still unread; after it comes the end of the connection.
             self.is_open, self._why = False, error.strerror or "broken"
             self._unsent.clear()
         if bool(self._unsent) != self._waits:

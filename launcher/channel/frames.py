@@ -1,4 +1,4 @@
-"""What launchers say to each other: a handshake of fixed size, then sealed frames of JSON.
+"""Wire protocol of the launchers: a handshake of fixed size, then sealed frames of JSON.
 
 Handshake, with a random nonce from each side:
 
@@ -7,13 +7,13 @@ Handshake, with a random nonce from each side:
     caller       proof of the caller: an HMAC of both nonces by the key of the job
     coordinator  proof of the coordinator: another one, once the caller's was right
 
-A caller without the key hears nothing that is made of it: against what it has heard, no guess at a token can
-be tried. Nothing that either side says before the proofs is parsed, and none of it is longer than 64 bytes.
-From then on a frame is ``length | seal | JSON``, where the seal is an HMAC by a key of this connection and
-this direction over a counter and the JSON: a frame that was made elsewhere, changed, repeated, left out or
-sent back ends the connection.
+A caller without the key receives nothing that is derived from it, so it cannot test guesses of a token
+against what it has received. Nothing that either side sends before the proofs is parsed, and none of it is
+longer than 64 bytes. After the handshake a frame is ``length | seal | JSON``. The seal is an HMAC over a
+counter and the JSON, by a key for this connection and this direction. A frame that was made elsewhere,
+changed, repeated, left out or sent back ends the connection.
 
-Nothing is encrypted: facts, heartbeats and the last lines of a failed process are in the clear.
+Nothing is encrypted: facts, heartbeats and the last lines of a failed process are sent in clear text.
 
 Source: RFC 2104 (HMAC; truncation to half of its length, section 5); NIST SP 800-108.
 """
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 FRAME_LIMIT_BYTES = 1 << 16
-"""Of the JSON of one frame; a verdict is shortened until it fits."""
+"""Maximum size of the JSON of one frame; a verdict is shortened until it fits."""
 SEAL_BYTES = 16
 NONCE_BYTES = PROOF_BYTES = 32
 PREAMBLE = b"launcher/peers/2"
 CALL_BYTES = len(PREAMBLE) + NONCE_BYTES
 OTHER_KEY = "another token"
-"""In the reason of a handshake that failed, by which the fix is found."""
+"""Part of the reason for a failed handshake, from which the fix is chosen."""
 OTHER_LAUNCHER = f"a launcher with {OTHER_KEY}, or of another job, or something else"
 _HEADER = struct.Struct(">I")
 _COUNTER = struct.Struct(">Q")
@@ -50,7 +50,7 @@ class Intruder(Garbled):
 
 
 class Sealed:
-    """One connection after the handshake: messages to bytes, and bytes to messages."""
+    """Framing of one connection after the handshake."""
 
     def __init__(self, key_out: bytes, key_in: bytes) -> None:
         self._key_out, self._key_in = key_out, key_in
@@ -71,10 +71,10 @@ class Sealed:
         return _HEADER.pack(len(data)) + seal + data
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
-        """Yield the messages that are complete now; what is kept is less than one frame and ``data``.
+        """Yield the messages that are now complete; keeps less than one frame and ``data``.
 
         Raises:
-            Garbled: A frame that is too long, not sealed by the other side, out of order, or no JSON object.
+            Garbled: A frame is too long, not sealed by the other side, out of order, or not a JSON object.
         """
         self._buffer = buffer = self._buffer + data if self._buffer else data
         start = 0
@@ -102,11 +102,11 @@ class Sealed:
 
 
 class Answering:
-    """The coordinator's side of a handshake: bytes in, bytes out, and in the end a `Sealed`.
+    """The coordinator's side of a handshake: takes bytes, returns bytes, and finally has a `Sealed`.
 
     Attributes:
-        sealed: What to go on with, once the caller has proved itself.
-        rest: What the caller has sent after the handshake.
+        sealed: Framing of the connection, once the caller has proved itself.
+        rest: Data that the caller sent after the handshake.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -116,10 +116,10 @@ class Answering:
         self._nonces: bytes | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Take what has arrived, and return what to send: a nonce, then the proof for a caller with the key.
+        """Take data, and return what to send: a nonce, then the proof for a caller with the key.
 
         Raises:
-            Intruder: The caller does not speak this protocol, or does not have the key; it is told nothing.
+            Intruder: The caller does not speak this protocol, or does not have the key; it gets no reason.
         """
         self._buffer += data
         reply = b""
@@ -144,13 +144,13 @@ class Answering:
 
 
 class Calling:
-    """A caller's side of a handshake.
+    """The caller's side of a handshake.
 
     Attributes:
-        call: What to send first.
-        has_proved: Whether the coordinator has our proof.
-        sealed: What to go on with, once the coordinator has proved itself, too.
-        rest: What the coordinator has sent after the handshake.
+        call: Data to send first.
+        has_proved: Whether our proof was sent to the coordinator.
+        sealed: Framing of the connection, once the coordinator has proved itself too.
+        rest: Data that the coordinator sent after the handshake.
     """
 
     def __init__(self, key: bytes) -> None:
@@ -162,11 +162,11 @@ class Calling:
 
     @property
     def has_proved(self) -> bool:
-        """Whether the coordinator has our proof: one that hangs up then has another key."""
+        """Whether our proof was sent: a coordinator that closes the connection then has another key."""
         return self._nonces is not None
 
     def feed(self, data: bytes) -> bytes:
-        """Take what has arrived, and return what to send.
+        """Take data, and return what to send.
 
         Raises:
             Intruder: The coordinator does not have the key.
@@ -194,7 +194,7 @@ def _prove(key: bytes, who: bytes, nonces: bytes) -> bytes:
 
 
 def _make_keys(key: bytes, nonces: bytes) -> tuple[bytes, bytes]:
-    """Return the keys of a connection: for frames to the coordinator, and for frames to the caller."""
+    """Return the two keys of a connection: for frames to the coordinator, and for frames to the caller."""
     return (
         hmac.digest(key, b"frames to the coordinator " + nonces, "sha256"),
         hmac.digest(key, b"frames to the caller " + nonces, "sha256"),

@@ -1,4 +1,4 @@
-"""The key by which the launchers of one job know each other: from a token, or from what the job is called.
+"""Key by which the launchers of one job recognize each other: from a token, or from the job's name.
 
 Source: RFC 2104 (HMAC); NIST SP 800-108 (keys derived from a key by a pseudorandom function).
 """
@@ -15,22 +15,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - its name
+TOKEN_VARIABLE = "LAUNCHER_TOKEN"  # noqa: S105 - a name, not a secret
 PURPOSE = b"launcher peers 2 "
-"""Keeps these keys apart from any other that is ever made of the same token; 2: version of the protocol."""
+"""Separates these keys from others that are made from the same token; 2 is the protocol version."""
 TOKEN_LIMIT_BYTES = 4096
 TOKEN_LEAST_BYTES = 16
 
 
 def read_token(path: str, environ: Mapping[str, str]) -> bytes | None:
-    """Return the job's token, None without one.
+    """Return the job's token; None without one.
 
     Args:
-        path: Of ``--token-file``; empty for LAUNCHER_TOKEN, if that is set.
+        path: Path from ``--token-file``; empty for LAUNCHER_TOKEN, if set.
         environ: The environment of the launcher.
 
     Raises:
-        UsageError: The file cannot be read, or what it holds is too short to be a secret.
+        UsageError: The file cannot be read or is too long, or the token is too short to be a secret.
     """
     if path:
         token = _read(path)
@@ -64,10 +64,10 @@ def _bad_token(what: str) -> Problem:
 
 
 def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> str:
-    """Return what the job is called: the same on all of its nodes, another for another job.
+    """Return the job's name: the same on all of its nodes, different for another job.
 
-    It has no part that nodes may differ in by mistake (their number, the command): such mistakes are to
-    be named, and a node with another key cannot even connect.
+    It contains nothing that nodes may disagree on by mistake (their number, the command). Such mistakes must
+    be reported, but a node with another key cannot even connect.
     """
     return "/".join(filter(None, (rendezvous_id, find_job_id(environ), str(port))))
 
@@ -75,6 +75,6 @@ def name_job(environ: Mapping[str, str], port: int, rendezvous_id: str = "") -> 
 def make_key(token: bytes | None, job: str) -> bytes:
     """Return the key of a job, 32 bytes. Without a token it only keeps two jobs apart."""
     if token is not None:
-        # Two jobs with one token are still two jobs.
+        # Two jobs with the same token must not have the same key.
         return hmac.digest(token, PURPOSE + b"token " + os.fsencode(job), "sha256")
     return hmac.digest(b"", PURPOSE + b"job " + os.fsencode(job), "sha256")

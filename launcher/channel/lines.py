@@ -1,7 +1,7 @@
-"""What head, sessions and ranks say to each other: JSON objects, one per line.
+"""Framing of local connections: JSON objects, one per line.
 
-They speak through pipes of ssh and sockets that only our own user can reach; still nothing that
-arrives is believed to be well-formed, small, or printable.
+The head, the sessions and the ranks of an mpirun job talk through pipes of ssh, and through sockets that only
+our own user can reach. Even so, no message is trusted to be well-formed, small or printable.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LINE_LIMIT_BYTES = 1 << 20
-"""A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may have as much."""
+"""A verdict with a long traceback has 100 KB; a variable that mpirun cannot carry may be as long."""
 WELCOME_LIMIT_BYTES = 1 << 26
-"""What a rank is told first holds its variables: 2 MB at most, and JSON makes six times of some of them."""
+"""A rank's first message has its variables: 2 MB at most, of which JSON may make six times as much."""
 READ_BYTES = 1 << 16
 QUOTED_LENGTH = 80
 
 
 class Lines:
-    """One JSON object per line."""
+    """Framing with one JSON object per line."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._rest, self._limit = bytearray(), limit_bytes
 
     def pack(self, message: Mapping[str, object]) -> bytes:
-        """Return one line."""
+        """Return a message as one line."""
         return pack(message)
 
     def feed(self, data: bytes) -> Iterator[dict[str, object]]:
-        """Yield the messages that are complete now.
+        """Yield the messages that are now complete.
 
         Raises:
-            Garbled: A line that is no JSON object, or is too long.
+            Garbled: A line is not a JSON object, or is too long.
         """
         for line in self.cut(data):
             if line:
                 yield parse(line)
 
     def cut(self, data: bytes) -> Iterator[bytes]:
-        """Yield the lines that are complete now; what is kept is less than a line may have.
+        """Yield the lines that are now complete; keeps at most the limit of one line.
 
         Raises:
             Garbled: A line is too long.
@@ -64,10 +64,10 @@ class Lines:
 
 
 def parse(line: bytes) -> dict[str, object]:
-    """Return a message.
+    """Return the message of a line.
 
     Raises:
-        Garbled: It is no JSON object, or one that is too deep.
+        Garbled: It is not a JSON object, or is nested too deeply.
     """
     try:
         message = json.loads(line)
@@ -85,5 +85,5 @@ def _quote(line: bytes) -> str:
 
 
 def pack(message: Mapping[str, object]) -> bytes:
-    """Return one line."""
+    """Return a message as one line."""
     return json.dumps(message, separators=(",", ":")).encode() + b"\n"

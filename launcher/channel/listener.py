@@ -1,4 +1,4 @@
-"""A socket at which others call: taken as they come, so many at once, and no faster than there is room."""
+"""A listening socket in the loop: accepts limited numbers of connections, and only if there is room."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 BACKLOG = 4096
 ACCEPTED_AT_ONCE = 64
 PAUSE_S = 0.1
-"""For how long nothing is taken where there is no room, or no descriptor left."""
+"""Seconds without accepting if there is no room or no descriptor left."""
 
 
 class Listener:
     """A listening socket in the loop.
 
     Attributes:
-        has_heard: Whether anything has called.
+        has_heard: Whether any client has connected.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class Listener:
         has_room: Callable[[], bool] = lambda: True,
         say: Callable[[str], None] = lambda what: None,
     ) -> None:
-        """Begin to listen.
+        """Start to accept connections.
 
         Args:
-            listening: The socket.
+            listening: The listening socket.
             loop: Waits for it.
-            take: Takes a connection, non-blocking, and the address that it comes from (empty on a path).
+            take: Takes a connection, non-blocking, and its address (empty for a socket with a path).
             has_room: Whether one more can be taken; it may make room.
-            say: Says something in the log.
+            say: Prints a message in the log.
         """
         self.has_heard = False
         self._listening, self._loop, self._take, self._has_room, self._say = (
@@ -62,7 +62,7 @@ class Listener:
                 connected, where = self._listening.accept()
             except OSError as error:
                 if error.errno in (EMFILE, ENFILE):
-                    self._pause()  # one may have left by then; it waits, and the loop would not rest
+                    self._pause()  # a descriptor may be free by then; without a pause the loop would spin
                     self._say_full(error)
                 if error.errno != ECONNABORTED:
                     return
@@ -82,22 +82,22 @@ class Listener:
 
     @property
     def due(self) -> float | None:
-        """When `fire` has something to do (monotonic seconds)."""
+        """When to call `fire` (monotonic seconds)."""
         return self._resume_at
 
     def fire(self, now: float) -> None:
-        """Listen again after a pause."""
+        """Accept connections again after a pause."""
         if self._resume_at is not None and now >= self._resume_at:
             self.resume()
 
     def resume(self) -> None:
-        """There may be room again."""
+        """Accept connections again, because there may be room."""
         if self._resume_at is not None and not self._is_closed:
             self._resume_at = None
             self._loop.add(self._listening.fileno(), self._on_call)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if not self._is_closed:
             self._is_closed, self._resume_at = True, None
             self._loop.remove(self._listening.fileno())
@@ -105,10 +105,10 @@ class Listener:
 
 
 def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
-    """Return a socket that listens at an address of ours, and its port: the first of some that is free.
+    """Return a socket that listens at an address of ours, and its port: the first free one.
 
     Raises:
-        OSError: None is.
+        OSError: No port is free.
     """
     problem = OSError("no port")
     for port in ports:
@@ -128,7 +128,7 @@ def listen(address: str, ports: tuple[int, ...]) -> tuple[socket.socket, int]:
 
 
 def read_peer(connection: socket.socket) -> tuple[int, int]:
-    """Return (pid, uid) of what is at the other end of a socket on a path, as the kernel says."""
+    """Return (PID, UID) of the process at the other end of a socket with a path, from the kernel."""
     data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", data)
     return pid, uid

@@ -1,4 +1,4 @@
-"""Connections that turned out to be none of the job's: counted and named, in bounded memory."""
+"""Counts and names connections that do not belong to the job, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 NAMED_MAX = 20
-"""Pairs of address and reason that are remembered; more of them are only counted."""
+"""Maximum number of pairs of address and reason that are kept; others are only counted."""
 
 
 class TurnedAway:
@@ -23,11 +23,11 @@ class TurnedAway:
         self._say = say
 
     def note(self, address: str, why: str) -> None:
-        """A client was turned away; said the first time, counted from then on.
+        """Record a client that was turned away; report each kept pair of address and reason once.
 
         Args:
-            address: Where it came from.
-            why: The kind of reason; behind a colon what is special of this one, which makes no other kind.
+            address: Address of the client.
+            why: The kind of reason; after a colon, details that do not make another kind.
         """
         self.total += 1
         kind, colon, detail = why.partition(": ")
@@ -39,25 +39,25 @@ class TurnedAway:
                 self._say(f"turned away {pair[0]}: {pair[1]}{shown}")
 
     def summary(self) -> str:
-        """Return how often that happened; empty if it did not, or was said already."""
+        """Return how many connections were turned away; empty if each of them was reported already."""
         if self.total <= len(self.counts):
             return ""
         return f"turned away {self.total} connections: {self.describe()}"
 
     def describe(self) -> str:
-        """Return the most frequent ones; empty if there are none."""
+        """Return the most frequent pairs; empty if there are none."""
         return ", ".join(
             f"{address} {count} x ({why})" for (address, why), count in self.counts.most_common(5)
         )
 
     def say_summary(self) -> None:
-        """Say how often that happened, if there is something to say."""
+        """Print the summary, if it is not empty."""
         said = self.summary()
         if said:
             self._say(said)
 
     def reasons(self) -> dict[str, str]:
-        """Return why it was, by address; of several reasons the last new one."""
+        """Return the reason by address; of several reasons, the last new one."""
         found = {}
         for address, why in self.counts:
             found[address] = why

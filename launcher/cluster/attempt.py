@@ -37,7 +37,8 @@ WITHOUT = "node 0 may have begun without the others, with --no-peers or a launch
 def answer_s(node_count: int) -> float:
     """Return the seconds that node 0 may take to answer.
 
-    A caller that gives up in node 0's queue starts at the end of it again, so it waits longer in a large job.
+    A caller that gives up in node 0's queue starts at its end again, so the time grows with the number of
+    nodes.
     """
     return ANSWER_S + node_count / NODES_PER_S
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 Message = dict[str, object]
 
 RETRY_FIRST_S, RETRY_S = 0.025, 0.5
-"""Seconds to wait before another attempt: the first doubles up to the second, since nodes start together."""
+"""Seconds between attempts, doubled from the first up to the second: nodes start at about the same moment."""
 RETRY_LATE_S = 2.0
 """Seconds to wait once the first attempts, in about 5 s, have failed."""
 ATTEMPTS_SOON = 14
@@ -245,7 +245,7 @@ class CoordinatorClient:
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
-        """Try the next port: this coordinator has our key, but another job or one that started without us."""
+        """Try the next port: this coordinator has our key, but is of another job or started without us."""
         if self._connection is not None:
             self._connection.close()
         self._connection, self.is_connected, self.has_met = None, False, False

@@ -15,7 +15,7 @@ from launcher.core.redact import printable, quote
 PROBLEM, WARNING = "problem", "warning"
 UNKNOWN = "unknown"
 CLOCK_S = 2.0
-"""Wall clocks that differ more mislead logs and certificates; the launcher itself does not need them."""
+"""Seconds by which wall clocks may differ; beyond, logs and certificates are wrong. We need no wall clock."""
 VALUE_LENGTH = 120
 GROUPS_SHOWN = 8
 NODES_SHOWN = 12

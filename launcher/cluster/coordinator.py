@@ -242,7 +242,10 @@ class Coordinator:
         self._tell_all(message)
 
     def tell(self, rank: int, message: object) -> bool:
-        """Send one node, which may be node 0, such a message; return False if it is not connected.
+        """Send one node, which may be node 0, a message that is not the channel's own.
+
+        Returns:
+            False if the node is not connected.
 
         Raises:
             ValueError: It is longer than a frame may be.

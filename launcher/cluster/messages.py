@@ -175,7 +175,7 @@ class Refuse:
 
 @message
 class Look:
-    """The job hangs on a node: report what your ranks do."""
+    """The job hangs: report what your ranks do."""
 
 
 @message

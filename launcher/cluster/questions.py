@@ -227,7 +227,7 @@ class Questions:
         return min(times, default=None)
 
     def fire(self, now: float) -> None:
-        """Ask on, and give up late questions."""
+        """Continue the questions on node 0, and give up our own that are late."""
         if self._rounds is not None and self._rounds.due is not None and now >= self._rounds.due:
             self._rounds.fire(now)
         for number, (take, until) in list(self._open.items()):

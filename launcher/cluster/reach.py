@@ -1,4 +1,4 @@
-"""Finds how nodes are reached: the address of this one for the others, and why missing ones do not call.
+"""Finds how nodes reach each other: the address of this one, and why missing ones do not connect.
 
 Once the job runs, a helper process resolves names and probes hosts (`launcher.process.helper`).
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ANYWHERE = ("192.0.2.1", "2001:db8::1")
 """Documentation addresses (RFC 5737, RFC 3849), used only to find the interface of the default route."""
-ANY = {"0": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - where it is not listened at
+ANY = {"0": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - no socket listens there
 """Names of all addresses: a connection to them reaches the loopback."""
 HOSTS_ASKED = 3
 """Number of listed nodes whose route is looked up; resolving more names would take time."""

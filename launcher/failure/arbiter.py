@@ -1,11 +1,11 @@
-"""What came first in a whole job, and what that makes the job's end: pure.
+"""Failure arbiter: decides which event of a job came first, and the job's status. Pure.
 
-Nodes report failures as they happen, and have the last word about each (its verdict) only when all of their
-processes have ended. The first report stops the others at once; what was first of all is decided when every
-node has been heard or given up.
+Nodes report failures as they happen. The verdict on a failure follows only when all processes of its node
+have ended. The first report stops the other nodes at once. Which event was first is decided when every node
+has ended or was given up.
 
-Times are by one clock, and each is wrong by its `Event.within_ns` at most: where two may have been in either
-order, both are named.
+All times are by one clock, each with an error of at most its `Event.within_ns`. If two events may have
+happened in either order, both are named.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 RANK, LOST, REFUSED, PREEMPTED = "rank", "lost", "refused", "preempted"
 GAVE_UP, CUT_OFF = "gave-up", "cut-off"
 STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
-"""Kinds of events: a process has failed; a node is gone; a node could not start its command; its machine is
-taken back; it has given the coordinator up; the coordinator hears no other node; a job hangs; its NCCL uses
-another fabric than the one that is required; its processes have not met."""
+"""Kinds of events: a process has failed; a node is lost; a node could not start its command; a node is
+preempted; a node gave up the coordinator; the coordinator hears no other node; the job hangs; its NCCL
+uses another fabric than the required one; its processes have not met."""
 SILENT_NS = 2_500_000_000
-"""So long after its last word a node that fell silent may have gone: a heartbeat and a bit."""
+"""A silent node may have been lost this long after its last message: a bit more than a heartbeat."""
 LATENESS_NS = 25_000_000
-"""A launcher on a busy machine hears of the end of a process so late."""
+"""A launcher on a busy machine may notice the exit of a process this late."""
 EVENTS_OF_NODE = 8
 
 
@@ -49,16 +49,16 @@ class Event:
 
     Attributes:
         node: Rank of the node.
-        kind: One of those above.
-        at_ns: When, by the coordinator's monotonic clock.
-        status: What it makes the job's status.
-        within_ns: How wrong that may be, either way.
-        asked: Whether that process was asked to end before.
-        follows: Whether its last words only tell of a failure elsewhere.
-        what: In words, for the log.
-        cause: Why, where no verdict of the node says it.
+        kind: One of the kinds above.
+        at_ns: Its time by the coordinator's monotonic clock.
+        status: The job's status that results.
+        within_ns: Maximum error of that time, in both directions.
+        asked: Whether the process was told to stop before.
+        follows: Whether its last error output reports only a failure elsewhere.
+        what: Description for the log.
+        cause: The cause, if no verdict of the node states it.
         facts: Numbers of the process: rank, local_rank, pid, code.
-        called: What the process is called if it has no rank.
+        called: Name of a process without a rank.
     """
 
     node: NodeRank
@@ -75,14 +75,15 @@ class Event:
 
 
 def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) -> Failed | None:
-    """Return the failure that the others came from; None if there is none.
+    """Return the failure that caused the others; None if there is none.
 
     Args:
-        failures: The ends of processes, the loss of nodes, all by one clock.
-        follows: Whether a failure only tells of another one.
+        failures: Exits of processes and losses of nodes, all by one clock.
+        follows: Whether a failure only reports another one.
 
     Returns:
-        The earliest that was not asked for and does not follow; where all do, the earliest.
+        The earliest one that was not asked for and does not follow. Failures that were asked for count only
+        if there are no others; among these, failures that follow count only if there are no others.
     """
     every = sorted(failures, key=lambda one: one.at_ns)
     own = [one for one in every if not one.asked] or every
@@ -90,12 +91,12 @@ def find_first(failures: Iterable[Failed], follows: Callable[[Failed], bool]) ->
 
 
 class FailureArbiter:
-    """The events of a job and how each node has ended.
+    """The events of a job, and how each node has ended.
 
     Attributes:
-        events: As they were heard.
-        ended: Status of the nodes whose processes have all ended.
-        records: Their verdicts, where they had a failure.
+        events: The events in the order of their reports.
+        ended: Statuses of the nodes whose processes have all ended.
+        records: Verdicts of these nodes, if they had a failure.
     """
 
     def __init__(self, node_count: int) -> None:
@@ -106,40 +107,40 @@ class FailureArbiter:
         self._lost: set[int] = set()
 
     def report(self, event: Event) -> bool:
-        """Take an event; return whether it is news."""
+        """Record an event; return whether it is new."""
         known = [one for one in self.events if (one.node, one.kind) == (event.node, event.kind)]
         if event.kind == STALLED:
-            known = [one for one in self.events if one.kind == STALLED]  # a job hangs as a whole
+            known = [one for one in self.events if one.kind == STALLED]  # the job hangs as a whole
         if event.kind == RANK:
             known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
         if known or sum(one.node == event.node for one in self.events) >= EVENTS_OF_NODE:
             return False
         if event.kind == LOST:
             if event.node in self.ended:
-                return False  # it has said all that it had to say
+                return False  # it has reported everything
             self._lost.add(event.node)
         self.events.append(event)
         return True
 
     def end(self, node: int, status: int, record: Verdict | None) -> None:
-        """All processes of a node have ended."""
+        """Record that all processes of a node have ended."""
         self.ended.setdefault(node, status)
         if record is not None:
             self.records.setdefault(node, record)
 
     def is_lost(self, node: int) -> bool:
-        """Whether a node was given up."""
+        """Whether a node is lost."""
         return node in self._lost
 
     def open_nodes(self) -> list[int]:
-        """Return the nodes that have neither ended nor been given up."""
+        """Return the nodes that have neither ended nor been lost."""
         return [node for node in range(self.node_count) if node not in self.ended and node not in self._lost]
 
     def find_first(self) -> Event | None:
-        """Return what came first of its own accord; None if nothing has failed.
+        """Return the event that came first of its own accord; None if nothing has failed.
 
-        A node that was lost is why others have lost their peers, too; one that fell silent may have gone
-        after the last that was heard of it.
+        A lost node is also the reason why others lost their peers. But a node that fell silent may have been
+        lost later than its last message, after an event on another node.
         """
         first = find_first(self.events, self._only_follows)
         if first is None or first.kind != LOST or not first.within_ns:
@@ -149,7 +150,7 @@ class FailureArbiter:
         return find_first(sooner, self._only_follows) if not all(map(self._only_follows, sooner)) else first
 
     def find_also(self, first: Event) -> list[tuple[Event, bool]]:
-        """Return what else has failed of its own accord, and whether that was at the same time."""
+        """Return what else failed of its own accord, and whether it may be simultaneous with the first."""
         found = []
         for event in sorted(self.events, key=lambda event: event.at_ns):
             if event is not first and not event.asked and not self._only_follows(event):
@@ -158,7 +159,7 @@ class FailureArbiter:
         return found
 
     def _only_follows(self, event: Event) -> bool:
-        """Whether a failure only tells of another: by its last words, or by the verdict of its node on it."""
+        """Whether a failure only reports another: by its error output, or by its node's verdict."""
         if event.kind != RANK:
             return False
         record = self.records.get(event.node)
@@ -167,7 +168,7 @@ class FailureArbiter:
         return bool(record.causes) and all(cause.consequence for cause in record.causes)
 
     def status(self) -> int:
-        """Return the job's status, as far as is known."""
+        """Return the job's status, as far as known."""
         first = self.find_first()
         if first is not None:
             return first.status

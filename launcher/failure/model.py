@@ -1,4 +1,4 @@
-"""The types of a failure: how a process ended, why, and all that is said about a job that failed."""
+"""Types of a failure: how a process ended, the causes, and the verdict on a job that failed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from launcher.core.messages import message
 
 @message
 class Cause:
-    """One reason why a process ended, or one thing that must be known about it.
+    """A reason why a process ended, or a circumstance of it.
 
     Attributes:
         code: Stable name, see docs/failures.md.
-        what: In words, with numbers; safe to show.
+        what: Description with numbers; safe to show.
         fix: What to do.
         retryable: Whether the same command can succeed when started again; None if unknown.
-        consequence: It only tells of a failure elsewhere, or of one that is named already.
+        consequence: Whether it reports only a failure elsewhere, or one that is named already.
     """
 
     code: str
@@ -27,18 +27,18 @@ class Cause:
 
 @frozen
 class ProcessExit:
-    """What the supervisor knows about a process that has ended.
+    """What the agent knows about a process that has ended.
 
     Attributes:
         rank: Rank in the job.
         local_rank: Rank on this node.
-        pid: Its process id.
-        code: As `os.waitstatus_to_exitcode` has it: negative for signals.
-        ended_ns: When the kernel told of its end, nanoseconds since 1970.
-        stderr: The end of its stderr, at most `last_words.STDERR_BYTES`.
+        pid: Its process ID.
+        code: Exit code as in `os.waitstatus_to_exitcode`: negative for signals.
+        ended_ns: When the kernel reported its end, nanoseconds since 1970.
+        stderr: The end of its stderr, at most `launcher.failure.stderr.STDERR_BYTES`.
         error_file: Path of its error file (TORCHELASTIC_ERROR_FILE), which need not exist.
-        asked: The last signal that the launcher passed on or sent to it before it ended.
-        called: What it is called if it has no rank: an agent that starts the processes, or a companion.
+        asked: The last signal that the launcher forwarded or sent to it before it ended.
+        called: Its name if it has no rank: an agent that starts the processes, or a companion.
     """
 
     rank: int
@@ -54,7 +54,7 @@ class ProcessExit:
 
 @message
 class End:
-    """How a process ended, in words; ``after_ns`` counts from the first failure."""
+    """How a process ended, as text; ``after_ns`` counts from the first failure."""
 
     rank: int
     local_rank: int
@@ -67,27 +67,27 @@ class End:
 
 @message
 class Verdict:
-    """All that is said about a failure; every text in it is safe to show.
+    """The verdict on a failure; every text in it is safe to show.
 
     Attributes:
         first: The process that failed first.
         ended_ns: When it ended, nanoseconds since 1970.
-        started_ns: When this attempt was started.
-        host_name: This node.
-        node_rank: Its index, None if unknown.
-        world_size: Processes in the job, None if unknown.
-        attempt: 0 for the first, one more for each restart.
-        told: The signal by which the launcher was told to stop before anything had failed.
-        causes: Why, the most certain first, consequences last.
+        started_ns: When this attempt was started, nanoseconds since 1970.
+        host_name: Hostname of its node.
+        node_rank: Rank of its node; None if unknown.
+        world_size: Number of processes in the job; None if unknown.
+        attempt: 0 for the first attempt, plus one for each restart.
+        told: The signal that told the launcher to stop before any process had failed.
+        causes: The causes, the most certain first, consequences last.
         retryable: Whether the same command can succeed when started again; None if unknown.
-        exception: What Python raised last, empty if unknown.
-        traceback: Its lines.
+        exception: The exception that Python raised last; empty if unknown.
+        traceback: Lines of its traceback.
         traceback_from: ``"error file"``, ``"stderr"`` or None.
         stderr: The other last lines of its stderr, oldest first.
-        note: Why its error file could not be used, and what of the launcher itself failed meanwhile.
-        others: The other processes, as they ended.
-        leftovers: What could not be ended.
-        also: What else has failed of its own accord, on this node or on others, in words.
+        note: Why its error file could not be used, and which faults the launcher had itself.
+        others: How the other processes ended.
+        leftovers: Descriptions of processes that survived SIGKILL.
+        also: Descriptions of what else failed of its own accord, on this node or on others.
     """
 
     first: End
@@ -111,7 +111,7 @@ class Verdict:
 
     @property
     def lasted_ns(self) -> int:
-        """From the start to its end; 0 where the clocks of two nodes make it less."""
+        """Nanoseconds from the start to its end; 0 if the clocks of two nodes make it negative."""
         return max(0, self.ended_ns - self.started_ns)
 
     @property

@@ -1,4 +1,4 @@
-"""The record of a failure: a verdict as JSON, for platforms and programs. docs/failures.md has its keys."""
+"""Failure record: a verdict as JSON, for platforms and programs. docs/failures.md documents its keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = 1
 
 
 def render_json(verdict: Verdict) -> str:
-    """Return the record of the failure, see docs/failures.md, with a newline at the end."""
+    """Return the failure record, see docs/failures.md, with a newline at the end."""
     first = verdict.first
     record = {
         "schema": SCHEMA,
@@ -76,7 +76,7 @@ def _describe(end: End) -> dict[str, object]:
 
 
 def _iso(nanoseconds: int) -> str | None:
-    """Return a moment as RFC 3339 in UTC, to the microsecond."""
+    """Return a time as RFC 3339 in UTC, with microseconds; None if it is out of range."""
     try:
         moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=nanoseconds // 1000)
     except OverflowError:
@@ -90,20 +90,20 @@ def _rounded(nanoseconds: int) -> float:
 
 TERMINATION_LOG = "/dev/termination-log"
 IN_PLACE_BYTES = 4096
-"""What Kubernetes reads of a termination message, and what a pipe takes at once (PIPE_BUF)."""
+"""Kubernetes reads this much of a termination message, and a pipe takes it at once (PIPE_BUF)."""
 AZURE_ML_RUN = "AZUREML_RUN_ID"
 AZURE_ML_FOLDER = "AZUREML_CR_EXECUTION_WORKING_DIR_PATH"
 IRREPLACEABLE = (EBUSY, EACCES, EPERM, EROFS, EXDEV)
-"""A file that is mounted, or in a folder that is not ours, cannot be replaced but perhaps written."""
-# How much of lists and texts is kept, until it fits: (lines or items, characters of each).
+"""Errors for a file that is mounted, or in another user's folder: it may be writable, but not replaceable."""
+# How much lists and texts keep, step by step until they fit: (lines or items, characters of each).
 STEPS = ((40, 400), (20, 300), (10, 200), (5, 150), (2, 100), (1, 40))
 
 
 def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int | None = None) -> str | None:
-    """Return where the platform looks for the reason of a failure; None where it looks nowhere.
+    """Return the path at which the platform looks for the reason of a failure; None if there is none.
 
-    Kubernetes reads /dev/termination-log. Azure ML uploads ./outputs at the end of a job; all nodes
-    share it, so that the name of the file tells the node.
+    Kubernetes reads /dev/termination-log. Azure ML uploads ./outputs at the end of a job; all nodes share
+    that folder, so the file name contains the node.
     """
     log = host.path(TERMINATION_LOG)
     if os.path.isfile(log) and os.access(log, os.W_OK):
@@ -119,7 +119,7 @@ def default_failure_file(environ: Mapping[str, str], host: Host, node_rank: int 
 
 
 def _azure_ml_folder(environ: Mapping[str, str], host: Host) -> str:
-    """Return the job's working directory, even if the command has gone elsewhere."""
+    """Return the job's working directory, even if the command has changed its own."""
     stated = environ.get(AZURE_ML_FOLDER, "")
     if os.path.isabs(stated) and os.path.isdir(host.path(stated)):
         return host.path(stated)
@@ -131,11 +131,12 @@ def _file_name(text: str) -> str:
 
 
 def write_verdict(text: str, path: str) -> str | None:
-    """Write the record; return why it could not be written, None if it is.
+    """Write the record; return why it could not be written, None on success.
 
-    It replaces what is there in one step. What cannot be replaced (a mounted file such as Kubernetes'
-    termination log, a pipe, a device) is written in place, at most `IN_PLACE_BYTES`: `shorten_json`
-    makes it fit. What another user can have put there is not written to. Never raises, never waits.
+    It replaces an existing file in one step. A file that cannot be replaced (a mounted file such as
+    Kubernetes' termination log, a pipe, a device) is written in place, with at most `IN_PLACE_BYTES`, to
+    which `shorten_json` cuts it. A file that another user can have put there is not written to. Never raises,
+    never waits.
     """
     try:
         _write(text, path)
@@ -160,10 +161,10 @@ def _write(text: str, path: str) -> None:
 def shorten_json(text: str, limit: int) -> str:
     """Return a record of at most ``limit`` bytes of UTF-8 that is still valid JSON with the same keys.
 
-    Texts lose lines of their middle, lists their last items; ``shortened`` becomes true.
+    Texts lose lines in their middle, lists their last items; ``shortened`` becomes true.
 
     Raises:
-        ValueError: It is not a JSON object, or no shortening makes it fit.
+        ValueError: It is not a JSON object, or cannot be shortened enough.
     """
     if len(text.encode()) <= limit:
         return text

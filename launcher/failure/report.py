@@ -1,4 +1,4 @@
-"""The last screen of the log: a verdict as text, for people."""
+"""Failure report: a verdict as text for people, at the end of the log."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 SCREEN_LINES = 40
 WIDTH = 200
-"""Characters of a quoted line on the screen; the record has more."""
+"""Maximum number of characters of a quoted line on the screen; the record has more."""
 CAUSES_SHOWN = 3
 GROUPS_SHOWN = 4
 LEFT_SHOWN = 3
 STDERR_SHOWN = 8
-"""Lines of stderr on the screen at least, beside a long traceback."""
+"""Minimum number of stderr lines on the screen beside a long traceback."""
 STOPPED_BY_HAND = {-signal.SIGINT, 128 + signal.SIGINT, 0}
-"""Exit codes of processes that were stopped by Ctrl-C, as Python's and a shell's are."""
+"""Exit codes of processes that Ctrl-C stopped: those of Python, a shell, and a clean exit."""
 ENDED_BY_US = ("stalled", "other-fabric", "never-met", "preempted")
 
 
 def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -> str:
-    """Return the last screen of the log: at most about `SCREEN_LINES` lines, with a newline at the end.
+    """Return the failure report: about `SCREEN_LINES` lines at most, with a newline at the end.
 
-    ``above``: its last words stand there as it wrote them, and need not be read twice.
+    ``above``: the process's own error output is right above, and is not repeated.
     """
     if is_stopped_by_hand(verdict):
         return f"launcher: stopped by Ctrl-C (SIGINT), {_seconds(verdict.lasted_ns)} s after the start\n"
@@ -57,21 +57,22 @@ def render_text(verdict: Verdict, color: bool = False, *, above: bool = False) -
 
 
 def is_stopped_by_hand(verdict: Verdict) -> bool:
-    """Whether Ctrl-C was typed, and every process has ended by that, or well."""
+    """Whether Ctrl-C was typed, and every process has ended because of it or with status 0."""
     codes = {verdict.first.code, *(end.code for end in verdict.others)}
     quiet = not verdict.leftovers and not verdict.also and len(verdict.causes) == 1
     return verdict.told == "SIGINT" and quiet and codes <= STOPPED_BY_HAND
 
 
 def traceback_is_enough(verdict: Verdict) -> bool:
-    """Whether the reason is known without many lines of what was written before."""
+    """Whether the reason is known without many lines of the output before it."""
     return bool(verdict.traceback) or verdict.told is not None
 
 
 def _leave_out_said(verdict: Verdict) -> list[str]:
-    """Return its stderr without what stands above it word for word.
+    """Return the stderr lines that do not repeat what the report shows above them.
 
-    That is an error of a launcher that is the cause, and the same traceback of other ranks behind one agent.
+    Repeated are an error message of a launcher that is the cause, and the same traceback of other ranks
+    behind one agent.
     """
     lines = list(verdict.stderr)
     size = len(verdict.traceback)
@@ -98,7 +99,7 @@ def _head(verdict: Verdict) -> Iterator[str]:
     restart = "" if not verdict.attempt else f", restart {verdict.attempt}"
     seconds = _seconds(verdict.lasted_ns)
     local = "" if first.called else f"local rank {first.local_rank}, "
-    pid = f"pid {first.pid}, " if first.pid else ""  # a node that was lost has none
+    pid = f"pid {first.pid}, " if first.pid else ""  # a lost node has none
     place = f"{local}{pid}host {verdict.host_name}{node}{restart}"
     yield f"  where: {place}, {seconds} s after the start"
     for cause in verdict.causes[:CAUSES_SHOWN]:
@@ -181,7 +182,7 @@ def _cut(line: str) -> str:
 
 
 def _colored(lines: Sequence[str]) -> list[str]:
-    """Return the lines with the first in red and what stands before a colon in bold."""
+    """Return the lines with the first in red, and the labels before the colons in bold."""
     rest = [
         line
         if line.startswith("  |")

@@ -1,6 +1,6 @@
-"""A verdict on its way to another launcher: as a JSON object that fits into a frame, and back.
+"""Transfer of a verdict to another launcher: as a JSON object that fits into a frame, and back.
 
-What arrives came from the network: every text is made safe once more, every number is a number.
+A verdict from the network is not trusted: every text is made safe again, every number is checked.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from launcher.core.messages import render as render_message
 from launcher.failure.model import Verdict
 
 ROOM_BYTES = 48 << 10
-"""Of a frame of 64 KiB; the rest is for what stands around a verdict."""
+"""Bytes of a verdict in a frame of 64 KiB; the rest is for the message around it."""
 STEPS = ((64, 400), (40, 300), (20, 200), (10, 150), (5, 100), (1, 40))
-"""How many items lists keep, and how many characters texts, until the whole fits."""
+"""Limits of items in lists and of characters in texts, tried one after the other until the whole fits."""
 LISTS_OF_TEXT = ("traceback", "stderr", "leftovers")
 
 
 def fit(verdict: Verdict) -> Verdict:
-    """Return a verdict that fits into a frame."""
+    """Return a verdict that is shortened to fit into a frame."""
     return parse(Verdict, render(verdict))
 
 
 def render(verdict: Verdict) -> dict[str, object]:
-    """Return a verdict as what JSON can hold in `ROOM_BYTES`."""
+    """Return a verdict as a JSON object of at most `ROOM_BYTES`."""
     record = render_message(verdict)
     for items, characters in STEPS:
         record = {key: _shorten(key, value, items, characters) for key, value in record.items()}
@@ -34,7 +34,10 @@ def render(verdict: Verdict) -> dict[str, object]:
 
 
 def _shorten(key: str, value: object, items: int, characters: int) -> object:
-    """Return a value with at most so many items (the last of what was written), each at most so long."""
+    """Return a value with at most so many items, each at most so long.
+
+    Lists of lines keep their last items, other lists their first.
+    """
     if isinstance(value, str):
         return value[:characters]
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
 """The verdict: which process failed first, and why.
 
-`make_verdict` collects; `launcher.failure.report` and `launcher.failure.record` show. All that comes
-from processes is made safe when the verdict is made; what is rendered is only put together. Nothing
-here raises: a job that has failed must not fail again while that is said.
+`make_verdict` collects the facts; `launcher.failure.report` and `launcher.failure.record` show them. All text
+from processes is made safe here, so that rendering only has to assemble it. Nothing here raises: the report
+of a failed job must not fail too.
 """
 
 from __future__ import annotations
@@ -51,13 +51,17 @@ def make_verdict(
     unmet_since: str | None = None,
     faults: Faults | None = None,
 ) -> Verdict:
-    """Return the verdict on a job that has failed: first, and how the others ended; see `Verdict`.
+    """Return the verdict on a failed job: the first process, and how the others ended; see `Verdict`.
 
     Args:
-        causes: From `find_causes`, or why no process could be asked.
-        reason: Why the launcher itself ended the job before anything had failed.
-        unmet_since: That they have not met, where that was said before one failed.
-        faults: What went wrong while the causes were looked for; each becomes a note.
+        first: The process that failed first.
+        others: The other processes.
+        host_name, node_rank, world_size, attempt, started_ns, told: As in `Verdict`.
+        causes: Causes from `find_causes`, or the cause of an event without a process.
+        leftovers: Descriptions of processes that survived SIGKILL.
+        reason: The launcher's own reason for ending the job before any process had failed.
+        unmet_since: Message that the processes have not met, if it was reported before one failed.
+        faults: Faults of the launcher while it looked for causes; each becomes a note.
     """
     faults = faults or Faults()
     if unmet_since is not None and (reason is None or reason.kind != UNMET):
@@ -89,11 +93,11 @@ def _complete(
     reason: Reason | None,
     faults: Faults,
 ) -> tuple[Cause, ...]:
-    """Return the causes, in front of them why we have ended the job, or what another process died of."""
+    """Return the causes, preceded by our reason for ending the job, or by what another process died of."""
     ahead = None
     if told is not None:
         ahead = _told_to_stop(told)
-        causes = [cause for cause in causes if cause.code != "interrupted"]  # the same, as Python says it
+        causes = [cause for cause in causes if cause.code != "interrupted"]  # the same in Python's words
     elif reason is not None:
         ahead = replace(reason.cause, what=_safe(reason.cause.what), fix=_safe(reason.cause.fix))
     elif causes and all(cause.consequence for cause in causes):
@@ -110,14 +114,14 @@ def _told_to_stop(told: str) -> Cause:
 
 
 def _not_met(found: str, others: Sequence[Cause]) -> Cause:
-    """Return what else is known of a job that failed: a process that only lost another stays just that."""
+    """Return the cause that the processes did not meet; a consequence if all other causes are."""
 
     follows = bool(others) and all(cause.consequence for cause in others)
     return Cause("never-met", found, NEVER_MET_FIX, False, follows)
 
 
 def _quote(words: LastWords, faults: Faults) -> dict[str, Any]:
-    """Return the last words of a process as a verdict has them."""
+    """Return the fields of a verdict that quote a process's output."""
     return {
         "exception": " ".join(presentable([words.exception])) if words.exception else "",
         "traceback": presentable(words.traceback),
@@ -138,14 +142,14 @@ def _end(death: ProcessExit, told: str | None, zero_ns: int, *, heard: bool = Fa
 
 
 def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool) -> str:
-    """Return how a process ended, in words that a sentence about a rank goes on with.
+    """Return how a process ended, as a clause that continues a sentence about a rank.
 
     Args:
-        code: As `os.waitstatus_to_exitcode` has it.
-        asked: The signal that the launcher passed on or sent to it before.
-        told: The signal by which the launcher itself was told to stop.
-        heard: Whether what it was asked can only have come from outside: the launcher itself had no
-            reason yet to ask other processes.
+        code: Exit code as in `os.waitstatus_to_exitcode`.
+        asked: The signal that the launcher forwarded or sent to it before.
+        told: The signal that told the launcher itself to stop.
+        heard: Whether that signal can only have come from outside, because the launcher had no reason of its
+            own yet to stop processes.
     """
     number = ended_by(code)
     why = "" if asked is None else _who_sent(asked, told, heard=heard)
@@ -153,7 +157,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
         words = f"exited with status {code}"
         if number is not None and code > 0:
             words += f" (as a shell does when {name_signal(number)} has ended its command)"
-        # A signal to write a checkpoint may be hours old; one that asks to end is why it ended.
+        # A signal to write a checkpoint may be hours old; a signal to stop is why the process ended.
         return f"{words} after {name_signal(asked)}, {why}" if asked and (told or asked in TO_END) else words
     name = name_signal(-code)
     meaning = next((f" ({text})" for known, text in WITH_WORDS.items() if known == -code), "")

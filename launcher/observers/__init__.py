@@ -1,1 +1,1 @@
-"""What is seen of a job beside its processes: each can be left out, none decides."""
+"""Observers of a job: stall detector, NCCL log watcher, meeting watch. All are optional, none decides."""

@@ -1,4 +1,4 @@
-"""Which processes of this node have to do with each other: sockets and shared memory, as /proc tells them.
+"""Finds which processes of this node are connected, by sockets and shared memory, from /proc.
 
 Reads only what our own user may see, and changes nothing: no process is stopped or asked.
 
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     Ends = tuple[bytes, bytes]
-    """Address and port of this end of a connection, and of the other, as the kernel writes them."""
+    """Address and port of both ends of a connection, ours first, as the kernel writes them."""
 
 TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 COUNTERS = "/proc/net/snmp"
 OPENED = (b"ActiveOpens", b"PassiveOpens")
-"""The counters of connections that were begun from this side, and from the other."""
+"""Counters of connections that were opened by this side, and by the other."""
 MAPPED_V4 = b"0000000000000000FFFF0000"
-"""How an IPv4 address begins in the table of IPv6."""
+"""Beginning of an IPv4 address in the IPv6 table."""
 CONNECTED = (b"01", b"04", b"05", b"08", b"09", b"0B")
-"""ESTABLISHED, and the states of one that is being closed."""
+"""ESTABLISHED, and the states of a connection that is being closed."""
 LISTEN = b"0A"
 TIME_WAIT = b"06"
-"""Closed in order. The kernel keeps it for 60 s, after its processes have ended, too."""
+"""Closed in order. The kernel keeps it for 60 s, even after its processes have ended."""
 ORPHAN = b"0"
-"""The inode of a connection that no process holds any more."""
+"""Inode of a connection that no process holds any more."""
 TABLE_BYTES = 8 << 20
 MAPS_BYTES = 16 << 20
 PRIVILEGED = 1024
 """Ports below it belong to services: DNS, HTTP, NFS. No framework's processes meet there."""
 DIRECT = ("/dev/infiniband/", "/dev/knem", "/dev/xpmem")
-"""Devices over which processes talk without a socket that the kernel could show."""
+"""Devices over which processes communicate without a socket that the kernel could show."""
 
 
 @frozen
@@ -46,9 +46,9 @@ class Table:
     """The TCP connections in our network namespace.
 
     Attributes:
-        held: The inode of each connection; `ORPHAN` where no process holds it.
-        closed: Those that were closed within the last minute.
-        listening: The inode of each socket that waits for connections, and its port.
+        held: Inode of each connection; `ORPHAN` if no process holds it.
+        closed: Connections closed within the last minute.
+        listening: Port of each listening socket, by inode.
     """
 
     held: Mapping[Ends, bytes]
@@ -57,7 +57,7 @@ class Table:
 
 
 def read_table() -> Table | None:
-    """Return the connections of this network namespace; None if the kernel does not show (all of) them."""
+    """Return the connections of this network namespace; None if the kernel does not show all of them."""
     held: dict[Ends, bytes] = {}
     closed: set[Ends] = set()
     listening: dict[bytes, int] = {}
@@ -84,9 +84,9 @@ def read_table() -> Table | None:
 
 
 def count_opened() -> int:
-    """Return how many ends of TCP connections this network namespace has had; 0 if the kernel hides it.
+    """Return how many ends of TCP connections this network namespace has opened; 0 if unknown.
 
-    Those that were refused count, too.
+    Refused connections count too.
     """
     lines = [line.split() for line in read_file(COUNTERS, TABLE_BYTES).split(b"\n")]
     names, values = ([line for line in lines if line[:1] == [b"Tcp:"]] + [[], []])[:2]
@@ -100,13 +100,13 @@ def ports_of(ends: Ends) -> tuple[int, int]:
 
 
 def find_pairs(table: Table) -> list[tuple[bytes, bytes]]:
-    """Return the inodes of both ends of each connection within this machine; each is there twice."""
+    """Return the inodes of both ends of each connection within this network namespace, each pair twice."""
     held = table.held
     return [(inode, held[ends[1], ends[0]]) for ends, inode in held.items() if (ends[1], ends[0]) in held]
 
 
 def find_outward(table: Table) -> list[bytes]:
-    """Return the inodes of connections to other machines that are no service's by their ports."""
+    """Return the inodes of connections to other nodes, except those at the ports of services."""
     held = table.held
     return [
         inode
@@ -116,22 +116,22 @@ def find_outward(table: Table) -> list[bytes]:
 
 
 def find_sockets(pids: Iterable[int]) -> set[bytes]:
-    """Return the inodes of the sockets that some processes hold, so far as we may see them."""
+    """Return the inodes of the sockets of some processes, as far as we may see them."""
     return {link[8:-1].encode() for pid in pids for link in list_open(pid) if link.startswith("socket:")}
 
 
 def list_descriptors(pid: int) -> frozenset[str]:
-    """Return the numbers of the open files of a process, so far as we may see them."""
+    """Return the open descriptors of a process, as far as we may see them."""
     return frozenset(list_folder(f"/proc/{pid}/fd"))
 
 
 def count_libraries(pid: int) -> str:
-    """Return how much code of shared libraries a process has mapped, as the kernel writes it."""
+    """Return the size of the shared library code that a process has mapped, as the kernel writes it."""
     return read_status(pid, "VmLib")
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether a process has connections that we cannot see: it is another user's, or in another network."""
+    """Whether a process may have connections that we cannot see: it has another user or another network."""
     try:
         os.listdir(f"/proc/{pid}/fd")
         return _network(pid) != _network(os.getpid())
@@ -142,14 +142,14 @@ def is_hidden(pid: int) -> bool:
 
 
 def has_direct_device(pid: int) -> bool:
-    """Whether a process has opened a device that needs no sockets to talk: InfiniBand, knem, xpmem."""
+    """Whether a process has opened a device that communicates without sockets: InfiniBand, knem, xpmem."""
     return any(link.startswith(DIRECT) for link in list_open(pid))
 
 
 def find_shared(pids: Iterable[int]) -> set[bytes]:
     """Return the files, as device and inode, that some processes can write to as shared memory.
 
-    Device files are left out, but for those below /dev/shm: all processes of one GPU map the same one.
+    Device files outside /dev/shm are left out: all processes of one GPU map the same one.
     """
     found = set()
     for pid in pids:
@@ -163,12 +163,12 @@ def find_shared(pids: Iterable[int]) -> set[bytes]:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """Return a process and all below it."""
+    """Return the PIDs of a process and of its descendants."""
     return [pid, *find_descendants([pid])]
 
 
 def _short(end: bytes) -> bytes:
-    """Return an end as the table of IPv4 writes it, where it is one."""
+    """Return an end in the form of the IPv4 table, if it has an IPv4 address."""
     return end[len(MAPPED_V4) :] if end.startswith(MAPPED_V4) else end
 
 

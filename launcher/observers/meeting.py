@@ -1,8 +1,7 @@
-"""Whether the processes of the job have met: one job of N processes, or N jobs of one?
+"""Checks whether the processes of a job connect to each other: one job of N processes, or N jobs of one?
 
-Looks into /proc from time to time until every process of this node was seen connected to another one; a
-process that has met once has met. What cannot be seen counts as met, so that a warning is never about
-what the launcher is too blind for.
+Reads /proc from time to time, until every process of this node was seen connected to another one; once is
+enough. What cannot be seen counts as met, so that no warning results from what the launcher cannot see.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Process
 
 LEAST_S = 5.0
-"""Of processes that end sooner nothing is said: looking has to see what there was. So jobs that end at once
-cost no look."""
+"""Nothing is reported about processes that run shorter: too little can be seen of them. So jobs that end at
+once cost no check."""
 PAUSE_S = 0.1
 PAUSE_LIMIT_S = 30.0
 AGE_SHARE = 200
-"""A pause is this part of the job's age ..."""
+"""A pause between checks is the job's age divided by this ..."""
 COST_SHARE, COST_LIMIT_S = 1000, 2.0
-"""... and so many times the CPU time of the look before it: looking takes about 1/1,000 of a CPU."""
+"""... or the last check's CPU time times this, up to a limit: checks take about 1/1,000 of a CPU."""
 TABLE_S = 1.0
-"""So often the kernel's table is read where nothing has changed: it takes 1 to 10 ms to walk through."""
+"""Seconds between two readings of the kernel's table if nothing has changed: one takes 1 to 10 ms."""
 QUIET_S = 2.0
-"""A process that has opened a socket so shortly before its end may have met another one through it."""
+"""A process that opened a socket less than this before its end may have met another one through it."""
 GAP_S = 3.0
-"""After a longer time without a look too little of a job was seen to say that it never met ..."""
+"""After a longer time without a check, too little was seen of a job to say that it never met ..."""
 GAP_SHARE = 10
-"""... unless that is only this part of its time."""
+"""... unless that time is at most its duration divided by this."""
 MASTER_PORT = "MASTER_PORT"
 
 
@@ -48,9 +47,9 @@ class MeetingWatch:
     """Watches one attempt.
 
     Attributes:
-        due: When `fire` wants to be called (monotonic seconds), None for never more.
-        unmet: That the processes have not met, in words; None while that is not said. Taken back if they
-            meet after all.
+        due: When to call `fire` (monotonic seconds); None if never again.
+        unmet: Message that the processes have not met; None until it is reported. Withdrawn if they meet
+            after all.
     """
 
     def __init__(
@@ -62,14 +61,14 @@ class MeetingWatch:
         is_ending: Callable[[], bool],
         started: float,
     ) -> None:
-        """Begin.
+        """Start to watch.
 
         Args:
-            planned: What is to be seen.
-            processes: All that this attempt has started.
-            say: Says one line.
+            planned: What to check.
+            processes: All processes of this attempt.
+            say: Prints one line.
             end: Ends the job as a failure, for a reason.
-            is_ending: Tells whether the job is being ended: then nothing is worth a warning.
+            is_ending: Whether the job is being stopped; then nothing is reported.
             started: Monotonic time of the start.
         """
         self._planned, self._say, self._end, self._is_ending = planned, say, end, is_ending
@@ -86,7 +85,7 @@ class MeetingWatch:
         self.due: float | None = started + PAUSE_S if table is not None and processes else None
 
     def _begin(self, now: float) -> Table | None:
-        """Begin with processes of which nothing was seen yet: the first ones, or those after a restart."""
+        """Start over with unknown processes: the first ones, or those after a restart."""
         self._started = self._looked = now
         self._gap_s = 0.0
         self._families: dict[int, Watched] = {one.pid: one for one in self._processes.running}
@@ -109,7 +108,7 @@ class MeetingWatch:
 
     @property
     def has_met(self) -> bool:
-        """Whether every process has met another one and, of several nodes, this one another."""
+        """Whether every process has met another one and, in a job of several nodes, this node another one."""
         return self._is_outward and self._are_together
 
     @property
@@ -118,7 +117,7 @@ class MeetingWatch:
         return bool(members) and all(one.pid in self._met for one in members)
 
     def fire(self, now: float) -> None:
-        """Look."""
+        """Check the processes."""
         if self.due is None:
             return
         if self._processes.update(now):
@@ -132,12 +131,12 @@ class MeetingWatch:
         had_changed, cpu_s, self._table_s = self._has_changed, time.process_time(), 0.0
         self._look(now, in_any_case=has_doubts)
         cost_s = time.process_time() - cpu_s
-        if not (had_changed and self._has_changed):  # the table is dear, but it is not read again so soon
+        if not (had_changed and self._has_changed):  # the table is expensive, but is not read again so soon
             cost_s -= self._table_s
         if self.due is not None and not self.has_met and has_doubts:
             self._doubts_at = 2 * age
             self._doubt()
-        if self.due is None:  # it cannot be seen any more
+        if self.due is None:  # the kernel does not show it any more
             return
         if self.has_met:
             self._finish(age)
@@ -149,12 +148,12 @@ class MeetingWatch:
         self.due = now + min(pause, warns_in)
 
     def note_end(self) -> None:
-        """A process has ended: look before what it leaves behind is gone."""
+        """Plan a check now, because a process has exited and its traces soon disappear."""
         if self.due is not None and time.monotonic() - self._started >= self._least_s:
             self.due = 0.0
 
     def end(self) -> str | None:
-        """All processes have ended: return that they never met, in words; None if they have, or may have."""
+        """Return a message that the processes never met, after all ended; None if they have, or may have."""
         if self.due is None:
             return None
         now = time.monotonic()
@@ -171,10 +170,10 @@ class MeetingWatch:
         return self._describe(lasted) if has_seen and self._is_sure() else None
 
     def _is_sure(self) -> bool:
-        """Whether nothing speaks for a meeting that was too short to be seen, when all have ended.
+        """Whether nothing suggests a meeting that was too short to be seen, when all have ended.
 
-        A program may take long to load, and then meet and end between two looks. So each process has to
-        have done something else than to begin, or to open sockets, for some time before its end.
+        A program may load for a long time, and then meet and end between two checks. So each process must
+        have done something other than load libraries or open sockets for some time before its end.
         """
         if self._is_traced or any(one.listens for one in self._processes.members):
             return False
@@ -203,7 +202,7 @@ class MeetingWatch:
             self._say(f"warning: [never-met] {self.unmet}; fix: {NEVER_MET_FIX}")
 
     def _describe(self, age: float) -> str:
-        """Return what was not seen, in words."""
+        """Return a message about what was not seen."""
         from launcher.failure.report import name_ranks
 
         alone = [one.rank for one in self._processes.members if one.pid not in self._met]
@@ -218,10 +217,10 @@ class MeetingWatch:
             f"{each} may do the whole job alone"
         )
 
-    # --- looking
+    # --- reading /proc
 
     def _look(self, now: float, *, in_any_case: bool = False) -> None:
-        """Look at the processes' sockets, and into the kernel's table if those have changed, or anyway."""
+        """Read the processes' sockets; read the kernel's table if they changed, if it is time, or anyway."""
         self._gap_s, self._looked = max(self._gap_s, now - self._looked), now
         self._families.update((one.pid, one) for one in self._processes.running)
         self._note_libraries(now)
@@ -247,17 +246,17 @@ class MeetingWatch:
         self._table_at = now + max(TABLE_S, 2 * COST_SHARE * self._table_s)
 
     def _note_libraries(self, now: float) -> None:
-        """Note which processes have loaded libraries, or started others, since the last look."""
+        """Note which processes have loaded libraries, or started others, since the last check."""
         found = {pid: connections.count_libraries(pid) for pid in self._families}
         for pid, size in found.items():
             leader = self._families[pid]
-            before = self._libraries.get(pid) or self._libraries.get(leader.pid)  # of a fork: its parent's
+            before = self._libraries.get(pid) or self._libraries.get(leader.pid)  # a fork has its parent's
             if size and size != before:
                 leader.changed = now
         self._libraries = found
 
     def _has_news(self, now: float) -> bool:
-        """Whether the processes have opened or closed sockets."""
+        """Whether the processes have opened or closed sockets since the last check."""
         now_open = {pid: connections.list_descriptors(pid) for pid in self._families}
         if now_open == self._open:
             return False
@@ -270,11 +269,12 @@ class MeetingWatch:
         return has_news
 
     def _look_at_traces(self, table: Table) -> None:
-        """See what is left of connections that were made and closed since the start.
+        """Check the remains of connections that were opened and closed since the start.
 
-        Of the master's port it tells that all have met, but where agents have such connections themselves.
-        Of other ports it tells nothing, as a process may have been connected to itself; but it
-        is a reason not to say that none was.
+        A connection to the master's port means that all have met. (Below an agent it does not, because agents
+        have such connections themselves; then no master port is known here.) A connection to another port
+        does not, because a process may have connected to itself; but then we do not report that none was
+        connected.
         """
         closed = table.closed - self._old
         if any(not self._master_ports.isdisjoint(connections.ports_of(ends)) for ends in closed):
@@ -289,9 +289,9 @@ class MeetingWatch:
         self._known.update(ends for ends, inode in table.held.items() if inode != ORPHAN)
 
     def _look_at_counters(self, opened: int, table: Table) -> None:
-        """See that there were more connections than the table shows: begun and ended between two looks.
+        """Check for more connections than the table shows: opened and closed between two checks.
 
-        The end that closes second leaves no trace in the table. Any process may have had it.
+        The end that closes second leaves no trace in the table. It may have belonged to any process.
         """
         shown = frozenset({*table.held, *table.closed})
         self._opened += len(shown - self._shown)
@@ -299,7 +299,7 @@ class MeetingWatch:
         self._shown = shown
 
     def _look_at_sockets(self, table: Table) -> None:
-        """Find the connections between processes of ours, and those to other nodes."""
+        """Find the connections between our processes, and those to other nodes."""
         members = {one.pid: one for one in self._processes.running}
         named = {port for one in members.values() for port in one.ports}
         waiting = {inode: port for inode, port in table.listening.items() if port in named}
@@ -311,8 +311,8 @@ class MeetingWatch:
         owners = _find_owners(wanted, list(members) if self._processes.of_agent else [])
         for one, other in pairs:
             mine, its = owners.get(one), owners.get(other)
-            # Of a process that is none of ours: another node may be simulated on this machine. Of the
-            # agent: nothing but the store of the whole job connects a worker to it.
+            # With a process that is not ours: another node may be simulated on this machine. With the
+            # agent: only the store of the whole job connects a worker to it.
             is_foreign = its is None and other != ORPHAN
             is_agents = self._processes.of_agent and its is not None and its not in members
             is_outward = self._planned.spans_nodes and (is_foreign or is_agents)
@@ -329,7 +329,7 @@ class MeetingWatch:
                 holder.listens = True
 
     def _doubt(self) -> None:
-        """Look for what needs more time: shared memory, InfiniBand, and processes that we cannot see into."""
+        """Check what takes longer: shared memory, InfiniBand, and processes that we cannot see into."""
         shared: dict[int, set[bytes]] = {}
         for one in self._processes.running:
             family = connections.with_descendants(one.pid)
@@ -343,16 +343,16 @@ class MeetingWatch:
 
 
 def _find_owners(wanted: set[bytes], workers: Sequence[int]) -> dict[bytes, int]:
-    """Return which of our children, or of their descendants' families, holds each of these sockets.
+    """Return which of our children holds each of these sockets, itself or by its descendants.
 
     Args:
-        wanted: The inodes of sockets.
-        workers: Processes below an agent that count as if they were our children.
+        wanted: Inodes of sockets.
+        workers: Processes below an agent, which count as if they were our children.
     """
     leaders = [*find_children(os.getpid()), *workers]
     owners = {inode: pid for pid in leaders for inode in connections.find_sockets([pid])}
-    if wanted - owners.keys():  # of a shell's child, or of none of ours
-        for pid in leaders:  # workers last: they are below their agent, too
+    if wanted - owners.keys():  # held by a shell's child, or by none of ours
+        for pid in leaders:  # workers last: they are below their agent too
             below = connections.find_sockets(connections.with_descendants(pid)[1:])
             owners.update(dict.fromkeys(below, pid))
     for pid in workers:

@@ -1,7 +1,7 @@
-"""Hear from rank 0's NCCL which network it uses: read its debug output as it is written, and compare.
+"""NCCL log watcher: reads rank 0's NCCL debug output, and compares its network with the planned one.
 
-The output goes to a file, not through a pipe: whatever we do, NCCL never waits for us. The kernel tells of
-each line (inotify). Loaded after the start, and only where ``--verify-fabric`` asks.
+The output goes to a file, not through a pipe, so NCCL never waits for us. The kernel reports each line
+(inotify). Loaded after the start, and only with ``--verify-fabric``.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 16
 LINE_BYTES = 1 << 13
-"""What is longer is no line that says anything here."""
+"""Lines are cut at this length; longer ones say nothing about the network."""
 HEARD_BYTES = 1 << 24
-"""Of so much without a word on the network the rest is not read."""
+"""If this much output does not name the network, the rest is not read."""
 KEPT_BYTES = 1 << 20
-"""More of it is not left on the disk, once NCCL has said what it uses."""
+"""Once NCCL has named its network, a larger file is truncated."""
 
 
 class NcclLogWatcher:
-    """NCCL's word on its network, in one attempt of the job."""
+    """What NCCL reports about its network in one attempt."""
 
     def __init__(
         self,
@@ -40,15 +40,15 @@ class NcclLogWatcher:
         *,
         keeps: bool,
     ) -> None:
-        """Begin to listen.
+        """Start to read.
 
         Args:
-            proof: What was planned, and whether the job ends if it is not so.
-            path: Of the file that NCCL writes to; it is there.
-            loop: Which waits for news of it.
-            say: Says one line.
-            end: Ends the job as a failure, for a reason, and with what mends it.
-            keeps: Whether the user wants the file: else it does not grow on.
+            proof: The planned network, and whether the job ends if NCCL uses another one.
+            path: Path of the file that NCCL writes to; it exists.
+            loop: Waits for changes of the file.
+            say: Prints one line.
+            end: Ends the job as a failure, for a reason and with a fix.
+            keeps: Whether the user wants to keep the file; otherwise it is truncated when it grows.
         """
         self._proof, self._path, self._loop = proof, path, loop
         self._say, self._end, self._keeps = say, end, keeps
@@ -62,7 +62,7 @@ class NcclLogWatcher:
         self._listen()
 
     def close(self) -> None:
-        """The processes have ended: what they have written is read to its end."""
+        """Read the rest of the output, after the processes have ended, and stop watching."""
         self._listen()
         if not self._spoken.network:
             self._say("the fabric is not verified: NCCL on rank 0 has said nothing of its network")
@@ -72,14 +72,14 @@ class NcclLogWatcher:
         os.close(self._file)
 
     def _on_news(self) -> None:
-        assert self._watch is not None  # noqa: S101 - it is what tells us
+        assert self._watch is not None  # noqa: S101 - it has called us
         os.read(self._watch, READ_BYTES)
         self._listen()
 
     def _listen(self) -> None:
         """Read what is new; once the network is known, only keep the file from growing."""
         while not self._spoken.network and self._at < HEARD_BYTES:
-            if os.fstat(self._file).st_size < self._at:  # NCCL has opened it anew, and so emptied it
+            if os.fstat(self._file).st_size < self._at:  # NCCL has opened it again, and so truncated it
                 self._at, self._rest = 0, b""
             data = os.pread(self._file, READ_BYTES, self._at)
             if not data:
@@ -87,7 +87,7 @@ class NcclLogWatcher:
             self._at += len(data)
             self._hear(data)
         if not self._keeps and os.fstat(self._file).st_blocks * 512 > KEPT_BYTES:
-            os.truncate(self._path, 0)  # NCCL writes on where it was: what is before takes no room
+            os.truncate(self._path, 0)  # NCCL writes on at its offset: what is before takes no space
 
     def _hear(self, data: bytes) -> None:
         *lines, self._rest = (self._rest + data).split(b"\n")

@@ -1,7 +1,7 @@
-"""A job that has come to a stand: notice it, have every process say where it is, and tell.
+"""Stall detector: collects and reports the stacks of all processes when a job hangs.
 
-A stall is a time in which no process writes and no GPU works. Nothing is asked of a process before
-it is one, and then each once; a second report comes only after something has happened again.
+A stall is a time in which no process writes and no GPU works. The processes are asked for their stacks only
+in a stall, and each only once; a second report comes only after something has happened again.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from launcher.stacks.inquiry import Inquiry
 
 LOOKS = 10
-"""How often to look during the time that makes a stall ..."""
+"""Number of checks during the time that makes a stall ..."""
 LOOK_LIMIT_S = 5.0
-"""... but no less often than this: NVML tells of the last second only."""
+"""... but at least one in this many seconds: NVML reports only the last second."""
 LATE_S = 10.0
-"""Called so late, we were not running ourselves: a paused container is no stall."""
+"""If `fire` is later than this, the launcher itself was paused: a paused container is not a stall."""
 STEP_S = 0.02
-"""Between two looks whether a process has answered."""
+"""Seconds between two checks whether a process has answered."""
 
 
 class StallDetector:
-    """The stall watch of one run; made where ``--stall-timeout`` is not 0.
+    """Watches one attempt for stalls; made unless ``--stall-timeout`` is 0.
 
     Attributes:
-        due: When `fire` wants to be called (monotonic seconds), None for never.
-        reports: Paths of the files with all stacks, for what would remove their folder.
+        due: When to call `fire` (monotonic seconds); None for never.
+        reports: Paths of the files with all stacks; their folder must be kept.
     """
 
     def __init__(
@@ -44,19 +44,18 @@ class StallDetector:
         gpus: GpuGauge | None = None,
         world_size: int | None = None,
     ) -> None:
-        """Begin to watch.
+        """Start to watch.
 
         Args:
-            timeout_s: How much silence is a stall.
-            processes: Returns (rank, pid) of the processes that run; where none does there is no stall.
-            last_output: Returns when a process wrote the last time (monotonic seconds).
-            notice: Writes a message of several lines.
+            timeout_s: Seconds of silence that make a stall.
+            processes: Returns (rank, PID) of the running processes; without one there is no stall.
+            last_output: Returns when a process last wrote output (monotonic seconds).
+            notice: Prints a message of several lines.
             stop: Ends the job as a failure, for the reason given; None to report only.
-            stacks_folder: Where, in any depth, the processes have their files of stacks, and where the
-                report goes; None for none.
+            stacks_folder: Folder of the report, with the processes' stack files at any depth; None for none.
             started: Monotonic time of the start.
-            gpus: Where the use of GPUs is read; None where output alone counts.
-            world_size: How many ranks the job has on all nodes, None if unknown.
+            gpus: Reads the use of the GPUs; None to consider output only.
+            world_size: Number of ranks on all nodes; None if unknown.
         """
         self._timeout_s = timeout_s
         self._processes, self._last_output = processes, last_output
@@ -71,7 +70,7 @@ class StallDetector:
         self.due: float | None = started + self._look_s
 
     def fire(self, now: float) -> None:
-        """Look whether something has happened, or go on asking."""
+        """Check whether something has happened, or continue to collect stacks."""
         if self.due is None:
             return
         late = now > self.due + LATE_S
@@ -86,16 +85,16 @@ class StallDetector:
             self._begin(now)
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of children of ours that help here: they are none of the job."""
+        """Return the PIDs of our children that help here and are not processes of the job."""
         return () if self._inquiry is None else self._inquiry.helpers()
 
     def close(self) -> None:
-        """Watch no longer: the job ends, or is being ended."""
+        """Stop watching: the job ends, or is being stopped."""
         self.due = None
         self._drop_inquiry()
 
     def _has_moved(self, now: float) -> bool:
-        """Whether anything has happened since we looked last."""
+        """Whether anything has happened since the last check."""
         last = self._last_output()
         if last > self._moved:
             self._moved = last
@@ -141,7 +140,7 @@ class StallDetector:
             self._stop(headline)
 
     def _write(self, inquiry: Inquiry, headline: str) -> list[str]:
-        """Write all stacks to a file; return a line that says where."""
+        """Write all stacks to a file; return a line with its path, or with the error."""
         from launcher.stacks.inquiry import write_stacks
 
         if self._folder is None:
@@ -155,7 +154,7 @@ class StallDetector:
 
 
 def describe_gpus(uses: Sequence[GpuUse]) -> str:
-    """Return what the GPUs did meanwhile, as the end of a sentence; empty where nothing is known."""
+    """Return what the GPUs did meanwhile, as the end of a sentence; empty if unknown."""
     if not uses:
         return ""
     spinning = sum(use.spins for use in uses)

@@ -1,7 +1,7 @@
-"""The processes whose meeting is watched: those that we have started, or those of an agent that we have.
+"""The processes that the meeting watch checks: our own children, or the workers of an agent of ours.
 
-An agent is told apart from its workers by their environment: each of them has a RANK and a LOCAL_RANK of
-its own, and the agent's other children have what the agent has.
+Workers are recognized by their environment: each has its own RANK and LOCAL_RANK, while the agent's other
+children have those of the agent.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 IDENTITY = ("RANK", "LOCAL_RANK")
 NAMED_PORT = re.compile(r"(?:^|:)(\d{4,5})(?!\d)")
-"""A port in the value of a variable: of MASTER_PORT, and behind the host of a coordinator."""
+"""A port in the value of a variable, as in MASTER_PORT, or after the host of a coordinator."""
 
 
 class Watched:
-    """One process of which it is to be seen whether it meets another one.
+    """One process that may meet another one.
 
     Attributes:
-        began: When it was first there; this and the others are monotonic seconds.
-        seen: When it was last there.
-        ended: When it ended, as far as the kernel has told us.
-        changed: When it was last seen to have loaded a library: it may have been about to begin.
+        began: When it was first seen; this and the other times are monotonic seconds.
+        seen: When it was last seen.
+        ended: When it ended, if the kernel has reported that.
+        changed: When it was last seen to have loaded a library, and so may have been starting.
         opened: When it was last seen with a new socket.
-        listens: It was seen to wait for others at a port that its environment names.
+        listens: Whether it was seen to listen at a port that its environment names.
         ports: All ports that its environment names.
     """
 
@@ -50,7 +50,7 @@ class Watched:
 
 
 class Children:
-    """The processes that we have started, but for companions."""
+    """The processes that we have started, except companions."""
 
     of_agent = False
 
@@ -60,7 +60,7 @@ class Children:
         self.running = list(self.members)
 
     def update(self, now: float) -> bool:
-        """See which are still there; whether others have taken their place, which never happens here."""
+        """Note which processes still run; return whether others replaced them, which never happens here."""
         self.running = []
         for process, member in zip(self._processes, self.members, strict=True):
             if process.code is None:
@@ -72,7 +72,7 @@ class Children:
 
 
 class Workers:
-    """The processes that an agent of ours has started, below it at whatever depth."""
+    """The processes that an agent of ours has started, at any depth below it."""
 
     of_agent = True
 
@@ -83,7 +83,7 @@ class Workers:
         self.running: list[Watched] = []
 
     def update(self, now: float) -> bool:
-        """See which are there; whether all are others than before: an agent starts all of them again."""
+        """Note which workers run; return whether all are new: an agent restarts all of them together."""
         known = {one.pid: one for one in self.members}
         found = []
         level = [] if self._agent.code is not None else find_children(self._agent.pid)
@@ -105,7 +105,7 @@ class Workers:
         return is_new
 
     def _recognize(self, pid: int, now: float) -> Watched | None:
-        """Return a worker; None for what has no rank of its own, or not yet."""
+        """Return a worker; None for a process that has no rank of its own, or not yet."""
         environ = read_environ(pid)
         rank, local_rank = (environ.get(name) for name in IDENTITY)
         if rank is None or local_rank is None or (rank, local_rank) == self._own or not rank.isdecimal():
