@@ -17,10 +17,11 @@ import gc
 import os
 import time
 
-from launcher.agent.coordination import Coordination, Outcome
+from launcher.agent.coordination import Coordination
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
 from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow
+from launcher.agent.restarter import Restarter
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from launcher.core.model import Supervision
-    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
 
@@ -169,6 +169,8 @@ class Agent:
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
         self.observers = Observers(self, checks, serve)
+        self.restarter = Restarter(self)
+        self.output.progress = self.restarter.progress
         self.loop.add(signals.fd, self._on_signals)
 
     def _clear(self) -> None:
@@ -244,26 +246,6 @@ class Agent:
             self._is_done = True
             self._close()
 
-    def restart_alone(self) -> bool:
-        """Whether the processes of this node start again by themselves; returns when it is time."""
-        if not self.watch.restarts.most or self.is_told:
-            return False
-        outcome = self.find_outcome()
-        if not outcome.status:
-            return False
-        attempt = self.describe_attempt(outcome)
-        decision = self.recovery.decide(attempt, self.find_veto(self.reason))
-        self.tell(outcome)
-        self.say(self.recovery.describe())
-        if not decision.restarts:
-            return False
-        self.loop.turn_until(lambda: self.is_told, decision.wait_s)
-        if self.is_told:
-            self.recovery.give_up("the launcher was told to end")
-            return False
-        self.begin_again(self.attempt + 1)
-        return True
-
     def begin_again(self, attempt: int) -> None:
         """Note that another attempt begins."""
         self.attempt, self._is_restarting = attempt, True
@@ -271,8 +253,7 @@ class Agent:
     def _run_attempt(self) -> None:
         """Run one attempt: start everything, and wait until everything has ended."""
         self._clear()
-        if self.progress is not None:
-            self.progress.begin()
+        self.restarter.begin()
         self.group.begin_attempt()
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
         self._has_begun = True
@@ -469,40 +450,9 @@ class Agent:
         """Report how the job ended, and return its status."""
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
-        return self.coordination.finish()
-
-    def find_outcome(self) -> Outcome:
-        """Return how the processes of this node ended; call it when all have ended.
-
-        Only a failure loads the code that judges failures: loading it takes longer than everything else at a
-        good end.
-        """
-        has_failed = self.first is not None or self.reason is not None or self.observers.is_preempted
-        if not has_failed and not self.group.find_survivors():
-            return Outcome(0)
-        found: list[Outcome] = []
-
-        def find() -> None:
-            from launcher.agent.report import find_outcome
-
-            found.append(find_outcome(self))
-
-        self.loop.guard(find)
-        return found[0] if found else Outcome(0 if self.first is None else self.first.status)
-
-    def tell(self, outcome: Outcome) -> int:
-        """Report how the processes of this node ended, and return the status."""
-        if outcome.line:
-            self.say(outcome.line)
-        if outcome.verdict is not None:
-            self.coordination.publish(outcome.verdict, shown=outcome.shown)
-        return outcome.status
-
-    def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Show the verdict, and write the failure record."""
-        from launcher.agent.report import publish
-
-        self.loop.guard(lambda: publish(self, verdict, shown=shown))
+        status = self.coordination.finish()
+        self.loop.guard(lambda: self.restarter.summarize(status))
+        return status
 
 
 def _say_nothing(text: str) -> None:

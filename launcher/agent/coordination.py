@@ -141,13 +141,18 @@ class Coordination:
         """Return the counts of all, present and lost nodes of the job; None for a single node."""
         return None
 
+    def restarts(self) -> bool:
+        """Whether another attempt follows the one that has ended; returns when it is time to start it."""
+        return self.agent.restarter.restart_alone()
+
     def finish(self) -> int:
         """Report how the job ended, when all processes of this node have; return its status."""
-        return self.agent.tell(self.agent.find_outcome())
+        restarter = self.agent.restarter
+        return restarter.report(restarter.find_outcome())
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Show the verdict, and write the failure record."""
-        self.agent.publish(verdict, shown=shown)
+        self.agent.restarter.publish(verdict, shown=shown)
 
     def clean_up(self) -> None:
         """Remove the private files; the watchdog calls this too if the launcher was killed."""

@@ -95,4 +95,3 @@ def decide(end: Exit, state: State) -> Action:
             return Action.KEEP_COMPANIONS if state.elsewhere else Action.STOP_COMPANIONS
         return Action.NOTHING if end.companion else Action.WAIT_FOR_COMPANIONS
     return Action.NOTHING
-

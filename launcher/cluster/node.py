@@ -436,7 +436,7 @@ class ClusterNode(Coordination):
 
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
-        outcome = self.agent.find_outcome()
+        outcome = self.agent.restarter.find_outcome()
         verdict = outcome.verdict
         if outcome.line:
             self.say(outcome.line)
@@ -447,7 +447,7 @@ class ClusterNode(Coordination):
         over = self.over
         if over is None or (self.shape.keep_going and self._has_lost_coordinator):
             if verdict is not None:
-                self.agent.publish(verdict, shown=self.speaks)
+                self.agent.restarter.publish(verdict, shown=self.speaks)
             return outcome.status if over is None else outcome.status or EXIT_NOT_READY
         self.agent.loop.guard(lambda: self._say_verdict(over, verdict))
         return over.status
@@ -456,7 +456,7 @@ class ClusterNode(Coordination):
         """Show what failed first, which is the same on every node."""
         verdict = read_verdict(over, own, self.shape, self.agent.started_ns)
         if verdict is not None:
-            self.agent.publish(verdict, shown=self.speaks)
+            self.agent.restarter.publish(verdict, shown=self.speaks)
 
     def _wait_for_end(self, own: int) -> None:
         """Wait until node 0 reports how the job ended; only node 0 knows when that is decided.

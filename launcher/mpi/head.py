@@ -239,7 +239,7 @@ class Head(Lead):
             return 0 if len(self.ends) >= self.job.world_size else 128 + told
         self.status = event.status
         self.sessions.close(self.status, CLOSE_S)
-        self.agent.loop.guard(lambda: self.agent.publish(self.make_verdict(event), shown=True))
+        self.agent.loop.guard(lambda: self.agent.restarter.publish(self.make_verdict(event), shown=True))
         return event.status
 
     def end_ranks(self) -> None:

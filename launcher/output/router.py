@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.process.loop import Loop
+    from launcher.recovery.progress import ProgressGate
 
 DRAIN_S = 5.0
 """How long a reader of our output may take, at the end, for what it has not read yet."""
@@ -61,6 +62,7 @@ class OutputRouter:
         self.expect(several=several)
         # A process in a group of its own would be stopped for reading what is typed
         self._typed_in = not shares_terminal and os.isatty(0)
+        self.progress: ProgressGate | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -172,6 +174,8 @@ class OutputRouter:
 
     def _read(self, stream: Stream) -> None:
         more = stream.read()
+        if self.progress is not None and self.progress.wants_output:
+            self.progress.read(stream.tail)
         self._note_hold(stream)
         if not more:
             self._end(stream)

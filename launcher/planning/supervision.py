@@ -140,9 +140,7 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 
-def _plan_restarts(
-    options: Options, topology: Topology, *, starts_node: bool, has_channel: bool
-) -> Restarts:
+def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, has_channel: bool) -> Restarts:
     """Return when the processes start again.
 
     Raises:
