@@ -1,1 +1,1 @@
-"""How do processes start? One file per way."""
+"""Engines: the ways to start processes, one file each."""

@@ -1,4 +1,7 @@
-"""From a command and the flags to what starts its processes. Loads what an engine needs when it is chosen."""
+"""From a command and the flags to the engine that starts the processes.
+
+Only the chosen engine's modules are loaded.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +31,19 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 OF_TORCH = (TORCHRUN, "accelerate", "deepspeed", "lightning", "fabric", "composer")
-"""Engines whose processes are of PyTorch."""
+"""Engines that start PyTorch processes."""
 
 
 @frozen
 class Request:
-    """What is to be run, before anything is known of the job.
+    """The user's request, before anything is known about the job.
 
     Attributes:
         argv: The whole command line of a process; empty if there is no command.
-        options: What the user asked for, the flags of a launcher that the command is among them.
-        own: Which launcher the command is, if any.
-        starter: What shows that we are to run something that starts the processes of a node itself.
-        notes: What could not be read.
+        options: The user's options, including the flags of a launcher that the command is.
+        own: The launcher that the command is, if any.
+        starter: Evidence that the program to run starts the processes of a node itself.
+        notes: Notes about values that could not be read.
     """
 
     argv: tuple[str, ...]
@@ -50,7 +53,7 @@ class Request:
     notes: tuple[str, ...] = ()
 
     def script_argv(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the command line of one process, where the command starts several of them."""
+        """Return the command line of one process, even if the command starts several of them."""
         if self.own is None:
             return self.argv
         from launcher.command.launchers import find_inner
@@ -59,12 +62,12 @@ class Request:
 
     @property
     def starts_job(self) -> bool:
-        """Whether the command starts even the processes of other nodes."""
+        """Whether the command also starts the processes of other nodes."""
         return self.own is not None and self.own.launcher.whole_job
 
     @property
     def leads(self) -> bool:
-        """Whether one command on node 0 starts the processes of all nodes, which serve."""
+        """Whether one command on node 0 starts the processes of all nodes, and the other nodes serve it."""
         return self.tunes or (self.own is None and self.options.text("engine") == MPIRUN)
 
     @property
@@ -74,10 +77,10 @@ class Request:
 
 
 def read_request(argv: tuple[str, ...], options: Options) -> Request:
-    """Return what a command line asks for.
+    """Return the request in a command line.
 
     Raises:
-        UsageError: torchrun is to start a command that is a launcher.
+        UsageError: torchrun or mpirun is to start a command that is a launcher.
     """
     asked = options.text("engine", "auto")
     if asked == PROCESS:
@@ -96,10 +99,10 @@ def read_request(argv: tuple[str, ...], options: Options) -> Request:
 
 
 def refuse_idle(request: Request) -> None:
-    """Refuse flags that were typed for ssh, where node 0 reaches no other node by it.
+    """Refuse typed flags for ssh if node 0 does not use it to reach other nodes.
 
     Raises:
-        UsageError: There are some.
+        UsageError: There are such flags.
     """
     typed = [one.origin for dest in NEED_SSH if (one := request.options.get(dest)) and one.is_typed]
     if typed and not request.leads:
@@ -131,7 +134,7 @@ def _two_launchers(options: Options, name: str) -> Problem:
 
 
 def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
-    """Return why what starts the processes of a node cannot do so where the platform has already."""
+    """Return the error for a starter of a node's processes if the platform has started them already."""
     several = f"{local_size} processes" if local_size and local_size > 1 else "the processes"
     return UsageError(
         Problem(
@@ -145,7 +148,7 @@ def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
 
 
 def count_processes(request: Request, node_count: int | None) -> int | None:
-    """Return how many processes per node a launcher's own flags mean, None if they do not say."""
+    """Return the number of processes per node from a launcher's own flags; None if they do not say."""
     if request.own is None:
         return None
     from launcher.engines.wrapped import count_own
@@ -154,19 +157,20 @@ def count_processes(request: Request, node_count: int | None) -> int | None:
 
 
 def refuse_roles(engine: str, roles: str) -> UsageError:
-    """Return why roles cannot be given out where an agent starts the processes."""
+    """Return the error for roles if an agent starts the processes."""
     what = f"{roles} says which process is what, but {engine} starts the processes, which are all alike"
     fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
     return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
 
 def refuse_framework(engine: str, options: Options) -> None:
-    """Refuse a framework that the user names where the processes are started by a launcher of another one.
+    """Refuse a typed framework if the launcher of another framework starts the processes.
 
-    What a variable says may stand in an image, for jobs of other kinds.
+    A framework from a variable is accepted, because the variable may come from an image for other kinds of
+    jobs.
 
     Raises:
-        UsageError: That framework would not be served, or its processes not told their ranks.
+        UsageError: That framework would lack its servers, or its processes their ranks.
     """
     named = options.get("framework")
     alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
@@ -188,11 +192,11 @@ def plan_engine(
     host: Host,
     binding: Binding,
 ) -> tuple[Choice, Agent | None]:
-    """Return what starts the processes, and the agent unless that is the launcher.
+    """Return the engine, and its agent unless the launcher itself starts the processes.
 
     Raises:
-        UsageError: Flags, or a command, that do not fit this job.
-        Unavailable: torchrun is needed, and torch is not installed.
+        UsageError: The flags or the command do not fit this job.
+        Unavailable: torchrun is needed and torch is not installed, or mpirun is needed and missing.
     """
     if request.own is not None:
         from launcher.engines.wrapped import Job
@@ -215,7 +219,7 @@ def plan_engine(
 
 
 def _plan_own(request: Request, job: Job) -> tuple[Choice, Agent]:
-    """Return the launcher that the command is, and how it is run."""
+    """Return the launcher that the command is, and how to run it."""
     name = job.command.launcher.name
     if request.tunes:
         from launcher.engines import autotuning

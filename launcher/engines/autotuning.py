@@ -1,6 +1,6 @@
-"""DeepSpeed's autotuner: its command runs on node 0 alone, and starts experiments on all nodes by ssh.
+"""DeepSpeed's autotuner: its command runs only on node 0, and starts experiments on all nodes by ssh.
 
-The other nodes serve until it is done, as they do for mpirun.
+The other nodes serve until it ends, as for mpirun.
 
 Source: deepspeed/launcher/runner.py, autotuning/scheduler.py, launcher/multinode_runner.py (0.19).
 """
@@ -27,8 +27,8 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
     A single node needs neither sshd nor hostfile.
 
     Raises:
-        UsageError: The hosts are not known, nodes that are to serve have no key, or experiments would run
-            on GPUs that the job does not have.
+        UsageError: The hosts are unknown, nodes that serve have no key, or experiments would run on GPUs that
+            the job does not have.
     """
     check_gpus(job)
     fleet = plan_fleet(job.allocation, job.topology, job.options, job.host, WHO)
@@ -47,17 +47,17 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
 
 
 def plan_flags(job: wrapped.Job) -> tuple[str, ...]:
-    """Return the flags for DeepSpeed; its own hostfile wins."""
+    """Return the flags for DeepSpeed; a hostfile that the command names takes precedence."""
     hostfile = () if job.command.has("hostfile", "H") else (f"--hostfile={HOSTFILE}",)
     master = (f"--master_addr={job.allocation.master_addr}", f"--master_port={job.allocation.master_port}")
     return (*hostfile, *master)
 
 
 def check_gpus(job: wrapped.Job) -> None:
-    """Raise if experiments would run on other GPUs than the job's: they are told slots, counted from 0.
+    """Check that experiments will run on the job's GPUs: they get slots, counted from 0.
 
     Raises:
-        UsageError: They would.
+        UsageError: They would run on other GPUs.
     """
     visible = job.environ.get(VISIBLE, "")
     words = visible.split(",")

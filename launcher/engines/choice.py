@@ -1,7 +1,7 @@
-"""What starts the processes, and why: the launcher, torchrun's agent, or a launcher that the command is.
+"""Chooses the engine: the launcher, torchrun's agent, or a launcher that the command is.
 
-The command line and the platform decide, so that all nodes decide alike. Of this machine two things are
-asked: which Python runs torchrun where that is asked for, and whether we are process 1.
+The command line and the platform decide, so that all nodes decide alike. Only two things depend on this node:
+the Python that runs torchrun, if torchrun is chosen, and whether we are process 1.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ ONLY_PROCESS = (
     "stall_timeout",
     "on_stall",
 )
-"""Flags that have no meaning with it."""
+"""Flags that have no meaning with torchrun's agent."""
 WITH_WORKERS = (TORCHRUN, "accelerate", "deepspeed")
-"""Engines below which the processes of the job can be told: by a RANK of their own in their environment."""
+"""Engines whose processes we can identify: each has its own RANK in its environment."""
 NOT_TORCH = ("tensorflow", "horovod", "jax")
-"""Frameworks whose processes torchrun has nothing for."""
+"""Frameworks for which torchrun sets no variables."""
 
 
 @frozen
 class Choice:
-    """An engine, the reason in words, and the Python that runs it if it is torchrun."""
+    """An engine, the reason for it, and the Python that runs it if it is torchrun."""
 
     engine: str
     why: str
@@ -57,12 +57,12 @@ class Choice:
 
 
 def name_starter(options: Options, own_launcher: str | None) -> str | None:
-    """Return what shows that we are to run something that starts the processes of a node itself.
+    """Return the evidence that the program to run starts the processes of a node itself; None without any.
 
-    Only what the user says counts: a platform's PET_* say how torchrun would be started, not how often.
+    Only the user's options count: a platform's PET_* tell how torchrun would be started, not how often.
 
     Args:
-        options: What the user asked for.
+        options: The user's options.
         own_launcher: Name of the launcher that the command is.
     """
     if own_launcher is not None:
@@ -81,7 +81,7 @@ def _users(options: Options, dest: str) -> Given | None:
 
 
 def _torchruns(options: Options) -> list[str]:
-    """Return the user's flags, as given, that only torchrun can honour whatever the number of nodes."""
+    """Return the user's flags, as given, that only torchrun can honour with any number of nodes."""
     found = [(dest, _users(options, dest)) for dest in (*ONLY_TORCHRUN, "nnodes", "rdzv_backend")]
     return [
         given.origin
@@ -100,10 +100,10 @@ def choose(
     environ: Mapping[str, str],
     host: Host,
 ) -> Choice:
-    """Return what starts the processes of a job whose command is no launcher itself.
+    """Return the engine of a job whose command is not a launcher itself.
 
     Raises:
-        UsageError: Flags that no engine can honour together.
+        UsageError: No engine can honour the flags together.
         Unavailable: torchrun is needed, and torch is not installed.
     """
     asked = options.text("engine", "auto")
@@ -127,7 +127,7 @@ def choose(
 
 
 def _needs(options: Options, allocation: Allocation) -> list[str]:
-    """Return what only torchrun can do, as given."""
+    """Return the origins of requests that only torchrun can honour."""
     needs = options.origins(*ONLY_TORCHRUN)
     if allocation.node_range is not None:
         least, most = allocation.node_range
@@ -138,9 +138,9 @@ def _needs(options: Options, allocation: Allocation) -> list[str]:
 
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host, why: str) -> str:
-    """Return the Python to run torchrun with: the command's, or else our own (empty).
+    """Return the Python that runs torchrun: the command's, or else our own (empty).
 
-    Where it cannot be known whether either has torch (in a replay), torchrun will say so itself.
+    If it is unknown whether either has torch (in a replay), torchrun will report it itself.
     """
     pythons = [argv[0], ""] if argv and is_python(argv[0]) else [""]
     versions = {python: host.find_torch(python or None, environ) for python in pythons}

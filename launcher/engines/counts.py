@@ -1,7 +1,7 @@
-"""Numbers on the command line, held against what the platform says without them: before anything is decided.
+"""Compares numbers of nodes on the command line with those of the platform, before other decisions.
 
-A count that differs ends on one node in one error and on the next in another one, or in a job for each node
-that believes to be alone. So both nodes say here the same: what the command says, and what the platform says.
+With a different count one node would report one error and the next node another, or each node would run a job
+of its own. With this check all nodes report the same: the command's number, and the platform's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from launcher.options.reading import Given, Options
 
 COUNTS = ("standalone", "nnodes")
-"""Flags that say how many nodes there are."""
+"""Flags with the number of nodes."""
 MEETING = ("rdzv_backend", "rdzv_endpoint", "master_addr")
-"""Flags of a command that names its master itself: it may number the nodes in an order of its own."""
+"""Flags of a command that names its master itself: it may number the nodes in its own order."""
 ALONE = "launcher run --source manual --standalone -- ..."
-"""A job of one node, whatever the platform says."""
+"""Command for a job of one node, whatever the platform says."""
 
 
 def check_counts(
@@ -36,14 +36,14 @@ def check_counts(
     starter: str | None,
     is_own: Callable[..., bool],
 ) -> None:
-    """Refuse numbers of nodes on the command line that are not the platform's.
+    """Refuse numbers of nodes on the command line that contradict the platform.
 
     Args:
-        request: What is to be run; its options have the flags of a launcher that the command is.
-        outer: The options without those.
-        evidence: What the sources know.
+        request: The request; its options include the flags of a launcher that the command is.
+        outer: The options without those flags.
+        evidence: The evidence of the sources.
         machine: This node.
-        starter: What shows that we are to run something that starts the processes of a node itself.
+        starter: Evidence that the program to run starts the processes of a node itself.
         is_own: Whether a name or an address is literally this node's.
 
     Raises:
@@ -51,7 +51,7 @@ def check_counts(
         UsageError: The platform has started the processes already.
     """
     if _given(outer, "standalone"):
-        return  # asked to be alone, whatever the platform says
+        return  # the user wants a job of one node, whatever the platform says
     for options, others in ((request.options, outer), (outer, outer.without("nnodes"))):
         count = next((given for dest in COUNTS if (given := _added(options, others, dest))), None)
         rank = _added(options, others, "node_rank") if others is outer else None
@@ -61,7 +61,7 @@ def check_counts(
             starts = starter is not None
             allocation, ledger = decide(evidence, others, machine, is_own=is_own, starts_processes=starts)
         except LauncherError:
-            continue  # without these numbers there is no job: with them there may be
+            continue  # without these numbers there is no job; with them there may be one
         if starter is not None and allocation.scope is Scope.PROCESS:
             raise refuse_per_process(starter, allocation.local_size)
         meets = any(_added(options, others, dest) for dest in MEETING)
@@ -73,13 +73,13 @@ def check_counts(
 
 
 def _given(options: Options, dest: str) -> Given | None:
-    """Return what a user or a command says, and no platform for torchrun's agent."""
+    """Return an option of the user or the command; None if it is unset or comes from the platform's PET_*."""
     given = options.get(dest)
     return given if given is not None and given.value is not False and not given.is_platforms else None
 
 
 def _added(options: Options, others: Options, dest: str) -> Given | None:
-    """Return what options say that others do not."""
+    """Return an option that the other options do not have."""
     given = _given(options, dest)
     return None if given is others.get(dest) else given
 
@@ -87,12 +87,12 @@ def _added(options: Options, others: Options, dest: str) -> Given | None:
 def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request) -> None:
     found = ledger.findings.get(Fact.NODE_COUNT)
     if found is None or found.claim.trust is Trust.INDIRECT or not isinstance(found.claim.value, int):
-        return  # what only follows from silence is no platform's word
+        return  # the platform did not state this number: it only follows from missing variables
     asked, known = _read_count(given), found.claim.value
     if asked is None or asked == known:
         return
     if asked > 1 and (complete or found.claim.source == DEFAULTS):
-        return  # nodes of several jobs, or a part of them, each told which one it is; or an image's defaults
+        return  # nodes of several jobs or a part of the nodes, each with its rank; or an image's defaults
     nodes = "1 node" if asked == 1 else f"{asked} nodes"
     alone = f"; for a job of its own on each node: {ALONE}" if asked == 1 else ""
     raise EnvironmentUntrusted(
@@ -106,7 +106,7 @@ def _check_count(given: Given, complete: bool, ledger: Ledger, request: Request)
 
 
 def _read_count(given: Given) -> int | None:
-    """Return a fixed number of nodes; None for a range, which the nodes that come make a number."""
+    """Return a fixed number of nodes; None for a range, whose number is known only at the start."""
     if given.value is True:
         return 1
     return given.value if isinstance(given.value, int) else None
@@ -127,7 +127,7 @@ def _check_rank(given: Given, known: int | None, ledger: Ledger, request: Reques
 
 
 def _leave_out(given: Given, request: Request) -> str:
-    """Return that a number is to be left out, and what is there in its place."""
+    """Return the fix: leave the number out, and what replaces it."""
     name = given.origin.partition("=")[0]
     if not name.isupper():
         words = given.origin.split(" ")

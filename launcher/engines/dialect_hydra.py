@@ -1,4 +1,4 @@
-"""The words of MPICH (and of MVAPICH) and of Intel MPI for a job: both start by Hydra."""
+"""Options of MPICH (and MVAPICH) and of Intel MPI for a job: both start ranks by Hydra."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ if TYPE_CHECKING:
 
 EXECUTABLES = ("launcher-exec", "bootstrap-exec")
 EVERYWHERE = ("-wdir", "/")
-"""A folder that every node has."""
+"""A working directory that every node has."""
 
 
 def plan_mpich(job: MpirunJob) -> Iterator[Choice]:
-    """Yield what is ours to decide with MPICH, in the order of the line."""
+    """Yield our choices for MPICH, in the order of the command line."""
     yield from _plan_hydra_start(job, "launcher", ("HYDRA_LAUNCHER", "HYDRA_LAUNCHER_EXEC"))
     yield Choice((), (("HYDRA_LAUNCHER_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "HYDRA_IFACE")
     yield Choice(("-bind-to", "none"), names=("bind-to", "binding"), yields_to=("HYDRA_BINDING",))
-    # A node that lacks the head's folder ends the job with no reason; a rank's launcher goes there, and says.
+    # A node without the head's folder ends the job without a reason. The rank's launcher changes to the
+    # folder, and reports an error.
     yield Choice(EVERYWHERE, names=("wdir", "wd"))
     if job.mpi.family == MVAPICH:
         yield _set_for_ranks("MV2_ENABLE_AFFINITY", "0")
@@ -29,16 +30,16 @@ def plan_mpich(job: MpirunJob) -> Iterator[Choice]:
 
 
 def plan_intel(job: MpirunJob) -> Iterator[Choice]:
-    """Yield what is ours to decide with Intel MPI, in the order of the line."""
+    """Yield our choices for Intel MPI, in the order of the command line."""
     variables = ("I_MPI_HYDRA_BOOTSTRAP", "I_MPI_HYDRA_BOOTSTRAP_EXEC")
     yield from _plan_hydra_start(job, "bootstrap", variables)
     yield Choice((), (("I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS", " ".join(job.ssh[1:])),), EXECUTABLES)
     if job.interface:
         yield _hydra_interface(job.interface, "I_MPI_HYDRA_IFACE")
-    # By default it starts 16 daemons itself, and they the others, through ssh and without our keys.
+    # By default it starts 16 daemons itself, and these start the others, by ssh without our keys.
     width, variable = str(len(job.hosts)), "I_MPI_HYDRA_BRANCH_COUNT"
     yield Choice(("-branch-count", width), ((variable, width),), ("branch-count",))
-    # -bind-to is taken and ignored; and the variable alone would not reach ranks on other nodes.
+    # -bind-to is accepted and ignored, and the variable alone would not reach ranks on other nodes.
     yield _set_for_ranks("I_MPI_PIN", "0")
     yield from _plan_hydra_ranks(job)
 
@@ -54,7 +55,7 @@ def _hydra_interface(interface: str, variable: str) -> Choice:
 
 
 def _plan_hydra_ranks(job: MpirunJob) -> Iterator[Choice]:
-    """Where ranks run, and what they get: a list, or else they would get all that mpirun has."""
+    """Yield where ranks run, and their variables: without a list they would get all of mpirun's variables."""
     yield Choice(("-f", job.hostfile), names=("f", "hostfile", "machinefile", "machine", "hosts", "host"))
     yield Choice(("-ppn", str(job.per_node)), names=("ppn", "perhost", "rr", "grr"))
     if job.infiniband and not has_own_fabric(job):

@@ -1,4 +1,4 @@
-"""The words of Open MPI (and of Spectrum MPI) for a job: version 5 has other names for most of them."""
+"""Options of Open MPI (and Spectrum MPI) for a job; version 5 has other names for most of them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 RESOURCE_MANAGERS = "^slurm,tm,pbs,lsf,gridengine,loadleveler,alps,flux"
-"""Whose allocation is not asked for: a host that is not in it, or is under another name, would be refused."""
+"""Resource managers whose allocation is ignored.
+
+A host that is not in the allocation, or has another name there, would be refused.
+"""
 
 
 def plan_open_mpi(job: MpirunJob) -> Iterator[Choice]:
-    """Yield what is ours to decide, in the order of the line."""
+    """Yield our choices, in the order of the command line."""
     if job.as_root:
         allowed = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
         yield Choice(("--allow-run-as-root",), tuple((name, "1") for name in allowed), ("allow-run-as-root",))
@@ -22,8 +25,8 @@ def plan_open_mpi(job: MpirunJob) -> Iterator[Choice]:
     yield _runtime(job, "plm_rsh_agent", "plm_ssh_agent", " ".join(job.ssh))
     yield _runtime(job, "plm_rsh_no_tree_spawn", "plm_ssh_no_tree_spawn", "1")
     if not job.mpi.uses_prrte:
-        # 4 cuts names at the first dot, before it gives them to ssh. 5 does not; with its own option for
-        # this it would take the head for another node than the one it runs on.
+        # Version 4 cuts names at the first dot before it passes them to ssh. Version 5 does not; with its own
+        # option for this it would take the head for another node than the one it runs on.
         yield _parameter("orte_keep_fqdn_hostnames", "1")
     yield Choice(("--hostfile", job.hostfile), names=("hostfile", "machinefile", "default-hostfile"))
     yield Choice(("--np", str(job.rank_count)), names=("np", "n", "c"))
@@ -36,7 +39,7 @@ def plan_open_mpi(job: MpirunJob) -> Iterator[Choice]:
     if job.infiniband and not has_own_fabric(job):
         yield _parameter("pml", "ucx")
         if not job.mpi.uses_prrte:
-            yield _parameter("btl", "^openib")  # UCX has taken its place: it would only warn
+            yield _parameter("btl", "^openib")  # UCX has replaced it: it would only print warnings
         for pair in ucx_variables(job):
             yield Choice(("-x", "=".join(pair)), names=(f"x {pair[0]}",))
     for name in job.forward:
@@ -55,7 +58,7 @@ def _plan_open_mpi_binding() -> Choice:
 
 
 def _plan_open_mpi_network(job: MpirunJob, network: str) -> Iterator[Choice]:
-    """Of each framework the list of what to use and that of what not to use exclude each other."""
+    """Yield the network for ranks and daemons; an include list and an exclude list cannot be combined."""
     yield _parameter("btl_tcp_if_include", network, excluded_by="btl_tcp_if_exclude")
     daemons = _runtime(job, "oob_tcp_if_include", "prte_if_include", network)
     lists = ("oob_tcp_if_include", "oob_tcp_if_exclude", "prte_if_include", "prte_if_exclude")
@@ -64,7 +67,7 @@ def _plan_open_mpi_network(job: MpirunJob, network: str) -> Iterator[Choice]:
 
 
 def _runtime(job: MpirunJob, old: str, new: str, value: str) -> Choice:
-    """Return a parameter of what starts the daemons: Open MPI 5 has given that, and its names, to PRRTE."""
+    """Return a parameter of the program that starts the daemons: PRRTE in Open MPI 5, with other names."""
     words = ("--prtemca", new, value) if job.mpi.uses_prrte else ("--mca", old, value)
     values = {"OMPI_MCA_plm": "rsh", "PRTE_MCA_plm": "ssh"}
     names = (f"OMPI_MCA_{old}", f"PRTE_MCA_{new}")
@@ -72,7 +75,7 @@ def _runtime(job: MpirunJob, old: str, new: str, value: str) -> Choice:
 
 
 def _parameter(name: str, value: str, *, excluded_by: str | None = None) -> Choice:
-    """Return a parameter that ranks read, or Open MPI 4 alone; the user's variable of that name wins."""
+    """Return a parameter that ranks read, or only Open MPI 4; the user's variable for it takes precedence."""
     names = (name, excluded_by) if excluded_by else (name,)
     variable = f"OMPI_MCA_{name}"
     return Choice(

@@ -1,8 +1,8 @@
-"""Which variables go along from the head to ranks on all nodes.
+"""Chooses the variables that ranks on all nodes get from the head.
 
-All that may have been set for the job, and nothing that belongs to this node, to a login, or to what
-started us. Secrets only where they are asked for by name: a value travels in the clear, and ends in the
-environment of every process. Everything here is pure.
+Ranks get all variables that may have been set for the job, and none that belong to this node, to a login, or
+to the program that started us. They get secrets only if the user names them, because values travel
+unencrypted, and end in the environment of every process. Everything here is pure.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ OF_A_NODE_PREFIXES = (
     *mpi.OF_A_NODE,
 )
 OF_THE_JOB = frozenset(("AZ_BATCH_NODE_LIST",))
-"""In spite of their prefix."""
+"""Variables of the job in spite of their prefix."""
 
 IN_KUBERNETES = "KUBERNETES_SERVICE_HOST"
 _SERVICE = re.compile(r".*(_SERVICE_HOST|_SERVICE_PORT(_.*)?|_PORT_[0-9]+_(TCP|UDP)(_.*)?)", re.ASCII)
-"""What a pod has for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 besides."""
+"""Variables of a pod for every service of its namespace; REDIS_PORT=tcp://10.0.0.11:6379 is another form."""
 
 STARTER_NEEDS = (
     *("PATH", "LD_LIBRARY_PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "SSH_AUTH_SOCK"),
@@ -68,8 +68,8 @@ def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> t
 
     Args:
         environ: The environment of the head.
-        asked: Names that go along whatever they are, ``"WANDB_API_KEY"``; and patterns, ``"SLURM_*"``, for
-            what would stay here as this node's own, but is no secret.
+        asked: Names to forward in any case, ``"WANDB_API_KEY"``; and patterns, ``"SLURM_*"``, for variables
+            that would stay here because they belong to this node, but are not secret.
     """
     return tuple(
         sorted(
@@ -81,7 +81,7 @@ def choose_forwarded(environ: Mapping[str, str], asked: Sequence[str] = ()) -> t
 
 
 def list_withheld(environ: Mapping[str, str], asked: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names of variables that would go along if they were no secrets, sorted."""
+    """Return the names of variables that are not forwarded only because they are secret, sorted."""
     return tuple(
         sorted(
             name
@@ -96,16 +96,16 @@ def plan_starter_environ(
     forwarded: Collection[str],
     variables: Sequence[tuple[str, str]],
 ) -> dict[str, str]:
-    """Return the environment that mpirun itself is started with: what it needs, and what ranks get.
+    """Return the environment of mpirun itself: the variables that it needs, and those that ranks get.
 
-    Not all of the head's: its own ranks inherit all that mpirun has, in all four families, so that they
-    would see what the others do not. MPICH sends all of it to every node, whatever the list of names
-    says. And a mpirun that sees SLURM_JOBID takes its hosts from there.
+    It does not get all of the head's. In all four families its own ranks inherit everything that mpirun has,
+    so they would see variables that the other ranks do not. MPICH sends all of it to every node, whatever the
+    list of names says. And an mpirun that sees SLURM_JOBID takes its hosts from there.
 
     Args:
         environ: The environment of the head.
         forwarded: From `choose_forwarded`.
-        variables: From `launcher.engines.dialects.plan_variables`; they win.
+        variables: From `launcher.engines.dialects.plan_variables`; they take precedence.
     """
     return {
         **{

@@ -1,7 +1,7 @@
-"""mpirun as what starts the processes of all nodes: its whole line on node 0, an sshd on the others.
+"""mpirun as the engine for all nodes: its command line for node 0, an sshd for the others.
 
-The line is the dialect of the MPI on PATH (`launcher.engines.dialects`); what is done with it, and why
-so little is left to mpirun itself, stands in `launcher.mpi`.
+The command line is in the dialect of the MPI on PATH (`launcher.engines.dialects`). `launcher.mpi` runs it,
+and explains why so little is left to mpirun itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MPIRUN, SERVE = "mpirun", "serve"
 WRAPPER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "mpi", "rank.py")
 FOLDER, JOB, HOSTFILE = "{folder}", "{job}", "{folder}/hostfile"
-"""Stand in the line for what is made when the job starts."""
+"""Placeholders on the command line for values that are known when the job starts."""
 SSH_PORT = 2222
 ROLL_CALL_TIMEOUT_S = 900.0
 PASSED = (
@@ -47,7 +47,7 @@ PASSED = (
     "fabric",
     "require_fabric",
 )
-"""Flags that are about each rank, and are its wrapper's to carry out."""
+"""Flags about each rank, which the rank wrapper handles."""
 FOLDER_OPTIONS = frozenset(("-wdir", "--wdir", "-wd", "--wd"))
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 
@@ -61,13 +61,13 @@ def plan_agent(
     host: Host,
     bind: str = "none",
 ) -> Agent:
-    """Return mpirun's line for node 0, or what another node is to do.
+    """Return mpirun's command line for node 0, or the server for another node.
 
-    ``bind``: how the ranks of this node keep to CPUs of their own.
+    ``bind``: how the ranks of this node are bound to CPUs.
 
     Raises:
-        UsageError: The hosts are not known, nodes that are to serve have no key, or restarts were asked for.
-        Unavailable: No mpirun on PATH.
+        UsageError: The hosts are unknown, nodes that serve have no key, or restarts were requested.
+        Unavailable: There is no mpirun on PATH.
     """
     if options.number("restarts", 0):
         raise UsageError(_no_restarts(options))
@@ -96,7 +96,7 @@ def plan_agent(
 
 
 def make_job(mpi: Mpi, fleet: Fleet, options: Options, environ: Mapping[str, str], host: Host) -> MpirunJob:
-    """Return what an mpirun is to be told, whatever its dialect."""
+    """Return the job for an mpirun of any dialect."""
     from launcher.machine.infiniband import is_usable
 
     interface, network = find_network(fleet, host)
@@ -123,10 +123,10 @@ def plan_fleet(
     host: Host,
     who: str,
 ) -> Fleet:
-    """Return the nodes, and how the head reaches them; ``who`` is to start processes there.
+    """Return the nodes, and how the head reaches them; ``who`` is the program that starts processes there.
 
     Raises:
-        UsageError: Their names are not known.
+        UsageError: Their names are unknown.
     """
     count = allocation.node_count or 1
     hosts = allocation.hosts if len(allocation.hosts) == count else ()
@@ -148,10 +148,10 @@ def plan_fleet(
 
 
 def plan_server(allocation: Allocation, fleet: Fleet, who: str) -> Agent:
-    """Return what another node than the head does: an sshd, by which ``who`` starts processes there.
+    """Return the agent of a node other than the head: an sshd, through which ``who`` starts processes there.
 
     Raises:
-        UsageError: It has no key of the job.
+        UsageError: The node has no key of the job.
     """
     if not fleet.has_key:
         raise UsageError(_no_key(allocation, who))
@@ -159,13 +159,13 @@ def plan_server(allocation: Allocation, fleet: Fleet, who: str) -> Agent:
 
 
 def typed_path(options: Options) -> str:
-    """Return the path of the job's keys as typed; what the variable holds stays in the environment."""
+    """Return the path of the job's keys as typed; a path from the variable stays in the environment."""
     given = options.get("ssh_key")
     return str(given.value) if given is not None and given.is_typed else ""
 
 
 def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
-    """Return the words that are ssh to the nodes of this job."""
+    """Return the words that run ssh to the nodes of this job."""
     if fleet.has_key:
         return ("ssh", "-F", f"{FOLDER}/ssh_config", *plan_shared(FOLDER))
     port = ("-p", str(fleet.ssh_port)) if fleet.ssh_port else ()
@@ -180,8 +180,8 @@ def plan_ssh(fleet: Fleet) -> tuple[str, ...]:
 def plan_rank_options(options: Options, topology: Topology, bind: str = "none") -> tuple[str, ...]:
     """Return the options of ``launcher run`` for each rank.
 
-    A process that another program else has started is bound only where it is told so: what we would do for
-    processes of our own is said.
+    A process that another program started is bound only on request. So we pass the binding that we would
+    choose for processes of our own.
     """
     words = ["--scope=process", "--engine=process", "--init", "--no-progress"]
     words.append("--prefix" if options.switch("prefix", (topology.world_size or 1) > 1) else "--no-prefix")
@@ -200,21 +200,21 @@ def plan_rank_options(options: Options, topology: Topology, bind: str = "none") 
 
 
 def fill_line(argv: tuple[str, ...], folder: str, job: str) -> tuple[str, ...]:
-    """Return a planned line with what is made when the job starts; the user's command stays as it is."""
+    """Return a planned command line with its placeholders filled; the user's command stays unchanged."""
     ours = argv.index("--", argv.index(JOB)) if JOB in argv else len(argv)
     filled = (word.replace(FOLDER, folder).replace(JOB, job) for word in argv[:ours])
     return (*filled, *argv[ours:])
 
 
 def names_folder(argv: tuple[str, ...]) -> bool:
-    """Return whether a planned line tells mpirun where ranks are to work, in the user's words."""
+    """Return whether the user's words on a planned command line set the working directory of ranks."""
     words = argv[: argv.index(JOB)] if JOB in argv else argv
     pairs = zip(words, (*words[1:], ""), strict=True)
     return any(word in FOLDER_OPTIONS and (word, value) != EVERYWHERE for word, value in pairs)
 
 
 def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
-    """Return name and network (CIDR) of the interface that reaches the other nodes."""
+    """Return the name and network (CIDR) of the interface to the other nodes; None for both if unknown."""
     if len(fleet.hosts) < 2:
         return None, None
     from launcher.machine.network import find_interface, network_of

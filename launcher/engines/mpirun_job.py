@@ -1,4 +1,4 @@
-"""What an mpirun is to do, and what decides one thing of it, in any dialect (`launcher.engines.dialects`)."""
+"""The job for an mpirun, and single choices for it, in any dialect (`launcher.engines.dialects`)."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ PARAMETER_OPTIONS = frozenset(("mca", "gmca", "omca", "prtemca", "pmixmca"))
 
 @frozen
 class MpirunJob:
-    """What mpirun is to do.
+    """The job for an mpirun.
 
     Attributes:
-        mpi: Which one.
+        mpi: The MPI installation.
         hosts: Names or IPv4 addresses, the head first; no host twice.
-        per_node: Ranks on each host.
+        per_node: Number of ranks on each host.
         hostfile: Path of the file with `render_hostfile`'s text.
         ssh: The words that run a command on a host: ``("ssh", "-F", "/x/config")``, then host and command.
         as_root: Whether mpirun will run as root.
-        forward: Names of variables that all ranks get from the environment of mpirun; each is there.
-        network: In CIDR notation, where daemons and ranks may talk to each other; None for any.
-        interface: Of the head, in that network; only MPICH and Intel MPI want its name.
-        infiniband: Whether ranks have InfiniBand, or its ports as UCX names them, ``("mlx5_0:1",)``.
+        forward: Names of variables that all ranks get from mpirun's environment, which has all of them.
+        network: In CIDR notation, for the communication of daemons and ranks; None for any.
+        interface: Name of the head's interface in that network, needed only by MPICH and Intel MPI.
+        infiniband: Whether ranks have InfiniBand, or its ports in UCX's notation, ``("mlx5_0:1",)``.
         extra: The user's own words for mpirun.
-        user: Names of the variables that mpirun will find: what they decide is left to them.
+        user: Names of the variables that mpirun will find: they override our choices.
 
     Raises:
-        UsageError: A host or a word of ``ssh`` that mpirun cannot be told.
-        ValueError: A variable that `carries` refuses, or a host twice.
+        UsageError: mpirun cannot use a host or a word of ``ssh``.
+        ValueError: `carries` refuses a variable, or a host occurs twice.
     """
 
     mpi: Mpi
@@ -62,18 +62,18 @@ class MpirunJob:
 
     @property
     def rank_count(self) -> int:
-        """Ranks of the whole job."""
+        """Number of ranks of the whole job."""
         return len(self.hosts) * self.per_node
 
 
 def carries(mpi: Mpi, name: str) -> bool:
     """Return whether mpirun brings a variable of this name to all ranks, whatever its value.
 
-    Values arrive bit for bit from all four, on all nodes: tried with blanks, quotes, backslashes, dollars,
-    line ends, control characters, bytes that are no UTF-8, an empty value, 128 KiB in one value and 900 KB
-    in 3,000 of them. Names do not: Open MPI takes a name that begins with a dash for an option, 5 takes an
-    asterisk for a pattern, a comma ends a name in MPICH's list, and Intel's mpirun is a shell script, which
-    drops names that are none for a shell (``com.nvidia.cuda.version``).
+    All four transfer values unchanged to all nodes: tried with blanks, quotes, backslashes, dollars, line
+    ends, control characters, bytes that are not UTF-8, an empty value, 128 KiB in one value and 900 KB in
+    3,000 of them. Names can fail: Open MPI takes a name that starts with a dash for an option, version 5
+    takes an asterisk for a pattern, a comma ends a name in MPICH's list, and Intel's mpirun is a shell
+    script, which drops names that are not valid in a shell (``com.nvidia.cuda.version``).
     """
     if mpi.dialect == OPEN_MPI:
         return not name.startswith("-") and "*" not in name
@@ -84,13 +84,13 @@ def carries(mpi: Mpi, name: str) -> bool:
 
 @frozen
 class Choice:
-    """One thing that we decide.
+    """One choice of ours.
 
     Attributes:
-        words: It, for the line.
-        variables: It, for the environment of mpirun.
-        names: Options and parameters, without dashes, that decide it among the user's words.
-        yields_to: Variables that decide it where the user has set one.
+        words: Its words on the command line.
+        variables: Its variables in the environment of mpirun.
+        names: Options and parameters, without dashes, with which the user's words replace it.
+        yields_to: Variables with which the user replaces it.
     """
 
     words: tuple[str, ...]
@@ -114,14 +114,14 @@ def read_asked(extra: Sequence[str]) -> frozenset[str]:
 
 
 def ucx_variables(job: MpirunJob) -> Variables:
-    """Return on which ports UCX is to stay: left alone it also takes Ethernet ports of the same adapters."""
+    """Return the ports for UCX, which by default also uses Ethernet ports of the same adapters."""
     if not isinstance(job.infiniband, tuple):
         return ()
     return (("UCX_NET_DEVICES", ",".join(job.infiniband)),)
 
 
 def has_own_fabric(job: MpirunJob) -> bool:
-    """Whether the user has set up UCX or chosen how MPI sends."""
+    """Whether the user has configured UCX, or chosen how MPI sends."""
     asked = read_asked(job.extra)
     names: Iterable[str] = (*job.user, *(name[2:] for name in asked if name.startswith("x ")))
     return "pml" in asked or any(name == "OMPI_MCA_pml" or name.startswith("UCX_") for name in names)

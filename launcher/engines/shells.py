@@ -1,9 +1,9 @@
-"""Shell files that start processes of their own, held against how often, and on how many nodes, they start.
+"""Checks shell scripts that start processes themselves against the numbers of nodes and processes of the job.
 
-A shell that does more than start one program stays what it is, and a ``torchrun`` in it hears nothing of the
-job: each would be a job of its own, and all would end well. Refused is what is certain by the text alone: a
-line that runs whatever happens, and says nothing of other nodes. A line whose numbers come from variables is
-its author's business.
+A shell script that runs more than one program runs as it is, and a ``torchrun`` in it gets no flags about the
+job: each would be a job of its own, and all would succeed. We refuse only what the text alone makes certain:
+a line that always runs, and does not mention other nodes. A line whose numbers come from variables is the
+user's responsibility.
 
 Sources: torch/distributed/run.py (2.13), ``--nnodes`` and PET_*; deepspeed/launcher/runner.py (0.19),
 DLTS_HOSTFILE; accelerate/commands/config/config_args.py (1.15).
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
     from launcher.frameworks.case import Case
 
 JUDGED = ("torchrun", "accelerate", "deepspeed")
-"""Launchers that start one node unless they are told of others."""
+"""Launchers that start one node by default."""
 TOLD = ("node_rank", "machine_rank", "config_file", "hostfile", "H", "deepspeed_hostfile", "no_ssh")
 """Their flags that show that the line is meant for several nodes."""
 ONE_NODE = ("1", "1:1")
 FOR_ONE = "for 1 node"
 SCRIPTS = (".py", ".py}")
-"""How a word of variables ends that is a script: ``$DIR/train.py``, ``${1:-train.py}``."""
+"""Endings of a word with variables that is a script: ``$DIR/train.py``, ``${1:-train.py}``."""
 ABOUT_NODES = ("nnodes", "num_nodes", "num_machines", "rdzv_endpoint", "master_addr", "main_process_ip")
-"""Flags with what is true on one node only: how many there are, and where they meet."""
+"""Flags whose values fit a job of one node only: the number of nodes, and the rendezvous."""
 PET_NODES, PET = "PET_NNODES", "PET_"
 DEEPSPEED_HOSTS = "/job/hostfile"
 ACCELERATE_FILES = ("default_config.yaml", "default_config.yml", "default_config.json")
 NUMBERS = (
     "--nnodes $GROUP_WORLD_SIZE --node-rank $NODE_RANK --master-addr $MASTER_ADDR --master-port $MASTER_PORT"
 )
-"""What torchrun has to be told in a file that the launcher starts once per node."""
+"""Flags that torchrun needs in a file that the launcher starts once per node."""
 SHOWN = 120
-"""Longest command line in a fix."""
+"""Maximum length of a command line in a fix."""
 
 
 @frozen
 class Call:
-    """A line of a shell's text that calls a launcher."""
+    """A line of a shell script that calls a launcher."""
 
     line: Line
     command: Command
 
     @property
     def name(self) -> str:
-        """What the launcher is called."""
+        """The launcher's name."""
         return self.command.launcher.name
 
 
 def check_shell(case: Case) -> tuple[str, ...]:
-    """Return that a shell file may start the processes of a node, and is itself started for each of them.
+    """Return a note if a shell script may start a node's processes, and is itself started for each of them.
 
     Raises:
-        UsageError: It is certain that several launchers would start the processes of this node, or of all.
-        EnvironmentUntrusted: It is certain that each node would be a job of its own.
+        UsageError: Several launchers would certainly start the processes of this node, or of all nodes.
+        EnvironmentUntrusted: Each node would certainly be a job of its own.
     """
     each, nodes = case.topology.local_size or 1, _count_nodes(case)
     if case.is_wrapped or (each < 2 and nodes < 2):
@@ -93,7 +93,7 @@ def check_shell(case: Case) -> tuple[str, ...]:
 
 
 def _count_nodes(case: Case) -> int:
-    """Return how many nodes there are, at least; where only processes are counted, by those of this node."""
+    """Return the minimum number of nodes; if only processes are counted, derived from those of this node."""
     if case.allocation.node_range:
         return case.allocation.node_range[0]
     total, each = case.topology.world_size, case.topology.local_size
@@ -101,14 +101,14 @@ def _count_nodes(case: Case) -> int:
 
 
 def _is_whole(call: Call) -> bool:
-    """Whether a line starts the processes of a whole job, for certain, and more than one."""
+    """Whether a line certainly starts the processes of a whole job, and more than one."""
     command = call.command
     starts = call.line.is_certain and command.launcher.whole_job and command.inner < len(call.line.words)
     return starts and next(filter(None, map(command.value, COUNTS)), "") != "1"
 
 
 def _say_lone(call: Call, case: Case, text: str) -> str:
-    """Return how a line starts a job of one node, if that is certain; else nothing."""
+    """Return how a line starts a job of one node, if that is certain; otherwise empty."""
     command, words, machine = call.command, call.line.words, case.machine
     if not call.line.is_certain or call.name not in JUDGED or command.inner >= len(words):
         return ""
@@ -118,21 +118,20 @@ def _say_lone(call: Call, case: Case, text: str) -> str:
         return FOR_ONE
     script = words[command.inner]
     if command.inner in call.line.replaced and script[:1] in ("$", "`") and not script.endswith(SCRIPTS):
-        return ""  # it may be flags
+        return ""  # its value may be flags
     on_cpus = machine.gpu_count == 0 and not machine.has_others
     if _has_file(call.name, case.environ):
         return ""
     if call.name == "accelerate" and on_cpus and not command.has(*KINDS):
-        return (
-            "without --multi_gpu, so that on CPUs its process joins no job"  # it is told that none are meant
-        )
+        # accelerate sets ACCELERATE_USE_CPU=False for it
+        return "without --multi_gpu, so that on CPUs its process joins no job"
     says_nodes = PET in text or (not case.forks and PET_NODES in case.environ)  # a fork has no PET_*
     is_told = count is not None or command.has(*TOLD) or (call.name == "torchrun" and says_nodes)
     return "" if is_told else FOR_ONE
 
 
 def _has_file(name: str, environ: Mapping[str, str]) -> bool:
-    """Whether a launcher reads a file, unasked, that may name other nodes."""
+    """Whether a launcher reads a file by default that may name other nodes."""
     if name == "deepspeed":
         return os.path.isfile(DEEPSPEED_HOSTS)
     home = environ.get("HF_HOME") or os.path.join(
@@ -143,7 +142,7 @@ def _has_file(name: str, environ: Mapping[str, str]) -> bool:
 
 
 def _refuse_each(path: str, call: Call, case: Case) -> UsageError:
-    """Return why a file that starts the processes of a node cannot be started for each of them."""
+    """Return the error for a file that starts the processes of a node, and is started for each of them."""
     starter = "the launcher starts" if case.forks else "the platform has started"
     again = f"launcher run -- {_write(call)}"
     fix = f"give the launcher the line itself, which it runs once per node: {again}"
@@ -160,7 +159,7 @@ def _refuse_each(path: str, call: Call, case: Case) -> UsageError:
 
 
 def _refuse_nodes(path: str, call: Call, how: str, case: Case) -> EnvironmentUntrusted:
-    """Return why a file that starts the processes of one node cannot be started on each of several."""
+    """Return the error for a file that starts the processes of one node, and is started on several nodes."""
     is_counted, one = case.allocation.node_count is not None, "each node would be a job of its own"
     origin = case.origin("node_count" if is_counted else "world_size")
     known = f"the job has {_count_nodes(case)} ({origin})"
@@ -173,7 +172,7 @@ def _refuse_nodes(path: str, call: Call, how: str, case: Case) -> EnvironmentUnt
 
 
 def _write(call: Call) -> str:
-    """Return a line as it can be typed, without what it says of nodes; with variables its name."""
+    """Return a line to type, without its flags about nodes; shortened if it is long or has variables."""
     words, command = call.line.words, call.command
     called = words[: command.head]
     left, place = list(called), command.head

@@ -1,11 +1,11 @@
-"""torchrun's agent as the parent: jobs whose size or ranks are found at the start, and what it can restart.
+"""torchrun's agent as the engine: for jobs whose size or ranks are found at the start, and for its restarts.
 
-Each worker starts as ``launcher run -- COMMAND`` (see `launcher.cli.worker`), so that it too gets
-NODE_RANK, MPI's public names with true values and what else the launcher gives a process. That costs
-each worker 18 ms, once, where its import of torch costs 1,600.
+Each worker starts as ``launcher run -- COMMAND`` (see `launcher.cli.worker`), so that it also gets NODE_RANK,
+MPI's public names with true values, and the launcher's other variables. That costs each worker 18 ms, once;
+its import of torch costs 1,600.
 
-Source: torch/distributed/run.py and elastic/rendezvous/ of torch 2.13. Flags are spelt with underscores,
-which every version since 1.9 takes.
+Source: torch/distributed/run.py and elastic/rendezvous/ of torch 2.13. Flags are spelled with underscores,
+which every version since 1.9 accepts.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 WORKER = os.path.join(_PACKAGE, "cli", "worker.py")
 AGENT = os.path.join(_PACKAGE, "servers", "torchrun_agent.py")
 SHUTDOWN_TIMEOUT = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
-"""Known since torch 2.12, and ignored by older ones, which would not start with the flag."""
+"""Known since torch 2.12. Older versions ignore the variable, but would not start with the flag."""
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-"""Workers then meet at a store of rank 0's own, new in each round. At the agent's they look for each other
-under their restart count, which differs between a node that has failed and one that has heard of it: with
-torch 2.13 no job of several nodes survives its first restart."""
+"""With this variable workers connect to a store of rank 0's own, new in each round.
+
+In the agent's store they look for each other under their restart count. This count differs between a node
+that failed and a node that learned of the failure: with torch 2.13 no job of several nodes survives its first
+restart.
+"""
 PASSED = (
     "role",
     "rdzv_id",
@@ -56,7 +59,7 @@ PASSED = (
     "tee",
     "local_ranks_filter",
 )
-"""Flags that are handed on as they were given."""
+"""Flags that are passed on as given."""
 
 
 def plan_agent(
@@ -75,12 +78,12 @@ def plan_agent(
     Args:
         python: The Python that has torch; empty for our own.
         argv: The whole command line of a process; empty if there is no command.
-        allocation: What the platform gave us.
-        topology: The shape of the job, as far as it is known.
-        options: What the user asked for.
+        allocation: The allocation that the platform gave us.
+        topology: The shape of the job, as far as known.
+        options: The user's options.
         machine, host: This node; the host for addresses.
         environ: The environment that the launcher was started with.
-        binding: Which CPUs the processes keep to.
+        binding: The CPUs to which the processes are bound.
     """
     name = starts_inside(options)
     settings = plan_settings(topology, options, machine, environ)
@@ -91,7 +94,7 @@ def plan_agent(
     if name and topology.node_rank is not None:
         settings.append(Setting("NODE_RANK", str(topology.node_rank), "torchrun sets none"))
     flags = plan_flags(allocation, topology, options, host).items()
-    # A script that the agent runs inside of itself finds the modules beside it where the agent looks
+    # A script inside the agent uses the agent's sys.path, which has the working directory only with -m
     agent = ("-m", MODULE) if name == "run_path" else (AGENT,)
     line = [python or own_python(environ), *agent, *(_spell(word, text) for word, text in flags)]
     if name == "run_path":
@@ -106,10 +109,10 @@ def plan_agent(
 
 
 def starts_inside(options: Options) -> str:
-    """Return the flag, by ``dest``, for which torchrun starts the command itself; empty if workers are ours.
+    """Return the flag (``dest``) that makes torchrun run the command itself; empty if we start workers.
 
-    With ``--run-path`` the worker is torchrun's own process, and there is nothing to start. With
-    ``--virtual-local-rank`` LOCAL_RANK says 0 to all of them: it could not tell them apart.
+    With ``--run-path`` the worker is torchrun's own process, and nothing is started. With
+    ``--virtual-local-rank`` LOCAL_RANK is 0 in all workers, so our workers could not be told apart.
     """
     return next((dest for dest in ("run_path", "virtual_local_rank") if options.switch(dest)), "")
 
@@ -119,7 +122,7 @@ def _spell(name: str, text: str) -> str:
 
 
 def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_threads: bool) -> list[str]:
-    """Return what our own Python, where this package is for certain, runs as a worker."""
+    """Return the arguments of our own Python, which certainly has this package, for a worker."""
     flags = ["--own-threads"] if own_threads else []
     flags.append("run")
     if options.get("gpus_per_process"):
@@ -134,12 +137,12 @@ def _worker(argv: Sequence[str], options: Options, binding: Binding, *, own_thre
 
 
 def _escape(word: str) -> str:
-    """Return a word that torchrun hands on as it was: it replaces ``${local_rank}``, and ``$$`` by ``$``."""
+    """Return a word escaped for torchrun, which replaces ``${local_rank}``, and ``$$`` by ``$``."""
     return word.replace("$", "$$")
 
 
 def _escape_all_but_macro(word: str) -> str:
-    """Return a word in which torchrun replaces what each process of ours would find replaced."""
+    """Return a word escaped, unless it contains torchrun's macro, which torchrun then replaces."""
     if "local_rank" in word:
         from launcher.command.arguments import names_local_rank
 
@@ -149,7 +152,7 @@ def _escape_all_but_macro(word: str) -> str:
 
 
 def _pets(environ: Mapping[str, str]) -> list[str]:
-    """Return the PET_* that we have read: as flags they count once, and not in the workers, too."""
+    """Return the PET_* that we have read: they become flags, and must not reach the workers, too."""
     known = {PET_PREFIX + flag.dest.upper() for flag in FLAGS}
     return [name for name in environ if name in known]
 
@@ -157,7 +160,7 @@ def _pets(environ: Mapping[str, str]) -> list[str]:
 def plan_settings(
     topology: Topology, options: Options, machine: Machine, environ: Mapping[str, str]
 ) -> list[Setting]:
-    """Return the variables for the agent: threads of its workers, and its patience."""
+    """Return the variables for the agent: its workers' threads, and its shutdown timeout."""
     settings = torch.plan_threads(topology, machine, True, environ)
     given = options.get("grace") or options.get("shutdown_timeout")
     if given is not None:
@@ -167,7 +170,7 @@ def plan_settings(
 
 
 def plan_flags(allocation: Allocation, topology: Topology, options: Options, host: Host) -> dict[str, str]:
-    """Return the flags for torchrun that say which job this is, by their names with underscores."""
+    """Return the flags for torchrun that describe the job, by their names with underscores."""
     flags = {"nnodes": _nodes(allocation), "nproc_per_node": str(topology.local_size)}
     if allocation.ranks_at_start:
         flags |= _plan_rendezvous(allocation, options, host)
@@ -193,7 +196,7 @@ def _nodes(allocation: Allocation) -> str:
 
 
 def bracket(host: str) -> str:
-    """Return a host as torchrun wants it before a port."""
+    """Return a host in the form that torchrun needs before a port."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -214,14 +217,14 @@ def _plan_rendezvous(allocation: Allocation, options: Options, host: Host) -> di
 
 
 def keeps_store(allocation: Allocation, options: Options, host: Host) -> bool | None:
-    """Return whether the store of a c10d rendezvous is on this node, None to let torchrun find out.
+    """Return whether the store of a c10d rendezvous is on this node; None to let torchrun find out.
 
-    It compares names and addresses, too, but fails on a node whose own name does not resolve. Of several
-    agents on this machine it has the first one that comes keep it.
+    torchrun compares names and addresses, too, but fails on a node whose own name does not resolve. If
+    several agents are on this node, torchrun lets the first one keep the store.
     """
     master = allocation.master_addr
     if is_loopback(master):
-        return None  # several agents may be on this machine, and the first of them keeps it
+        return None  # several agents may be on this node, and the first of them keeps it
     if master in host.own_addresses():
         return True
     told = options.get("rdzv_endpoint") or options.get("master_addr")
@@ -234,7 +237,7 @@ def keeps_store(allocation: Allocation, options: Options, host: Host) -> bool | 
 def find_own_address(allocation: Allocation, host: Host) -> str | None:
     """Return the address by which the job knows this node; else the one by which we reach the master.
 
-    Without it torchrun takes the node's full name, which the other nodes may not be able to resolve.
+    Without it torchrun uses the node's full name, which other nodes may not be able to resolve.
     """
     hosts, rank = allocation.hosts, allocation.node_rank
     if rank is not None and rank < len(hosts) == (allocation.node_count or len(hosts)):

@@ -1,8 +1,8 @@
-"""A command that is a launcher itself, told which node this is: by variables if it reads them, else by flags.
+"""A command that is a launcher itself: tells it the node rank by variables that it reads, otherwise by flags.
 
-Flags go right behind its name, before its own, and each of these launchers lets the last one count: what
-the user wrote wins. mpirun and horovodrun start the processes of all nodes, so they are for one node, or
-for the node that a job is started from.
+Our flags come right after its name, before its own flags. Each of these launchers lets the last flag count,
+so the user's flags take precedence. mpirun and horovodrun start the processes of all nodes, so they are only
+for one node, or for the node that a job is started from.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 TORCH_INSIDE = ("torchrun", "accelerate", "fabric", "lightning")
-"""Launchers with torchrun's agent inside."""
+"""Launchers that contain torchrun's agent."""
 COUNTS = ("np", "n", "c", "num_proc", "npernode", "N", "ppn", "perhost", "app", "configfile", "pernode")
 PLACES = ("host", "hosts", "H", "hostfile", "machinefile", "default_hostfile", "f", "host_discovery_script")
-"""Flags of mpirun and horovodrun that say how many, and where."""
+"""Flags of mpirun and horovodrun with hosts; `COUNTS` has those with numbers of processes."""
 KINDS = ("multi_gpu", "cpu", "tpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "config_file")
-"""Flags of accelerate that say what it starts, where it does not see several GPUs."""
+"""Flags of accelerate with the kind of processes to start, if it does not see several GPUs."""
 HOSTFILE = "{hostfile}"
-"""Stands on a command line for the file that `launcher.agent.starter` makes."""
+"""Placeholder on a command line for the file that `launcher.agent.starter` creates."""
 
 
 @frozen
 class Told:
-    """What a launcher is told: flags, variables, and files that stand in the flags."""
+    """The flags, variables and files for a launcher; placeholders in the flags stand for the files."""
 
     flags: tuple[str, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
@@ -46,7 +46,7 @@ class Told:
 
 @frozen
 class Job:
-    """What is known where a launcher is told about a job."""
+    """The job, as far as it is known when a launcher is told about it."""
 
     command: Command
     allocation: Allocation
@@ -58,12 +58,12 @@ class Job:
 
     @property
     def nodes(self) -> int | None:
-        """Number of nodes."""
+        """Number of nodes; None if unknown."""
         return self.allocation.node_count
 
     @property
     def each(self) -> int:
-        """Processes per node."""
+        """Number of processes per node."""
         return self.topology.local_size or 1
 
 
@@ -71,7 +71,8 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
     """Return a launcher's command line and variables.
 
     Raises:
-        UsageError: It starts the processes of all nodes, and we were started on each of them.
+        UsageError: It starts the processes of all nodes from each node, starts them without ranks, or counts
+            other processes than the job's.
     """
     name, head = job.command.launcher.name, job.command.head
     told = TELL[name](job)
@@ -92,7 +93,7 @@ def plan_agent(job: Job, argv: tuple[str, ...]) -> Agent:
 
 
 def _tell_node(job: Job) -> dict[str, str]:
-    """Return this node's index for its processes, unless the launcher may hand it on to other nodes."""
+    """Return this node's rank for its processes, unless the launcher may pass it on to other nodes."""
     known = job.allocation.node_rank is not None and not job.allocation.ranks_at_start
     is_here = known and not job.command.launcher.whole_job
     return {"NODE_RANK": str(job.allocation.node_rank)} if is_here else {}
@@ -109,10 +110,10 @@ def _plan_unset(job: Job) -> set[str]:
 
 
 def _tell_torchrun(job: Job) -> Told:
-    """PET_*, torchrun's own variables for its flags: what is on its command line goes before them."""
+    """Return PET_*, torchrun's own variables for its flags; flags on its command line take precedence."""
     flags = plan_flags(job.allocation, job.topology, job.options, job.host)
     if job.nodes == 1 and not job.allocation.ranks_at_start:
-        # It takes a free port by itself, unless told of one
+        # It takes a free port by itself, unless it is given one
         flags = {n: text for n, text in flags.items() if n not in ("node_rank", "master_addr", "master_port")}
         flags.setdefault("local_addr", LOOPBACK)
     missing = {name: text for name, text in flags.items() if not job.command.has(name)}
@@ -133,10 +134,10 @@ def _tell_accelerate(job: Job) -> Told:
     if job.nodes != 1:
         flags.append(f"--main_process_ip={bracket(job.allocation.master_addr)}")
         flags.append(f"--main_process_port={job.allocation.master_port}")
-        # pdsh, its default, would start the whole job once more from every node
+        # pdsh, its default, would start the whole job again from every node
         flags.append("--deepspeed_multinode_launcher=standard")
     if total > 1 and (job.machine.gpu_count or 0) < 2:
-        # Where a node has several GPUs it finds out for itself; else one process would start, without a rank
+        # It detects several GPUs of a node itself; otherwise it would start one process without a rank
         flags += [] if job.command.has(*KINDS) else ["--multi_gpu"]
     return Told(tuple(flags))
 
@@ -147,7 +148,7 @@ def _tell_deepspeed(job: Job) -> Told:
             "include", "i", "exclude", "e", "hostfile", "H", "num_gpus", "num_accelerators"
         )
         asked = job.options.get("nproc_per_node") is not None
-        # With --num_gpus it overlooks CUDA_VISIBLE_DEVICES
+        # With --num_gpus it ignores CUDA_VISIBLE_DEVICES
         counts = not chooses and (asked or not job.environ.get("CUDA_VISIBLE_DEVICES"))
         return Told((f"--num_gpus={job.each}",) if counts else ())
     flags = ["--no_ssh", f"--node_rank={job.allocation.node_rank}"]
@@ -160,7 +161,7 @@ def _tell_deepspeed(job: Job) -> Told:
 
 
 def render_hostfile(hosts: Sequence[str], per_node: int) -> str:
-    """Return the text of a hostfile for DeepSpeed: a line for each node."""
+    """Return the text of a hostfile for DeepSpeed, one line for each node."""
     return "".join(f"{host} slots={per_node}\n" for host in hosts)
 
 
@@ -181,7 +182,7 @@ def _tell_fabric(job: Job) -> Told:
 
 
 def _tell_composer(job: Job) -> Told:
-    """Variables only: its flags go before them."""
+    """Return only variables: its own flags take precedence over them."""
     world = job.each * (job.nodes or 1)
     total = job.command.value("world_size")
     if total not in (None, str(world)):
@@ -213,7 +214,7 @@ def _alone_on_cpus(total: int) -> Problem:
 
 
 def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
-    """Return that a total on a launcher's command line does not fit the job."""
+    """Return the problem of a total on a launcher's command line that does not fit the job."""
     return Problem(
         "flag-conflict",
         f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}",
@@ -223,12 +224,12 @@ def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
 
 
 def once_per_node(what: str, name: str, nodes: int | None) -> Problem:
-    """Return why a launcher of whole jobs cannot be started on each node.
+    """Return the problem of a launcher of whole jobs that is started on each node.
 
     Args:
-        what: What starts the processes: the launcher, or the file that calls it.
+        what: The program that starts the processes: the launcher, or the file that calls it.
         name: The launcher.
-        nodes: How many nodes there are.
+        nodes: Number of nodes.
     """
     return Problem(
         "job-per-node",
@@ -242,7 +243,11 @@ def once_per_node(what: str, name: str, nodes: int | None) -> Problem:
 
 
 def count_own(command: Command, node_count: int | None) -> int | None:
-    """Return how many processes per node a launcher's own total means, None without one."""
+    """Return the number of processes per node from a launcher's own total; None without one.
+
+    Raises:
+        UsageError: accelerate's total is not a multiple of the number of nodes.
+    """
     names = ("num_processes",) if command.launcher.name == "accelerate" else ("np", "n", "num_proc")
     if command.launcher.name != "accelerate" and not command.launcher.whole_job:
         return None

@@ -1,4 +1,4 @@
-"""Why a process ended: counters of the kernel before and after, the signal, its own last words."""
+"""Finds why a process ended: from kernel counters before and after, its signal, and its last output."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 SHM_DEFAULT_BYTES = 64 << 20
-"""What Docker gives a container that does not ask."""
+"""Docker's default size of a container's /dev/shm."""
 QUOTE_CHARS = 300
 ERROR, FIX = "launcher: error: [", "launcher:   fix:  "
-"""How an error of ours begins, and its last line (`launcher.core.errors.print_problems`)."""
+"""Prefixes of the first and the last line of an error of ours (`launcher.core.errors.print_problems`)."""
 
 
 STARTER_PER_PROCESS = Cause(
@@ -46,17 +46,17 @@ STARTER_PER_PROCESS = Cause(
 
 
 class Faults:
-    """Faults of our own while a cause is looked for: the first of each finder is kept, none ends anything.
+    """Faults of our own during the search for a cause: kept once per finder, and never raised.
 
     Attributes:
-        told: In words, by the name of the finder.
+        told: The message of each fault, by the name of the finder.
     """
 
     def __init__(self) -> None:
         self.told: dict[str, str] = {}
 
     def guard(self, finder: str, find: Callable[[], Found], otherwise: Found) -> Found:
-        """Return what a finder finds; ``otherwise`` where it fails."""
+        """Return the result of a finder; ``otherwise`` if it fails."""
         try:
             return find()
         except Exception as error:
@@ -72,19 +72,20 @@ def find_causes(
     after: Counters | None = None,
     faults: Faults | None = None,
 ) -> tuple[Cause, ...]:
-    """Return why a process ended, the most certain cause first, consequences last. Never raises.
+    """Return why a process ended, most certain cause first, consequences last. Never raises.
 
     Args:
         death: The process that failed first.
-        before: The counters of the start.
-        host: The machine.
-        after: The counters at the moment of the failure; read now if not given. The sooner the better:
-            what a process had in /dev/shm goes with it.
-        faults: Takes what goes wrong meanwhile.
+        before: The counters at the start.
+        host: This node.
+        after: The counters at the failure; read now if not given. They should be read soon, because a
+            process's files in /dev/shm can vanish with it.
+        faults: Collects our own faults meanwhile.
 
     Returns:
-        Empty if nothing is known. The kernel's log is read to its end, so that a second call for the
-        same start does not see its messages again.
+        Empty if nothing is known. The kernel log is read to its end, so a second call for the same start does
+            not
+        see its messages again.
     """
     faults = faults or Faults()
     after = after or faults.guard("counters", lambda: read_counters(host, before), Counters())
@@ -94,10 +95,10 @@ def find_causes(
 
 
 def ended_by(code: int) -> int | None:
-    """Return the signal that ended a process or, says its shell, the shell's command; else None.
+    """Return the signal that ended a process or, as a shell reports, its command; otherwise None.
 
     Args:
-        code: As `os.waitstatus_to_exitcode` has it: 137 is how a shell says that SIGKILL ended its command.
+        code: As from `os.waitstatus_to_exitcode`. A shell reports a command that SIGKILL ended as 137.
     """
     number = -code if code < 0 else code - 128
     return number if 0 < number < signal.NSIG else None
@@ -126,7 +127,7 @@ def _find(
     if memory is not None:
         yield memory
     elif number == signal.SIGABRT and symptoms:
-        pass  # that is how C++ ends after it has said that a peer is lost
+        pass  # C++ aborts after it has reported a lost peer
     elif not own and number is not None and number not in (death.asked, signal.SIGBUS):
         yield from _explain_signal(number, before, after, words)
     if not symptoms and memory is None:
@@ -134,7 +135,7 @@ def _find(
 
 
 def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> list[Cause]:
-    """Return what the last words of a process are known to mean."""
+    """Return the causes that the last output of a process matches."""
     symptoms = [
         Cause(
             symptom.code,
@@ -155,7 +156,7 @@ def _find_symptoms(death: ProcessExit, words: LastWords, after: Counters) -> lis
 
 
 def _find_refusal(code: int, words: LastWords) -> Cause | None:
-    """Return the first error of a launcher that the process itself was, or of a program of ours."""
+    """Return the first error of ours that a process printed if it was a launcher, or a program of ours."""
     found = [index for index, line in enumerate(words.lines) if line.startswith(ERROR)]
     if not found or code <= 0 or words.exception:
         return None
@@ -169,12 +170,12 @@ def _find_refusal(code: int, words: LastWords) -> Cause | None:
 
 
 def _is_agent(death: ProcessExit, words: LastWords) -> bool:
-    """Whether a rank is a torchrun that its command has started, which the launcher knows nothing of."""
+    """Whether a rank is a torchrun that its command started without our knowledge."""
     return not death.called and any("torch/distributed/run.py" in line for line in words.traceback)
 
 
 def _explain_missing(name: str) -> Cause:
-    """Say which program is not there, rather than that some file is not."""
+    """Return the cause that names the missing program, which says more than a missing file."""
     fix = fix_missing(name) or f"install {name} in the image, or correct its name, or PATH in the container"
     return Cause("command-not-found", quote(f"{name}: no such program"), quote(fix), False)
 
@@ -218,7 +219,7 @@ def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
 
 
 def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
-    """Say what a signal means that the launcher has not sent, where nothing better is known."""
+    """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
     if number == signal.SIGKILL:
         seen = "whether it was for lack of memory cannot be seen here"
         if before.oom_kill is not None and after.oom_kill is not None:
@@ -273,7 +274,7 @@ SIGNALS: dict[int, Cause] = {
 
 
 def _explain_abort(words: LastWords) -> str:
-    """Return what C++ or glibc said before it aborted."""
+    """Return the message of C++ or glibc before it aborted."""
     for index in range(len(words.lines) - 1, -1, -1):
         if words.lines[index].startswith(TERMINATE):
             return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
@@ -306,27 +307,27 @@ def _base(path: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return words of others, safe to show on one line."""
+    """Return text of another program, safe to show on one line."""
     line = " ".join(" ".join(presentable([text])).split())
     return line if len(line) <= QUOTE_CHARS else f"{line[:QUOTE_CHARS]}..."
 
 
 OTHERS_MAX = 32
-"""Processes whose last words are read when the first one has only lost a peer."""
+"""Number of processes whose last output is read if the first one has only lost a peer."""
 
 
 def find_own_cause(
     others: Sequence[ProcessExit], first_ended_ns: int, faults: Faults | None = None
 ) -> Cause | None:
-    """Return the cause that another process of this node had, where the first one has only lost a peer.
+    """Return the cause of another process of this node, if the first one has only lost a peer. Never raises.
 
-    A process that raises an exception may take longer to end than those that lose it: its connections
-    are closed first. Never raises.
+    A process that raises an exception may end later than those that lose it as a peer, because its
+    connections are closed first.
 
     Args:
         others: The processes that ended after the first.
         first_ended_ns: When the first one ended.
-        faults: Takes what goes wrong meanwhile.
+        faults: Collects our own faults meanwhile.
     """
     faults = faults or Faults()
     for death in sorted(others, key=lambda death: death.ended_ns)[:OTHERS_MAX]:
@@ -347,7 +348,7 @@ def _own_cause(death: ProcessExit) -> Cause | None:
     for symptom, line in symptoms:
         if not symptom.consequence and symptom.code != "interrupted":
             return Cause(symptom.code, f"{symptom.meaning}: {quote(line)}", symptom.fix, symptom.retryable)
-    # A handler may raise something for the signal that stopped it: that is no cause.
+    # A signal handler may raise an exception for the signal that stopped the process: that is not a cause.
     if (
         symptoms
         or not words.exception

@@ -1,6 +1,6 @@
-"""What the kernel counts: read at the start of a job and at its first failure, and compared.
+"""Kernel counters, read at the start of a job and at its first failure to be compared.
 
-Stays cheap, since every job pays for it: a few small files and one descriptor, 0.1 ms.
+Reading them must stay cheap, because every job pays for it: a few small files and one descriptor, 0.1 ms.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ SHM = "/dev/shm"  # noqa: S108 - only its size is read
 
 @frozen
 class Counters:
-    """What the kernel has counted up to a moment; None where it does not say.
+    """Values of kernel counters at one time; None if unavailable.
 
     Attributes:
-        oom_kill: Processes of our cgroup that were killed for lack of memory.
-        limit_hits: How often our cgroup's own memory limit was reached.
-        events_file: Where ``oom_kill`` stands.
-        node_oom_kill: Processes of the whole node that were killed for lack of memory.
+        oom_kill: Number of processes of our cgroup killed for lack of memory.
+        limit_hits: Number of times that our cgroup's own memory limit was reached.
+        events_file: File with ``oom_kill``.
+        node_oom_kill: Number of processes of the whole node killed for lack of memory.
         shm: (size, free) of /dev/shm in bytes.
-        kernel_log: Descriptor at our place in the kernel's log; closes on exec.
+        kernel_log: Descriptor at our position in the kernel log; closes on exec.
     """
 
     oom_kill: int | None = None
@@ -38,12 +38,12 @@ class Counters:
 
 
 def read_counters(host: Host, before: Counters | None = None) -> Counters:
-    """Return what the kernel has counted so far. Never raises.
+    """Return the present values of the counters. Never raises.
 
     Args:
-        host: The machine.
-        before: The counters of the start, when these are read at the first failure: our place in the
-            kernel's log is that of the start then.
+        host: This node.
+        before: The counters at the start, if these are read at the first failure: the position in the kernel
+            log is then that of the start.
     """
     events = read_memory_events(host)
     return Counters(

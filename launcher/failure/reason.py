@@ -1,4 +1,4 @@
-"""Why the launcher itself ends a job in which no process has failed: it hangs, or goes on wrongly."""
+"""Reasons for which the launcher ends a job without a failed process: it hangs, or is set up wrongly."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from launcher.core.frozen import frozen, replace
 from launcher.failure.model import Cause
 
 STALLED, UNPROVEN, UNMET = "stalled", "unproven", "unmet"
-"""It hangs; its NCCL uses another fabric than the one that is required; its processes have not met."""
+"""Kinds: the job hangs; NCCL uses another fabric than required; the processes have not connected."""
 STALLED_STATUS = 1
-"""Our status where a stalled job was ended and all of its processes say 0."""
+"""Our exit status if we ended a stalled job and all of its processes exited with 0."""
 NEVER_MET_FIX = (
     "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
     "--engine mpirun for mpi4py); --no-meeting where they never talk on purpose"
@@ -21,9 +21,9 @@ class Reason:
     """One such reason.
 
     Attributes:
-        kind: One of those above.
-        what: In words.
-        fix: What mends it.
+        kind: One of the kinds above.
+        what: Description of what was seen.
+        fix: How to fix it; empty for the usual fix of its kind.
     """
 
     kind: str
@@ -32,12 +32,12 @@ class Reason:
 
     @property
     def status(self) -> int | None:
-        """The job's status, whatever the processes make of it; None for theirs."""
+        """The job's exit status whatever that of the processes; None to use theirs."""
         return {UNPROVEN: EXIT_HARDWARE, UNMET: EXIT_UNTRUSTED}.get(self.kind)
 
     @property
     def cause(self) -> Cause:
-        """The same as a cause; its texts are not yet made safe."""
+        """The reason as a cause, whose texts are not yet made safe for a terminal."""
         cause = _CAUSES[self.kind]
         what = f"the launcher ended the job ({cause.what}): {self.what}"
         return replace(cause, what=what, fix=self.fix or cause.fix)

@@ -1,7 +1,7 @@
-"""What a process said last: its traceback, from its error file or its stderr, and the lines around it.
+"""Last output of a process: its traceback, from its error file or its stderr, and the lines around it.
 
-Nothing here trusts what it reads: the file and the stream were written by a process that failed. Text
-stays as it was (but for what only a terminal obeys) until `presentable` makes it fit to be shown.
+Nothing here trusts its input: a failed process wrote the file and the stream. Apart from escape codes, text
+stays unchanged until `presentable` makes it safe to show.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from launcher.failure.model import ProcessExit
 
 OF_AN_EXCEPTION = 1
-"""The exit status of a Python that an exception has ended, which its parent often passes on."""
+"""Exit status of a Python that an exception has ended, which its parent often passes on."""
 STDERR_BYTES = 32 << 10
-"""How much of the end of a process's stderr is kept; a text of this length has lost its beginning."""
+"""Size of the end of a process's stderr that is kept; a text of this length has lost its beginning."""
 CPP_FRAME = "frame #"
 CONTINUED_MAX = 12
-"""Lines of one exception's message after its first."""
+"""Maximum number of lines of an exception's message after the first."""
 MARGIN = re.compile(r" +[|+] ?")
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
 )
 REMOTE = ('"""', "-- Process ")
-"""multiprocessing.pool and torch.multiprocessing.spawn quote the traceback of their process so."""
+"""Lines before a child's traceback that multiprocessing.pool or torch.multiprocessing.spawn quotes."""
 BY_THE_WAY = (
     *("Exception ignored in", "Exception ignored on", "Exception in thread", "Error in atexit"),
     *("--- Logging error ---", "Task exception was never", "Future exception was never", "future: "),
@@ -42,7 +42,7 @@ BY_THE_WAY = (
 """Lines before a traceback that did not end the process."""
 FATAL = "Fatal Python error:"
 TERMINATE = "terminate called"
-"""So C++ begins its last words."""
+"""Beginning of the message of a C++ program that aborts."""
 STACK = ("Current thread 0x", "Thread 0x", "Stack (most recent call first)")
 ERROR_FILE_BYTES = 1 << 20
 _BLOCK = re.compile(
@@ -56,17 +56,17 @@ _AGENT_SPEAKS = re.compile(rb"^[^\n]*\] failed \(exitcode: ", re.MULTILINE)
 
 @frozen
 class LastWords:
-    """What a process said last: without secrets, but not yet fit for a terminal.
+    """The last output of a process, without secrets but not yet safe for a terminal.
 
     Attributes:
-        traceback: Its lines, chained exceptions and groups included; empty if there is none.
-        source: ``"error file"`` or ``"stderr"``, None without a traceback or message.
-        exception: What was raised last, e.g. ``"ValueError: no"``; empty if unknown.
-        messages: Those lines of the traceback in which exceptions speak; no file, no line of code.
+        traceback: Lines of its traceback, with chained exceptions and groups; empty without one.
+        source: ``"error file"`` or ``"stderr"``; None without a traceback or message.
+        exception: The exception raised last, e.g. ``"ValueError: no"``; empty if unknown.
+        messages: The lines of the traceback with messages of exceptions, without files and lines of code.
         lines: The other lines of its stderr, oldest first, without empty ones.
-        note: Why its error file could not be used; empty if it could, or is not there.
-        was_ending: Whether the exception was ending Python: it stands in the error file, or nothing follows
-            its traceback but what C++ says when it aborts.
+        note: Why its error file could not be used; empty if it could, or does not exist.
+        was_ending: Whether the exception ended Python: it is in the error file, or nothing follows its
+            traceback except the message of a C++ abort.
     """
 
     traceback: tuple[str, ...] = ()
@@ -79,23 +79,24 @@ class LastWords:
 
 
 def read_words_of(death: ProcessExit) -> LastWords:
-    """Return what a process said last, without what another one said that shares its files."""
+    """Return the last output of a process, without that of other processes in its files."""
     return read_last_words(death.stderr, death.error_file, death.pid, death.code)
 
 
 def read_last_words(
     stderr: bytes, error_file: str | None, pid: int = 0, code: int = OF_AN_EXCEPTION
 ) -> LastWords:
-    """Return what a process said last. Never raises, never waits.
+    """Return the last output of a process. Never raises, never waits.
 
-    The error file may be of a process that this one had started: that one's exception tells why this one
-    ended only where it ended as an exception ends a Python (a shell's status is its last command's).
+    The error file may come from a child of this process. The child's exception explains the end of this
+    process only if its exit status is that of an exception in Python (a shell's status is that of its last
+    command).
 
     Args:
         stderr: The end of its stderr, at most `STDERR_BYTES`.
-        error_file: Where torch's ``@record`` or our hook would have written; need not exist.
+        error_file: The file for torch's ``@record`` or our hook; it may not exist.
         pid: Its process id; 0 if unknown.
-        code: How it ended, as `os.waitstatus_to_exitcode` has it.
+        code: Its exit code, as from `os.waitstatus_to_exitcode`.
     """
     lines = clean_lines(stderr.decode("utf-8", "replace"), cut=len(stderr) >= STDERR_BYTES)
     place = find_traceback(lines)
@@ -105,7 +106,7 @@ def read_last_words(
     recorded, writer, note = read_error_file(error_file)
     if recorded is not None and code != OF_AN_EXCEPTION and writer not in ("", str(pid)):
         raised = read_messages(clean_lines(recorded[1]))[1] or recorded[0]
-        if code < 0 and raised == exception:  # the same on stderr: not what this signal ended
+        if code < 0 and raised == exception:  # the child's exception does not explain the signal
             block, messages, exception = [], (), ""
         recorded, note = None, f"its error file is of process {writer}, which it had started: {raised}"
     if recorded is None:
@@ -125,7 +126,7 @@ def read_last_words(
 
 
 def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
-    """Return lines worth reading: no empty ones, no frames of C++ stacks."""
+    """Return the lines without empty ones and frames of C++ stacks."""
     kept: list[str] = []
     frames = 0
     for line in (*lines, ""):
@@ -141,11 +142,11 @@ def _other_lines(lines: Sequence[str]) -> tuple[str, ...]:
 
 
 def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
-    """Return where the traceback that ended a process begins and ends in its lines; None without one.
+    """Return the first and the end index of the traceback that ended a process; None without one.
 
-    The last one counts, with everything chained to it. One that Python prints by the way (an
-    exception that was ignored, in a thread, at exit) counts only if there is no other. A dump of
-    faulthandler after it wins: that is what the process died of.
+    The last one counts, with all tracebacks chained to it. One that Python prints without ending the process
+    (an ignored exception, in a thread, at exit) counts only if there is no other. A later dump of
+    faulthandler wins, because it shows the fatal error.
     """
     headers = [index for index, line in enumerate(lines) if HEADER.match(_inner(line))]
     found = None
@@ -154,7 +155,7 @@ def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
         start = _chain_start(lines, headers, last)
         if not _before(lines, headers[start]).startswith(BY_THE_WAY):
             found = headers[start], _block_end(lines, headers[last])
-        last = start - 1  # what is between the two begins where this one begins
+        last = start - 1  # go on with the headers before this chain
     if found is None and headers:
         found = headers[_chain_start(lines, headers, len(headers) - 1)], _block_end(lines, headers[-1])
     fatal = max((index for index, line in enumerate(lines) if line.startswith(FATAL)), default=-1)
@@ -164,7 +165,7 @@ def find_traceback(lines: Sequence[str]) -> tuple[int, int] | None:
 
 
 def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
-    """Return (what the exceptions of a traceback say, what the last one says)."""
+    """Return (all messages of a traceback's exceptions, the message of the last exception)."""
     if block and block[0].startswith(FATAL):
         return (block[0],), block[0]
     messages: list[str] = []
@@ -172,7 +173,7 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
     for line in block:
         inner = _inner(line)
         if HEADER.match(inner) or HEADER.match(line):
-            expected = expected or "|" not in line  # of a group, the group itself
+            expected = expected or "|" not in line  # for a group, the message of the group itself
         elif inner and inner[0] not in ' \t+-"' and inner not in CHAINED:
             messages.append(inner)
             if expected:
@@ -181,13 +182,13 @@ def read_messages(block: Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def bare(line: str) -> str:
-    """Return a line without torch's mark of the rank."""
+    """Return a line without torch's rank prefix."""
     match = RANK.match(line)
     return line[match.end() :] if match else line
 
 
 def _chain_start(lines: Sequence[str], headers: Sequence[int], last: int) -> int:
-    """Return which header the chain begins with that the header number ``last`` belongs to."""
+    """Return the index in ``headers`` at which the chain starts that header number ``last`` belongs to."""
     while last > 0:
         before = _before(lines, headers[last])
         chained = before in CHAINED or before.startswith(REMOTE)
@@ -199,14 +200,14 @@ def _chain_start(lines: Sequence[str], headers: Sequence[int], last: int) -> int
 
 
 def _block_end(lines: Sequence[str], header: int) -> int:
-    """Return the index after the last line of the traceback that begins at a header."""
+    """Return the index after the last line of the traceback that starts at a header."""
     end = header + 1
     while end < len(lines) and bare(lines[end])[:1] in (" ", "\t"):
         end += 1
-    if RANK.match(lines[header]):  # each line of it is marked
+    if RANK.match(lines[header]):  # each of its lines has the prefix
         while end < len(lines) and RANK.match(lines[end]):
             end += 1
-    elif not lines[header].startswith(" "):  # of a group all lines are indented
+    elif not lines[header].startswith(" "):  # in a group all lines are indented
         limit = end + CONTINUED_MAX
         while end < min(limit, len(lines)) and lines[end] and not _begins_something_else(lines[end]):
             end += 1
@@ -227,7 +228,7 @@ def _stacks_end(lines: Sequence[str], index: int) -> int:
 
 
 def _before(lines: Sequence[str], index: int) -> str:
-    """Return the last line above one that is not empty."""
+    """Return the last line before an index that is not empty; "" without one."""
     for above in range(index - 1, -1, -1):
         text = _inner(lines[above]).strip()
         if text:
@@ -236,7 +237,7 @@ def _before(lines: Sequence[str], index: int) -> str:
 
 
 def _inner(line: str) -> str:
-    """Return a line without marks and the margin of an exception group."""
+    """Return a line without the rank prefix and the margin of an exception group."""
     text = bare(line)
     if HEADER.match(text):
         return text
@@ -245,9 +246,9 @@ def _inner(line: str) -> str:
 
 
 def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]:
-    """Return ((message, traceback), pid of the writer, "") of an error file, or (None, "", why not).
+    """Return ((message, traceback), pid of the writer, "") of an error file, or (None, "", reason).
 
-    Of the writer nothing is known where it is torch.
+    The pid is empty if torch wrote the file. The reason is empty if there is no file.
     """
     try:
         data = read_whole(path, ERROR_FILE_BYTES) if path else None
@@ -276,7 +277,7 @@ def read_error_file(path: str | None) -> tuple[tuple[str, str] | None, str, str]
 
 
 def _read_pid(extra: dict[str, object]) -> str:
-    """Return the process id that our hook has written; empty if it is none."""
+    """Return the pid that our hook has written; empty if it is not a number."""
     pid = str(extra.get("pid", ""))
     return pid if pid.isdecimal() else ""
 
@@ -291,10 +292,10 @@ def _describe(data: bytes) -> str:
 
 
 def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
-    """Return the end of the process that the agent names; None where it names none.
+    """Return the exit of the process that torchrun's agent names as the root cause; None if it names none.
 
     Args:
-        agent: The end of the agent, with the last of its standard error, where its processes write too.
+        agent: The exit of the agent, with the end of its stderr, which its processes share.
 
     Source:
         torch/distributed/elastic/multiprocessing/errors/__init__.py, ChildFailedError.format_msg (2.13).
@@ -303,7 +304,7 @@ def read_root_cause(agent: ProcessExit) -> ProcessExit | None:
     if not blocks:
         return None
     found = blocks[-1]
-    # A text that has lost its beginning begins in the middle of a line
+    # A text that has lost its beginning starts in the middle of a line
     whole = agent.stderr.partition(b"\n")[2] if len(agent.stderr) >= STDERR_BYTES else agent.stderr
     speaks = _AGENT_SPEAKS.search(whole)
     file = found["file"].decode("utf-8", "replace").strip()

@@ -1,4 +1,4 @@
-"""What processes have written, as lines: as a terminal would show it, fit to be shown, not too much."""
+"""Output of processes as lines: as a terminal would show them, safe to show, and limited in length."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 RANK = re.compile(r"\[rank\d+\]:(?: |$)")
-"""What torch's excepthook puts in front of each line of a traceback. Its log lines have no space there."""
+"""Prefix of each line of a traceback from torch's excepthook. In its log lines no space follows."""
 HEADER = re.compile(r"(?:  \+ Exception Group |Original )?Traceback \(most recent call last\):")
 LINES_MAX = 120
 LINE_CHARS = 1000
-# What moves the cursor or changes colours: CSI, OSC, other strings, single ones. Each part is bounded.
+# Escape codes for the cursor and colours: CSI, OSC, other strings, single ones. Each part is bounded.
 ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
     r"|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
@@ -25,16 +25,16 @@ ESCAPES = re.compile(
 
 
 def say_apart(nanoseconds: int) -> str:
-    """Return e.g. ``0.010 s later``, or ``earlier`` where it is negative."""
+    """Return e.g. ``0.010 s later``, or ``earlier`` if negative."""
     return f"{abs(nanoseconds) / 1e9:.3f} s {'later' if nanoseconds >= 0 else 'earlier'}"
 
 
 def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]:
-    """Return lines that may be shown anywhere: no secrets, nothing that a terminal obeys, not too much.
+    """Return lines that are safe to show: without secrets and terminal codes, and limited in length.
 
     Args:
-        lines: Anything.
-        limit: More lines than this lose some of their middle, and a line says how many.
+        lines: Any lines.
+        limit: If there are more lines, those in the middle are replaced by a line with their number.
     """
     if not lines:
         return ()
@@ -44,7 +44,7 @@ def presentable(lines: Sequence[str], limit: int = LINES_MAX) -> tuple[str, ...]
 
 
 def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
-    """Return at most ``limit`` lines: the first third, a line that counts what is left out, the last ones."""
+    """Return at most ``limit`` lines: the first third, the number of lines left out, and the last ones."""
     if len(lines) <= limit:
         return list(lines)
     if limit < 3:
@@ -56,14 +56,14 @@ def shorten_lines(lines: Sequence[str], limit: int) -> list[str]:
 
 
 def clean_lines(text: str, *, cut: bool = False) -> list[str]:
-    """Return lines as a terminal would show them, without secrets: of a progress bar only its last state.
+    """Return lines as a terminal would show them, without secrets; of a progress bar, its last state.
 
-    Secrets are taken out here, before anything is chosen, cut or quoted: some stand on several lines.
+    Secrets are redacted before lines are chosen, cut or quoted, because some span several lines.
 
     Args:
-        text: What a process wrote.
-        cut: Whether the beginning is lost. Then the first line is left out: half a secret is no
-            known pattern.
+        text: The output of a process.
+        cut: Whether the beginning is lost. Then the first line is left out, because a partial secret would
+            match no pattern.
     """
     text = ESCAPES.sub("", text)
     if cut:
@@ -79,7 +79,7 @@ def clean_lines(text: str, *, cut: bool = False) -> list[str]:
 
 
 def _before_and_after_header(line: str) -> list[str]:
-    """A progress bar does not end its line, so that a traceback may begin in the middle of one."""
+    """Split a line before a traceback: a progress bar does not end its line, so one may begin inside it."""
     match = HEADER.search(line)
     if match is None:
         return [line]
@@ -92,7 +92,7 @@ def _before_and_after_header(line: str) -> list[str]:
 
 
 def _cap(line: str) -> str:
-    """Return a line that is not too long, cut between words."""
+    """Return a line shortened to the maximum length, cut between words."""
     if len(line) <= LINE_CHARS:
         return line
     return f"{line[:LINE_CHARS].rpartition(' ')[0]} ... ({len(line)} characters)"

@@ -1,1 +1,1 @@
-"""What must a process see? One file per framework: topology in, settings out, nothing read."""
+"""Variables for processes: one file per framework, from topology to settings, without reading the node."""

@@ -1,7 +1,7 @@
-"""Accelerate, and the Trainer of Transformers on top of it: PyTorch's contract is all that they read.
+"""Accelerate, and the Trainer of Transformers, which is based on it: both read only PyTorch's contract.
 
-With one exception: where they find no accelerator they join no job unless they are told that CPUs are meant,
-and every process trains alone, without a word. So they are told where there is none.
+There is one exception: without an accelerator they join no job unless they are told to use CPUs, and every
+process silently trains alone. So they are told if there is no accelerator.
 
 Source: accelerate/state.py, ``PartialState._prepare_backend`` and ``AcceleratorState`` (1.15);
 transformers/training_args.py (5.23).
@@ -19,11 +19,14 @@ NAME = "accelerate"
 USE_CPU = "ACCELERATE_USE_CPU"
 PACKAGES = (NAME, "transformers")
 STATE = "PartialState("
-"""What holds the place in the job. `Accelerator` tells it of the variable; by itself it reads none."""
+"""Call of the class with a process's place in the job.
+
+`Accelerator` passes the variable's value to it; by itself it reads no variable.
+"""
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return that CPUs are meant, for a job of several processes where there is nothing else."""
+    """Return the setting for CPUs, for a job of several processes without any accelerator."""
     if not _may_fall_apart(case) or case.machine.has_others:
         return []
     return [
@@ -32,15 +35,15 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return nothing: PyTorch's contract is all that they read."""
+    """Return nothing: they read only PyTorch's contract."""
     return []
 
 
 def warn(case: Case) -> tuple[str, ...]:
-    """Return a note where the job may fall apart into jobs of one process.
+    """Return a note if the job may fall apart into jobs of one process.
 
-    Only a note: the GPUs that we count are NVIDIA's, and another kind may be there; and a script that makes a
-    ``PartialState`` may have made an ``Accelerator`` before.
+    It is only a note. We count only NVIDIA GPUs, and there may be another kind; and a script that creates a
+    ``PartialState`` may have created an ``Accelerator`` before.
     """
     if not _may_fall_apart(case):
         return ()
@@ -60,7 +63,7 @@ def warn(case: Case) -> tuple[str, ...]:
 
 
 def _may_fall_apart(case: Case) -> bool:
-    """Whether it is a job of theirs, by name or by its script, on several processes without NVIDIA's GPUs."""
+    """Whether it is a job of theirs, by name or by its script, with several processes and no NVIDIA GPUs."""
     asked = case.options.framework
     shown = asked == NAME or (not asked and any(case.script.imports(package) for package in PACKAGES))
     return shown and case.topology.world_size != 1 and case.machine.gpu_count == 0

@@ -1,4 +1,4 @@
-"""What a framework's file is given: one job, as this launcher sees it."""
+"""Case: the input of a framework's file, which is one job as this launcher sees it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 BY_MPI = ("mpirun", "serve")
-"""Agents of which mpirun starts the processes."""
+"""Agents for which mpirun starts the processes."""
 
 
 @frozen
@@ -25,18 +25,19 @@ class Case:
 
     Attributes:
         argv: The command line of a process; empty if there is no command.
-        options: What the user asked for.
-        environ: What the processes inherit, before anything is unset.
-        allocation: What the platform gave us.
-        topology: The shape of the job; what it does not know is not set.
-        machine: What this node has.
-        origins: Where each fact came from, by the name of the fact (``"world_size"``).
-        forks: Whether we start the processes, rather than being one of them.
-        interface: Name of the interface that leads to the other nodes; empty if gloo was told of none.
-        horovod: How the processes meet by Horovod, if they do.
+        options: The user's options.
+        environ: The environment that the processes inherit, before anything is unset.
+        allocation: The allocation that the platform gave us.
+        topology: The shape of the job; variables for unknown parts are not set.
+        machine: The hardware of this node.
+        origins: Origin of each fact, by its name (``"world_size"``).
+        forks: Whether we start the processes; otherwise we are one of them.
+        interface: Name of the interface to the other nodes; empty if gloo got none.
+        horovod: How the processes connect by Horovod, if they do.
         script: The script that each process runs, as far as it can be read.
         agent: Another launcher that starts the processes (``"torchrun"``); empty for none.
-        is_wrapped: Whether that is the command itself, so that its processes do not start through us.
+        is_wrapped: Whether the command itself is that launcher, so that its processes do not start through
+            us.
     """
 
     argv: tuple[str, ...]
@@ -55,16 +56,16 @@ class Case:
 
     @property
     def is_by_mpi(self) -> bool:
-        """Whether our mpirun starts the processes: from node 0 here, or by what serves it on the others."""
+        """Whether our mpirun starts the processes: from node 0, or by the server on another node."""
         return self.agent in BY_MPI
 
     @property
     def free_port(self) -> tuple[int, str]:
-        """Where the job's own processes can listen on node 0, and why it is not MASTER_PORT, if it is not.
+        """A port of node 0 for the job's own processes, and the reason if it is not MASTER_PORT.
 
-        An agent listens at the master's port: torchrun's, which other launchers have inside. In its worker
-        that shows by torchrun's variables, whatever the worker is; before the workers start, by the agent.
-        All ranks see the same, so that they agree on another port.
+        An agent listens at MASTER_PORT: torchrun's, which other launchers contain, too. In a worker
+        torchrun's variables show this, whatever the worker is; before the workers start, ``agent`` shows it.
+        All ranks see the same, so they agree on another port.
         """
         port = self.topology.master_port
         is_taken = bool(self.agent) and not self.is_by_mpi
@@ -74,10 +75,10 @@ class Case:
 
     @property
     def next_port(self) -> int:
-        """The port above the master's: where all meet that need a port of their own, agreed on unasked."""
+        """The port above MASTER_PORT, or below the highest one; all ranks derive the same."""
         port = self.topology.master_port
         return port + 1 if port + 1 < PORT_LIMIT else port - 1
 
     def origin(self, fact: str) -> str:
-        """Return where a fact came from."""
+        """Return the origin of a fact."""
         return self.origins.get(fact, "default")

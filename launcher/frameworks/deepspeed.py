@@ -1,8 +1,8 @@
-"""DeepSpeed: what its own launcher gives its processes besides the contract of PyTorch.
+"""DeepSpeed: variables that its own launcher sets beyond PyTorch's contract.
 
-Where RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set, ``init_distributed`` needs no more.
-Where one is missing it asks mpi4py, which calls MPI_Init; on Azure ML it reads variables that may not be
-there, and sets NCCL_SOCKET_IFNAME to what it likes.
+If RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT are set, ``init_distributed`` needs no more. If
+one is missing, it asks mpi4py, which calls MPI_Init; on Azure ML it reads variables that may be missing, and
+overwrites NCCL_SOCKET_IFNAME.
 
 Source: deepspeed/comm/comm.py, launcher/launch.py, ops/csrc/cpu/comm/shm_interface.cpp (0.19).
 """
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return the size of this node, and which of the nodes it is.
+    """Return the number of processes on this node, its rank, and the number of nodes.
 
-    A LOCAL_SIZE that equals the world makes processes on CPUs talk through shared memory: one that lies
-    makes them wait for processes of another node there.
+    If LOCAL_SIZE equals the world size, processes on CPUs communicate through shared memory. If it is wrong,
+    they wait there for processes of another node.
     """
     values = [
         ("LOCAL_SIZE", case.topology.local_size, "local_size"),
@@ -31,5 +31,5 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return nothing: what differs from process to process is PyTorch's contract."""
+    """Return nothing: the variables that differ between processes are PyTorch's contract."""
     return []

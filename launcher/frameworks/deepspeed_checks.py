@@ -1,6 +1,6 @@
-"""What keeps a job of DeepSpeed from starting right, found before its models are loaded.
+"""Checks of a DeepSpeed job that find errors before its models are loaded.
 
-Loaded where ``--framework deepspeed`` is given, or the command is DeepSpeed's own.
+Loaded for ``--framework deepspeed``, or if the command is DeepSpeed's own.
 
 Source: deepspeed/launcher/runner.py (fetch_hostfile), runtime/config.py (_batch_assertion); torch/utils/
 cpp_extension.py (_get_build_directory), torch/utils/file_baton.py.
@@ -25,31 +25,31 @@ if TYPE_CHECKING:
 DEFAULT_HOSTFILE = "/job/hostfile"
 HOSTFILE = ("hostfile", "H")
 FILTERS = ("include", "i", "exclude", "e", "num_nodes", "num_gpus", "num_accelerators")
-"""Its flags that choose among what the hostfile has."""
+"""Its flags that choose among the nodes and GPUs of the hostfile."""
 CONFIG_FLAGS = ("--deepspeed_config", "--deepspeed")
 BATCH = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
 BUILD_S = 1800.0
-"""No operation of DeepSpeed takes as long to compile."""
+"""Seconds after which a build must have been killed: no operation of DeepSpeed takes as long to compile."""
 
 
 @frozen
 class Entry:
-    """A line of a hostfile: a node, and how many processes run there."""
+    """A line of a hostfile: a node, and the number of processes there."""
 
     host: str
     slots: int
 
 
 def check(case: Case, own: Command | None, host: Host) -> tuple[str, ...]:
-    """Return what is worth a word about a job of DeepSpeed.
+    """Return the notes on a DeepSpeed job.
 
     Args:
         case: The job.
         own: DeepSpeed's command, if the command line is one.
-        host: The machine.
+        host: This node.
 
     Raises:
-        UsageError: It would run on other nodes or processes than is meant, or stop at its batch size.
+        UsageError: It would run on other nodes or processes than intended, or stop at its batch size.
         NotReady: It would wait for a build that was killed.
     """
     notes: list[str] = []
@@ -65,7 +65,7 @@ def check(case: Case, own: Command | None, host: Host) -> tuple[str, ...]:
 
 
 def check_hostfile(case: Case, own: Command, host: Host) -> list[str]:
-    """Return what is worth a word about the hostfile that DeepSpeed will read, its own or the user's.
+    """Return the notes on the hostfile that DeepSpeed will read, its default one or the user's.
 
     Raises:
         UsageError: It names other nodes than the job has, or more processes than this node has GPUs.
@@ -81,7 +81,7 @@ def check_hostfile(case: Case, own: Command, host: Host) -> list[str]:
             raise UsageError(_default_hostfile(foreign))
         return []
     if nodes == 1:
-        return []  # from here it starts the nodes of its file by itself
+        return []  # from here DeepSpeed itself starts the nodes of the file
     text = host.read_text(os.path.abspath(path))
     if text is None and host.is_recorded():
         return []
@@ -94,7 +94,7 @@ def check_hostfile(case: Case, own: Command, host: Host) -> list[str]:
 
 
 def check_slots(path: str, entry: Entry, gpu_count: int) -> list[str]:
-    """Return what is worth a word about the number of processes on this node.
+    """Return a note if the number of processes on this node differs from that of its GPUs.
 
     Raises:
         UsageError: There are fewer GPUs.
@@ -109,7 +109,7 @@ def check_slots(path: str, entry: Entry, gpu_count: int) -> list[str]:
 
 
 def read_hostfile(text: str) -> list[Entry]:
-    """Return the lines of a hostfile that DeepSpeed understands; at any other it stops by itself."""
+    """Return the hostfile lines that DeepSpeed understands; it stops by itself at any other."""
     entries = []
     for words in (line.split() for line in text.splitlines()):
         slots = words[1].removeprefix("slots=") if len(words) > 1 else ""
@@ -121,14 +121,14 @@ def read_hostfile(text: str) -> list[Entry]:
 
 
 def check_batch(case: Case, host: Host) -> list[str]:
-    """Return what is worth a word about the batch sizes in the configuration that the command line names.
+    """Return a note on the batch sizes in the configuration file that the command line names.
 
-    Of the three that belong together DeepSpeed finds one that is missing, and stops where all are there and
-    contradict the number of processes that have data of their own: a divisor of the world, all of it
-    unless several processes share a model.
+    DeepSpeed computes a missing one of the three. It stops if all are given and contradict the number of
+    processes with their own data. This number is a divisor of the world size, and less than it only if
+    several processes share a model.
 
     Raises:
-        UsageError: They can belong to no number of processes that the job may have.
+        UsageError: No number of processes that the job may have fits them.
     """
     path, world = find_config(case.argv), case.topology.world_size
     sizes = read_batch(host.read_text(os.path.abspath(path)) or "") if path else None
@@ -147,7 +147,7 @@ def check_batch(case: Case, host: Host) -> list[str]:
 
 
 def find_config(argv: tuple[str, ...]) -> str | None:
-    """Return the path of DeepSpeed's configuration, if it stands on the command line."""
+    """Return the path of DeepSpeed's configuration file from the command line; None if it is not there."""
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         name, equals, value = word.partition("=")
         text = value if equals else following
@@ -157,7 +157,7 @@ def find_config(argv: tuple[str, ...]) -> str | None:
 
 
 def read_batch(text: str) -> tuple[int, int, int] | None:
-    """Return the three batch sizes of a configuration; None unless all are there, as numbers of samples."""
+    """Return the three batch sizes of a configuration; None unless all are given as numbers of samples."""
     try:
         config = json.loads(text)
     except (ValueError, RecursionError):
@@ -169,7 +169,7 @@ def read_batch(text: str) -> tuple[int, int, int] | None:
 
 
 def find_stale_lock(case: Case, host: Host) -> tuple[str, float] | None:
-    """Return the lock of a build that was killed, and its age in seconds: every process would wait for it."""
+    """Return the lock of a killed build, for which every process would wait, and its age in seconds."""
     for folder in list_build_folders(case, host):
         for name in host.list_folder(folder):
             lock = f"{folder}/{name}/lock"
@@ -180,7 +180,7 @@ def find_stale_lock(case: Case, host: Host) -> tuple[str, float] | None:
 
 
 def list_build_folders(case: Case, host: Host) -> list[str]:
-    """Return where torch compiles operations: one folder, or one for each Python and CUDA."""
+    """Return the folders in which torch compiles operations: one folder, or one for each Python and CUDA."""
     environ = case.environ
     if environ.get("TORCH_EXTENSIONS_DIR"):
         return [os.path.abspath(environ["TORCH_EXTENSIONS_DIR"])]

@@ -1,10 +1,10 @@
-"""Horovod: MPI where an mpirun has started the processes, else gloo, which meets at a server of ours.
+"""Horovod: uses MPI if an mpirun started the processes; otherwise gloo, with a rendezvous server of ours.
 
-Without mpirun ``hvd.init()`` of a Horovod with MPI makes every process a world of its own, and N copies
-of a training run end with success. So a job of Horovod gets gloo's variables and Horovod's own
-rendezvous server, beside rank 0; and a job that only might be one gets variables with which
-``hvd.init()`` fails. ``HOROVOD_RANK`` is set only where the server is: scripts and Lightning 1 take its
-presence for "horovodrun has started me".
+Without mpirun, ``hvd.init()`` of a Horovod with MPI makes every process a world of its own, and N copies of a
+training run end with success. So a Horovod job gets gloo's variables, and Horovod's own rendezvous server
+beside rank 0. A job that only might use Horovod gets variables with which ``hvd.init()`` fails. We set
+``HOROVOD_RANK`` only together with the server, because scripts and Lightning 1 take it for "horovodrun has
+started me".
 
 Source: horovod/common/gloo/gloo_context.cc and http_store.cc (which variables are read, and what is
 tried how often), utils/env_parser.cc (controllers), runner/gloo_run.py (what horovodrun sets); 0.28.1.
@@ -28,21 +28,24 @@ if TYPE_CHECKING:
 INTERFACE = "HOROVOD_GLOO_IFACE"
 TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 TIMEOUT_S = 600
-"""How long ranks wait for each other. Horovod's 30 s are for processes that one command has started;
-those of a job on several nodes begin when their node is ready."""
+"""Seconds that ranks wait for each other.
+
+Horovod's default of 30 s suits processes that one command has started. In a job of several nodes they start
+when their node is ready.
+"""
 LOOPBACK = "127.0.0.1"
 NOWHERE = (LOOPBACK, "1")
-"""Where no program listens: without a server, the address must be refused and not be looked for."""
+"""An address without a listener: if there is no server, the connection must be refused at once."""
 _PROGRAMS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers")
 WAITER = os.path.join(_PROGRAMS, "horovod_wait.py")
 SERVER = os.path.join(_PROGRAMS, "horovod_server.py")
 SERVE = os.path.join(_PROGRAMS, "horovod_serve.py")
 HOSTS_NAMED = 4
-"""Of the nodes, for the way that leads to the others."""
+"""Number of nodes that are named to find the address through which the others are reached."""
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return the meeting point, the size of the job and of this node, and which node this is."""
+    """Return the rendezvous address, the size of the job and of this node, and the rank of this node."""
     meeting, job = case.horovod, case.topology
     if meeting.kind == TRAP:
         return [
@@ -57,7 +60,7 @@ def plan_common(case: Case) -> list[Setting]:
         Setting("HOROVOD_LOCAL_SIZE", str(job.local_size), case.origin("local_size")),
         Setting("HOROVOD_CROSS_RANK", str(job.node_rank), case.origin("node_rank")),
         Setting("HOROVOD_CROSS_SIZE", str(job.node_count), case.origin("node_count")),
-        # Ranks of one node meet under this name: without it all nodes are "localhost"
+        # Ranks of one node find each other by this name: without it all nodes are "localhost"
         Setting("HOROVOD_HOSTNAME", f"node{job.node_rank}", case.origin("node_rank")),
         *_choose_gloo(meeting.why),
         Setting(ADDRESS, *_find_address(case), Policy.IF_UNSET),
@@ -69,7 +72,7 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def _choose_gloo(why: str) -> list[Setting]:
-    """Return what makes gloo do all of it: one of the two alone would make Horovod ask MPI."""
+    """Return the settings that make gloo do everything: with only one of them Horovod would ask MPI."""
     return [
         Setting(CONTROLLER, GLOO, why, Policy.IF_UNSET),
         Setting(OPERATIONS, GLOO, why, Policy.IF_UNSET),
@@ -77,7 +80,7 @@ def _choose_gloo(why: str) -> list[Setting]:
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return where one process stands, in the job and on its node."""
+    """Return the rank and local rank of one process."""
     if case.horovod.kind != GLOO:
         return []
     return [
@@ -87,9 +90,9 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:
-    """Return the command line of a process that first waits for the rendezvous, where that is ours.
+    """Return the command line of a process, which first waits for the rendezvous server if it is ours.
 
-    Horovod tries for 1.5 seconds to reach it, then aborts; node 0 may be minutes later than the others.
+    Horovod tries to reach it for 1.5 seconds, then aborts; node 0 may start minutes later than the others.
     """
     if not _is_served(case) or not case.argv:
         return case.argv
@@ -98,7 +101,7 @@ def plan_argv(case: Case) -> tuple[str, ...]:
 
 
 def plan_companions(case: Case) -> list[Companion]:
-    """Return Horovod's rendezvous server where rank 0 is, run by the Python that has Horovod."""
+    """Return Horovod's rendezvous server, beside rank 0, run by the Python that has Horovod."""
     if not _is_served(case) or all(place.rank for place in case.topology.places):
         return []
     python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
@@ -111,7 +114,7 @@ def plan_companions(case: Case) -> list[Companion]:
 
 
 def _find_address(case: Case) -> tuple[str, str]:
-    """Return where ranks ask for the rendezvous, and why there: on one node nothing else is to reach it."""
+    """Return the rendezvous address for ranks, and why; on one node nothing outside must reach it."""
     if not case.topology.spans_nodes:
         return LOOPBACK, "one node"
     return case.topology.master_addr, case.origin("master_addr")
@@ -122,12 +125,12 @@ def _is_served(case: Case) -> bool:
 
 
 def find_port(case: Case) -> int:
-    """Return the port of the rendezvous: the user's, else the one above MASTER_PORT, agreed on unasked."""
+    """Return the port of the rendezvous: the user's, or else the one above MASTER_PORT."""
     if case.environ.get(PORT):
         return parse_int(case.environ[PORT], 1, PORT_LIMIT)
     return case.next_port
 
 
 def name_slots(topology: Topology) -> str:
-    """Return the nodes of a job as Horovod writes them, ``"node0:2,node1:2"``."""
+    """Return the nodes of a job in Horovod's notation, ``"node0:2,node1:2"``."""
     return ",".join(f"node{index}:{topology.local_size}" for index in range(topology.node_count or 0))

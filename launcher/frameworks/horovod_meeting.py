@@ -1,6 +1,7 @@
-"""Do the processes of a job meet by Horovod, and how? Said before the start, with what would keep them apart.
+"""Decides whether and how the processes of a job connect by Horovod, and finds obstacles before the start.
 
-Source: horovod/common/gloo/gloo_context.cc, utils/env_parser.cc (0.28.1): what is asked, and when it is gloo.
+Source: horovod/common/gloo/gloo_context.cc, utils/env_parser.cc (0.28.1): the variables read, and when gloo
+is used.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ CONTROLLER, OPERATIONS = "HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"
 ADDRESS, PORT = "HOROVOD_GLOO_RENDEZVOUS_ADDR", "HOROVOD_GLOO_RENDEZVOUS_PORT"
 MPI, GLOO = "mpi", "gloo"
 TRAP = "trap"
-"""It was not said that this is a job of Horovod, and if it is one, it must not go unnoticed."""
+"""It is unknown whether this is a Horovod job; if it is, ``hvd.init()`` must fail."""
 STARTERS = {OPEN_MPI.rank[0]: OPEN_MPI.name, HYDRA.local_rank: HYDRA.name}
-"""What tells that an mpirun has started this process, and the family of MPI whose library it speaks to."""
+"""Variables that show that an mpirun started this process, with the MPI family that its library must have."""
 KERAS = (
     "horovod.tensorflow.keras",
     "horovod.keras",
@@ -39,12 +40,12 @@ KERAS = (
 
 @frozen
 class Meeting:
-    """How the processes of a job meet by Horovod, if they do.
+    """How the processes of a job connect by Horovod, if they do.
 
     Attributes:
-        kind: `MPI` (it asks MPI), `GLOO` (it needs all of our variables), `TRAP`; empty for nothing.
-        why: What shows it.
-        notes: What is worth a word.
+        kind: `MPI` (Horovod asks MPI), `GLOO` (it needs all of our variables), `TRAP`; empty for no settings.
+        why: The evidence for it.
+        notes: Notes for the plan.
     """
 
     kind: str = ""
@@ -61,16 +62,16 @@ def find_meeting(
     topology: Topology,
     host: Host,
 ) -> Meeting:
-    """Return how the processes of this job meet; looks at its script, and into its Python's folders.
+    """Return how the processes of this job connect; reads the script, and the folders of its Python.
 
-    ``argv`` is the command line of a process, empty if there is none; ``script`` what it runs; ``scope`` how
-    often the launcher was started.
+    ``argv`` is the command line of a process, empty if there is none; ``script`` is what it runs; ``scope``
+    is how often the launcher was started.
 
     Raises:
-        UsageError: Horovod is asked for, and cannot meet in such a job.
-        Unavailable: The script and its Keras do not go together.
-        EnvironmentUntrusted: It is asked for, and the user's own variables contradict each other; or it would
-            meet at a port that is none.
+        UsageError: Horovod is requested, and its processes cannot connect in such a job.
+        Unavailable: The script does not work with its version of Keras.
+        EnvironmentUntrusted: Horovod is requested, and the user's own variables contradict each other; or the
+            rendezvous port is not a port.
     """
     asked = options.text("framework", "auto")
     if asked not in ("auto", NAME) or topology.world_size == 1 or options.text("engine") == "mpirun":
@@ -94,11 +95,11 @@ def find_meeting(
 
 
 def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool) -> bool:
-    """Whether gloo brings these processes together; where the user asks for it, it must.
+    """Whether gloo can connect these processes; if the user requests Horovod, it must.
 
     Raises:
-        UsageError: It is asked for, and the job has not what it needs.
-        EnvironmentUntrusted: It is asked for, and contradicted; or the port is none.
+        UsageError: Horovod is requested, and the job lacks what it needs.
+        EnvironmentUntrusted: Horovod is requested, and a variable contradicts it; or the port is not a port.
     """
     _check_port(environ)
     problems = [*_find_gaps(topology), *_find_contradictions(environ)]
@@ -108,7 +109,7 @@ def _can_meet(topology: Topology, environ: Mapping[str, str], *, is_asked: bool)
 
 
 def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: Host) -> None:
-    """Stop what would train each rank alone, and end well: Keras 3 never asks Horovod's optimizer."""
+    """Refuse a script whose ranks would train alone and succeed: Keras 3 ignores Horovod's optimizer."""
     text = script.text
     if not any(module in text for module in KERAS) or "DistributedOptimizer" not in text:
         return
@@ -131,7 +132,7 @@ def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: 
 def _choose_controller(
     python: str, environ: Mapping[str, str], starter: str, host: Host
 ) -> tuple[str, tuple[str, ...]]:
-    """Return what brings the processes together, and why if that is not what one would think."""
+    """Return the controller that connects the processes, and a note if it is unexpected."""
     told = environ.get(CONTROLLER, "").lower()
     if told:
         return (told if told in (MPI, GLOO) else ""), ()
@@ -146,14 +147,14 @@ def _choose_controller(
 
 
 def _find_python(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> str:
-    """Return a Python that has Horovod: the command's, or where that is unknown one that it may come to."""
+    """Return a Python that has Horovod: the command's or, if unknown, one that the command may start."""
     known = host.find_version(argv[0], environ, NAME) if is_python(argv[0]) else None
     pythons = list_pythons(argv, environ) if known is None else [argv[0]]
     return next((python for python in pythons if host.find_version(python, environ, NAME)), "")
 
 
 def _trap(python: str) -> Meeting:
-    """Return what makes ``hvd.init()`` fail, if there is a Python that has Horovod."""
+    """Return the settings with which ``hvd.init()`` fails, if there is a Python that has Horovod."""
     if not python:
         return Meeting()
     note = (
@@ -164,7 +165,7 @@ def _trap(python: str) -> Meeting:
 
 
 def _find_gaps(topology: Topology) -> list[UsageError]:
-    """Return what gloo needs of a job and this one has not, or does not tell."""
+    """Return what gloo needs and this job lacks or does not tell."""
     if ":" in topology.master_addr and topology.spans_nodes:
         what = f"master_addr is {topology.master_addr}, and Horovod asks its rendezvous by IPv4 only"
         fix = "--master-addr NAME or IPv4 address of node 0, or start the job with mpirun"
@@ -188,7 +189,7 @@ def _find_contradictions(environ: Mapping[str, str]) -> list[EnvironmentUntruste
 
 
 def _check_port(environ: Mapping[str, str]) -> None:
-    """Hold that a rendezvous can listen where the user says: else all ranks would wait for it."""
+    """Check that the rendezvous port that the user gave is a port: otherwise all ranks would wait for it."""
     if not environ.get(PORT):
         return
     try:

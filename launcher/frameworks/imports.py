@@ -1,6 +1,6 @@
-"""What a script imports, by its syntax: the names of the modules, and which lines run whatever happens.
+"""Imports of a script, from its syntax: names of modules, and whether each import is unconditional.
 
-Python's own parser is asked through `compile`; the module ``ast`` would cost as much as the rest of a start.
+We call Python's own parser by `compile`: the module ``ast`` would cost as much as the rest of a start.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
     from typing import Any
 
 ONLY_AST = 0x400
-"""``ast.PyCF_ONLY_AST``: parse, and make no code."""
+"""``ast.PyCF_ONLY_AST``: parse only, generate no code."""
 INNER = ("body", "orelse", "finalbody")
-"""Where the statements of a statement are; `match` and `try` have more in ``cases`` and ``handlers``."""
+"""Fields with inner statements; `match` and `try` have more in ``cases`` and ``handlers``."""
 STRAIGHT = ("With", "AsyncWith", "ClassDef")
-"""Statements whose body runs when they are reached."""
+"""Statements whose body always runs when they are reached."""
 
 
 def read_imports(text: str, package: str = "") -> dict[str, bool]:
-    """Return the modules that a script imports, and of each whether it is imported whatever happens.
+    """Return the modules that a script imports, and whether each is imported unconditionally.
 
-    ``from a import b`` may mean a module ``a.b``, and counts as both. An import inside of a function, an
-    ``if``, or a ``try`` with handlers may not happen; one for type checkers alone does not. A text that is
-    not this Python's is read line by line. ``from . import a`` counts where the package is known.
+    ``from a import b`` may mean a module ``a.b``, and counts as both. An import inside a function, an ``if``,
+    or a ``try`` with handlers is conditional. An import only for type checkers does not count. A text that
+    this Python cannot parse is read line by line. ``from . import a`` counts if the package is known.
     """
     found: dict[str, bool] = {}
     body = _parse(text)
@@ -38,7 +38,7 @@ def _parse(text: str) -> list[Any] | None:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the script's own Python says what it thinks of the script
+            warnings.simplefilter("ignore")  # the script's own Python will print its warnings
             body: list[Any] = compile(text, "script", "exec", ONLY_AST, True).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
@@ -46,9 +46,9 @@ def _parse(text: str) -> list[Any] | None:
 
 
 def read_first(text: str, name: str) -> str:
-    """Return what a script does first with a variable: ``Store`` if it sets it, ``Load`` for all else.
+    """Return what a script does first with a variable: ``Store`` if it sets it, ``Load`` for any other use.
 
-    Only ``environ[name] = ...`` sets it, wherever that stands; empty where no string is the name.
+    Only ``environ[name] = ...`` sets it, anywhere in the script. Empty if no string equals the name.
     """
     found: list[tuple[int, int, str]] = []
     nodes: list[Any] = _parse(text) or []
@@ -67,7 +67,7 @@ def read_first(text: str, name: str) -> str:
 
 
 def _is_set(node: Any) -> int:
-    """Return the order within a line: what is set there is worked out before."""
+    """Return the order within a line: Python evaluates the value before it sets the variable."""
     return int(type(node.ctx).__name__ == "Store")
 
 
@@ -87,7 +87,7 @@ def _visit(body: list[Any], is_certain: bool, package: str) -> Iterator[tuple[st
 
 
 def _resolve(module: str, level: int, package: str) -> str:
-    """Return the full name of a module; empty of one whose dots lead out of what is known."""
+    """Return the full name of a module; empty if its dots lead outside the known package."""
     if not level:
         return module
     around = package.split(".")[: len(package.split(".")) - level + 1] if package else []
@@ -103,7 +103,7 @@ def _visit_parts(node: Any, is_certain: bool, package: str) -> Iterator[tuple[st
 
 
 def _is_straight(node: Any, kind: str) -> bool:
-    """Whether what stands inside of a statement runs when it is reached."""
+    """Whether the body of a statement always runs when the statement is reached."""
     if kind == "If":
         return _name(getattr(node.test, "left", None)) == "__name__"
     return kind in STRAIGHT or (kind.startswith("Try") and not node.handlers)
@@ -114,9 +114,9 @@ def _name(node: Any) -> str:
 
 
 def list_lines(text: str, package: str = "") -> list[str]:
-    """Return the modules that the lines of a text name which begin with an import.
+    """Return the modules named in lines that start with an import.
 
-    Nothing is parsed, which costs a hundredth: a line of a string can be among them.
+    Nothing is parsed, which takes a hundredth of the time; lines of a multi-line string may be among them.
     """
     found: list[str] = []
     lines = iter(text.splitlines())

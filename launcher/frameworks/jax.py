@@ -1,19 +1,19 @@
-"""JAX: what ``jax.distributed.initialize()`` finds out by itself where it is given no arguments.
+"""JAX: variables from which ``jax.distributed.initialize()`` without arguments finds its values.
 
-Of its arguments it takes two from variables of its own, the coordinator's address and the local devices.
-How many processes there are, and which one this is, it asks the first of these that is there:
+It takes two of its arguments from variables of its own: the coordinator's address and the local devices. The
+number of processes and the rank come from the first of these that is present:
 
     Open MPI     OMPI_MCA_orte_hnp_uri is set (versions up to 4): OMPI_COMM_WORLD_SIZE, _RANK, _LOCAL_RANK
     Slurm        SLURM_JOB_ID, SLURM_STEP_NODELIST, SLURM_NTASKS, SLURM_PROCID, SLURM_LOCALID are all set
     Cloud TPU
     Kubernetes   KUBERNETES_SERVICE_HOST is set and its client is installed: the API, about a Job
 
-Where none is there it stops: "Number of processes must be defined." So a job of JAX gets Open MPI's
-names. That is for a job that is one of JAX plainly, because others read OMPI_* too. JAX_NUM_PROCESSES and
-JAX_PROCESS_ID are read by scripts (MaxText is one), which pass them on as arguments.
+If none is present it stops: "Number of processes must be defined." So a JAX job gets Open MPI's names. Only a
+job that is clearly JAX gets them, because others read OMPI_* too. Scripts (MaxText is one) read
+JAX_NUM_PROCESSES and JAX_PROCESS_ID, and pass them on as arguments.
 
-Such a detector also gives each process the GPU of its local rank alone. That is wrong where a process
-has several, or sees only its own; JAX_LOCAL_DEVICE_IDS goes first.
+Such a detector also gives each process only the GPU of its local rank. That is wrong if a process has several
+GPUs, or sees only its own; JAX_LOCAL_DEVICE_IDS takes precedence.
 
 Source: jax/_src/distributed.py, jax/_src/clusters/ (0.10); github.com/jax-ml/jax/pull/12415 would have it
 read the other two.
@@ -31,16 +31,19 @@ if TYPE_CHECKING:
 
 NAME = "jax"
 COORDINATOR = "COORDINATOR_ADDRESS"
-"""Kubeflow's JAXJob sets it, and nothing else does."""
+"""Variable that only Kubeflow's JAXJob sets."""
 MPIRUN_4 = "OMPI_MCA_orte_hnp_uri"
-"""JAX looks whether it is there, and what it says only without JAX_COORDINATOR_ADDRESS. In jobs of Open MPI 4
-it is there, and stays; other MPIs, and a program that mpirun did not start, do not mind it."""
+"""JAX checks that it is set, and reads its value only without JAX_COORDINATOR_ADDRESS.
+
+In jobs of Open MPI 4 it is set already, and stays. Other MPIs, and a program that mpirun did not start,
+ignore it.
+"""
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return where process 0 listens, and how many processes there are.
+    """Return the address at which process 0 listens, and the number of processes.
 
-    The port is the master's, where nothing else of a job in JAX listens, unless torchrun's agent does.
+    The port is MASTER_PORT, which nothing else in a JAX job uses, unless torchrun's agent listens there.
     """
     job = case.topology
     if job.world_size is None or not job.master_addr:
@@ -55,7 +58,7 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return which process this is, and which GPUs are its own."""
+    """Return the rank of one process, and its GPUs."""
     settings = [Setting("JAX_PROCESS_ID", str(place.rank), case.origin("rank"))]
     devices = share_devices(case, place)
     if devices:
@@ -69,7 +72,7 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 
 def is_distributed(script: Script) -> bool:
-    """Whether a script is of a job of several processes in JAX, by its text."""
+    """Whether the text of a script shows that it belongs to a JAX job with several processes."""
     if not script.imports(NAME):
         return False
     text = script.text
@@ -77,7 +80,7 @@ def is_distributed(script: Script) -> bool:
 
 
 def warn(case: Case) -> tuple[str, ...]:
-    """Return what is worth a word where a script does not show that its processes will be one job."""
+    """Return a note if nothing in a script shows that its processes will form one job."""
     text = case.script.text
     alone = case.options.framework != NAME or case.topology.world_size == 1
     if alone or not text or "distributed" in text:
@@ -89,20 +92,20 @@ def warn(case: Case) -> tuple[str, ...]:
 
 
 def is_named(case: Case) -> bool:
-    """Whether this is a job of JAX: the user says so, or its script, or Kubeflow."""
+    """Whether this is a JAX job, by the user, its script, or Kubeflow."""
     return case.options.text("framework") == NAME or COORDINATOR in case.environ
 
 
 def share_devices(case: Case, place: Place) -> range:
-    """Return the GPUs of one process, by their places in CUDA_VISIBLE_DEVICES; empty to say nothing.
+    """Return the GPUs of one process as indices into CUDA_VISIBLE_DEVICES; empty to set nothing.
 
-    GPUs are divided evenly: with one process per GPU, the one of the local rank; alone on its node, all.
-    A process that others have started, and that sees fewer GPUs than there are processes, was shown its
-    own.
+    GPUs are divided evenly: with one process per GPU, each gets that of its local rank; a single process on
+    its node gets all. A process that another program started and that sees fewer GPUs than there are
+    processes sees only its own.
     """
     given = case.options.get("gpus_per_process")
     if given is not None and isinstance(given.value, int):
-        return range(given.value)  # CUDA_VISIBLE_DEVICES has no others
+        return range(given.value)  # CUDA_VISIBLE_DEVICES contains only these
     visible, processes = case.machine.gpu_count or 0, case.topology.local_size
     if visible < 2 or (processes is not None and visible < processes and not case.forks):
         return range(visible)

@@ -1,6 +1,6 @@
-"""Lightning: what its ClusterEnvironment reads, and how many nodes and devices its Trainer counts.
+"""Lightning: variables for its ClusterEnvironment, and the numbers of nodes and devices of its Trainer.
 
-It asks these in order, and takes rank, world size and meeting place from the first that says yes:
+It checks these in order, and takes rank, world size and master address from the first that matches:
 
     TorchElasticEnvironment   TORCHELASTIC_RUN_ID is set: torchrun's variables, true in every worker
     SLURMEnvironment          SLURM_NTASKS is set, unless SLURM_JOB_NAME is bash or interactive
@@ -8,8 +8,8 @@ It asks these in order, and takes rank, world size and meeting place from the fi
     MPIEnvironment            mpi4py can be imported, and MPI's world has several processes
     LightningEnvironment      always: rank = NODE_RANK x devices + LOCAL_RANK, world = num_nodes x devices
 
-LOCAL_RANK keeps the last one from starting processes itself. What Slurm has left behind has to be whole
-and true, or out of the way: with SLURM_NTASKS alone Lightning stops, or asks for what is not there.
+LOCAL_RANK keeps the last one from starting processes itself. Slurm's variables must be complete and true, or
+absent: with SLURM_NTASKS alone Lightning stops, or asks for variables that are not set.
 
 Source: lightning/pytorch/trainer/connectors/accelerator_connector.py, utilities/argparse.py (PL_TRAINER_*);
 lightning/fabric/plugins/environments/ (2.6).
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 
 NAME = "lightning"
 NUM_NODES, DEVICES = "PL_TRAINER_NUM_NODES", "PL_TRAINER_DEVICES"
-"""The Trainer's arguments where the script gives none: otherwise 1 node, and all devices that are seen."""
+"""Defaults of the Trainer's arguments; without them 1 node and all visible devices."""
 FABRIC_NODES, FABRIC_DEVICES = "LT_NUM_NODES", "LT_DEVICES"
-"""The same for Fabric, which takes them even where the script gives some."""
+"""The same for Fabric, which prefers them even to arguments in the script."""
 SLURM = "SLURM_NTASKS"
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
-"""What a script of it imports."""
+"""Packages that a Lightning script imports."""
 TRAINER_PREFIX = "trainer."
-"""What its own command lines, and those of Hydra, put in front of the Trainer's arguments."""
+"""Prefix of the Trainer's arguments on command lines of Lightning and Hydra."""
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return the numbers for a Trainer and a Fabric that are given none, which else would train alone.
+    """Return the numbers for a Trainer or a Fabric without any, which would otherwise train alone.
 
-    For a user who names Lightning, and for a script that shows that they harm none of its trainers
+    They are set if the user names Lightning, or if the script shows that they harm none of its trainers
     (``Trainer(devices=1)``, on one rank, would wait for the other nodes).
     """
     if not _is_job(case):
@@ -54,23 +54,23 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def _is_job(case: Case) -> bool:
-    """Whether Lightning is named, or shown by the script of a job of several processes."""
+    """Whether Lightning is named, or shown by the script of a job with several processes."""
     named = case.options.text("framework") == NAME
     return named or (case.topology.world_size != 1 and is_script(case))
 
 
 def count_nodes(job: Topology) -> int | None:
-    """Return how many nodes a job of Lightning has: it has as many processes on each, or cannot work."""
+    """Return the number of nodes if all have as many processes as this one; None if unknown or uneven."""
     if job.node_count is not None or not job.world_size or not job.local_size:
         return job.node_count
     return None if job.world_size % job.local_size else job.world_size // job.local_size
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return what SLURMEnvironment reads, where SLURM_NTASKS makes Lightning ask it.
+    """Return the variables for SLURMEnvironment, which Lightning uses if SLURM_NTASKS is set.
 
-    Names that are there and wrong are `starters`' to rewrite. Without SLURM_NTASKS_PER_NODE it refuses
-    even what srun has started.
+    `starters` rewrites the ones that are set and wrong. Without SLURM_NTASKS_PER_NODE Lightning refuses even
+    a job that srun started.
     """
     if SLURM not in case.environ:
         return []
@@ -89,16 +89,16 @@ def plan_process(case: Case, place: Place) -> list[Setting]:
 
 
 def is_script(case: Case) -> bool:
-    """Whether the script is Lightning's by its imports, and no other framework was named."""
+    """Whether the script imports Lightning, and no other framework was named."""
     asked = case.options.framework in ("", NAME)
     return asked and any(case.script.imports(package) for package in PACKAGES)
 
 
 def check(case: Case) -> tuple[str, ...]:
-    """Return what is worth a word where the job is Lightning's, or its command line looks like that.
+    """Return the notes on a Lightning job, or on one whose command line looks like that.
 
     Raises:
-        UsageError: The job is Lightning's, and cannot be what its command line or its script says.
+        UsageError: It is a Lightning job that contradicts its command line or its script.
     """
     named = case.options.text("framework") == NAME
     if not named and not any(TRAINER_PREFIX in word for word in case.argv) and not is_script(case):
@@ -109,7 +109,7 @@ def check(case: Case) -> tuple[str, ...]:
 
 
 def warn(case: Case) -> tuple[str, ...]:
-    """Return what must be said at the start: Lightning will not get numbers, and ranks may train alone."""
+    """Return warnings for the start: Lightning will not get its numbers, and ranks may train alone."""
     if case.topology.world_size == 1 or not _is_job(case):
         return ()
     from launcher.frameworks.lightning_job import warn_job

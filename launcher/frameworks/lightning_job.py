@@ -1,15 +1,15 @@
-"""Does a Lightning job fit the nodes and processes that it gets? Said before the start.
+"""Checks before the start that a Lightning job fits its nodes and processes.
 
-Trainer(num_nodes, devices) must be the job's: where they differ, processes wait for others that never
-start, or each node trains alone. Of the script numbers are read that are written in its call of the Trainer;
-then what stands on its command line, or in the variables of the Trainer:
+Trainer(num_nodes, devices) must match the job: otherwise processes wait for others that never start, or each
+node trains alone. We read the numbers in the script's call of the Trainer, then those on its command line, or
+in the variables of the Trainer:
 
     --trainer.num_nodes 2   --trainer.devices=8        LightningCLI
     trainer.num_nodes=2     +trainer.devices=[0,1]     Hydra
     --num_nodes 2           --devices=8                scripts with arguments of their own
 
-The last kind may mean something else, so it counts only where Lightning was named. A mismatch is fatal
-where Lightning was named, or stands in the script, else a note.
+The last kind may mean something else, so it counts only if Lightning was named. A mismatch is fatal if
+Lightning was named or if it is in the script; otherwise it is a note.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 ARGUMENTS = ("num_nodes", "devices")
 TRAINER, FABRIC, CLI = "Trainer", "Fabric", "LightningCLI"
 POSITIONS = {FABRIC: ("accelerator", "strategy", "devices", "num_nodes")}
-"""What arguments without a name are."""
+"""Names of the positional arguments."""
 STARTERS = ("spawn", "fork", "notebook")
-"""Parts of the names of strategies that start the processes themselves, whatever has started the script."""
+"""Parts of the names of strategies that start the processes themselves, however the script was started."""
 
 
 def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
@@ -50,10 +50,10 @@ def check_job(case: Case, *, named: bool) -> tuple[str, ...]:
 
     Args:
         case: The job.
-        named: Whether it is Lightning's for certain: then what cannot work is an error.
+        named: Whether it certainly uses Lightning: then a mismatch is an error.
 
     Raises:
-        UsageError: All that cannot work, at once.
+        UsageError: All mismatches at once.
     """
     written = _compare_script(case)
     if written:
@@ -81,7 +81,7 @@ def _compare(case: Case, named: bool) -> list[Problem]:
 
 
 def _judge(case: Case, name: str, written: str, count: int | None, where: str) -> list[Problem]:
-    """Return what is wrong with one argument of the Trainer; nothing where it, or the job's, is not known."""
+    """Return the problem of one argument of the Trainer; nothing if its value, or the job's, is unknown."""
     job, of_nodes = case.topology, name == "num_nodes"
     here, what = (count_nodes(job), "node") if of_nodes else (job.local_size, "process")
     if count is None or here is None or count == here:
@@ -95,7 +95,7 @@ def _judge(case: Case, name: str, written: str, count: int | None, where: str) -
 
 
 def _compare_script(case: Case) -> list[Problem]:
-    """Return what is wrong with the Trainer that the script makes, where none of those that it makes fits."""
+    """Return the problems of a Trainer in the script, if none of the script's Trainers fits."""
     if not is_script(case):
         return []
 
@@ -105,7 +105,7 @@ def _compare_script(case: Case) -> list[Problem]:
 
 
 def _judge_call(case: Case, trainer: Trainer) -> list[Problem]:
-    """Return what is wrong with the numbers of one call; of ``"auto"`` it is known what CPUs alone mean."""
+    """Return the problems of the numbers in one call; ``"auto"`` is known only without accelerators."""
     machine = case.machine
     every = 1 if machine.gpu_count == 0 and not machine.has_others else None
     return [
@@ -122,14 +122,14 @@ def _judge_call(case: Case, trainer: Trainer) -> list[Problem]:
 
 
 def choose_variables(case: Case, *, named: bool) -> list[tuple[str, str]]:
-    """Return (variable, argument that it is the default of) for what the script makes, as far as that shows.
+    """Return pairs of (variable, argument that it sets) for the Trainers and Fabrics in the script.
 
-    The Trainer's are for arguments that a call does not give. Fabric's beat what it gives, so they are for
-    scripts that give none, or the truth.
+    The Trainer's variables fill arguments that a call does not give. Fabric's override its arguments, so they
+    are only for scripts that give none, or the right ones.
 
     Args:
         case: The job.
-        named: Whether the user names Lightning: then the modules that the script imports may make them.
+        named: Whether the user names Lightning: then modules that the script imports may create them.
     """
 
     calls = read_trainers(case.script.text)
@@ -147,12 +147,12 @@ def choose_variables(case: Case, *, named: bool) -> list[tuple[str, str]]:
 
 
 def _would_wait(case: Case, call: Trainer) -> bool:
-    """Whether a Trainer of fewer processes, on purpose, would wait for nodes if it were told of them."""
+    """Whether a Trainer with fewer processes on purpose would wait for nodes if it got the variables."""
     return case.topology.spans_nodes and "num_nodes" not in call.given and bool(_judge_call(case, call))
 
 
 def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
-    """Return which numbers Lightning will not get, though without them each process trains alone."""
+    """Return warnings about numbers that Lightning will not get, so that each process may train alone."""
 
     calls, words = read_trainers(case.script.text), [*(case.script.words or case.argv)]
     where, alone = case.script.path, "else each process may be a job of its own"
@@ -176,7 +176,7 @@ def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
 
 
 def read_arguments(argv: Sequence[str], *, bare: bool) -> Iterator[tuple[str, str, str]]:
-    """Yield (argument of the Trainer, as it is written, value) of a command line.
+    """Yield (argument of the Trainer, text as written, value) from a command line.
 
     Args:
         argv: The command line.
@@ -196,7 +196,7 @@ def read_arguments(argv: Sequence[str], *, bare: bool) -> Iterator[tuple[str, st
 
 
 def count_devices(text: str) -> int | None:
-    """Return how many devices ``8``, ``0,1`` or ``[0,1]`` are; None for ``auto`` and ``-1``."""
+    """Return the number of devices in ``8``, ``0,1`` or ``[0,1]``; None for ``auto`` and ``-1``."""
     items = text.strip("[]'\" ").rstrip(",").split(",")
     try:
         numbers = [parse_int(item.strip()) for item in items]
@@ -206,7 +206,7 @@ def count_devices(text: str) -> int | None:
 
 
 def _check_shape(case: Case) -> list[Problem]:
-    """Return what the Trainer cannot do, whatever it is told."""
+    """Return the problems of a job that no Trainer can run, whatever its arguments."""
     job, problems = case.topology, []
     if job.world_size and job.local_size and (count_nodes(job) or 0) * job.local_size != job.world_size:
         problems.append(_uneven(job.world_size, job.local_size))
@@ -218,7 +218,7 @@ def _check_shape(case: Case) -> list[Problem]:
 
 
 def _explain(case: Case) -> tuple[str, ...]:
-    """Return how Lightning will know its place, where that is not by our variables."""
+    """Return notes on how Lightning will find its rank, if not by our variables."""
     notes = []
     if case.topology.world_size and case.topology.local_size is None:
         notes.append(
@@ -261,14 +261,14 @@ def _no_node() -> Problem:
 
 @frozen
 class Trainer:
-    """One call.
+    """One call of a Trainer, a Fabric or LightningCLI.
 
     Attributes:
-        line: Where it stands.
-        name: What is called.
-        counts: Of each argument that is a number there (as it is written, count); 0 stands for ``"auto"``.
-        given: The arguments that are given, whatever they are.
-        starts: Whether it starts the other processes itself, whatever has started the script.
+        line: Its line number.
+        name: The name called.
+        counts: For each argument with a literal number: (text as written, count); a count of 0 is ``"auto"``.
+        given: The arguments that are given, with any value.
+        starts: Whether it starts the other processes itself, however the script was started.
     """
 
     line: int
@@ -279,7 +279,7 @@ class Trainer:
 
 
 def read_trainers(text: str) -> list[Trainer]:
-    """Return the calls that make something of Lightning's; none of a text that is not this Python's."""
+    """Return the calls of Lightning's classes in a script; none if this Python cannot parse it."""
     calls = (TRAINER, FABRIC, CLI)
     try:
         with warnings.catch_warnings():
@@ -309,7 +309,7 @@ def _read(call: ast.Call) -> Trainer:
 
 
 def _count(value: ast.expr) -> int | None:
-    """Return how many devices or nodes a literal means, 0 for all; None for what is worked out later."""
+    """Return the number of devices or nodes in a literal, 0 for "auto"; None for any other expression."""
     if isinstance(value, (ast.List, ast.Tuple)):
         return len(value.elts)
     if isinstance(value, ast.Constant) and isinstance(value.value, (int, str)):

@@ -1,8 +1,8 @@
-"""Open MPI's public names, for libraries that read them whether mpirun has started the job or not.
+"""Open MPI's public names, for libraries that read them whether mpirun started the job or not.
 
-MAE, BEiT, data2vec and what descends from them take rank, size and local rank from these alone when
-they are told ``--dist_on_itp``. Other jobs do not get them: what finds them may take itself for a rank
-of mpirun. Where mpirun has set them they are there, and `starters` keeps them true.
+MAE, BEiT, data2vec and their descendants take rank, size and local rank only from these if they get
+``--dist_on_itp``. Other jobs do not get them, because a program that finds them may take itself for a rank of
+mpirun. If mpirun has set them, they stay, and `starters` keeps them true.
 
 Source: github.com/facebookresearch/mae util/misc.py, init_distributed_mode.
 """
@@ -20,20 +20,22 @@ ON_ITP = "--dist_on_itp"
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return nothing: the names go together, and two of them differ from process to process."""
+    """Return nothing: the names belong together, and two of them differ between processes."""
     return []
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return the names for a script that is told to read them."""
+    """Return the names for a script whose command line requests them."""
     return plan_names(case, place, f"{ON_ITP} reads it") if ON_ITP in case.argv else []
 
 
 def plan_names(case: Case, place: Place, why: str) -> list[Setting]:
-    """Return the names that are not there yet, with the truth about one process.
+    """Return the names that are not set yet, with the true values for one process.
 
     Args:
-        why: What reads them, for the plan.
+        case: The job.
+        place: The rank and local rank of the process.
+        why: The program that reads them, for the plan.
     """
     values = {
         OPEN_MPI.rank[0]: place.rank,

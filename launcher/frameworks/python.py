@@ -1,4 +1,4 @@
-"""What Python itself reads."""
+"""Variables that Python itself reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ UNBUFFERED = "PYTHONUNBUFFERED"
 
 
 def plan_unbuffered(count: int, environ: Mapping[str, str]) -> list[Setting]:
-    """Return the variable that makes lines appear when they are printed, where we put a pipe in between.
+    """Return the variable that makes Python write each line at once, even into our pipe.
 
-    Python keeps what goes to a pipe until it has 8 KiB, and loses it when it is killed: the last lines
-    before a death are the ones that matter. Set, even to nothing, it is the user's.
+    Python buffers up to 8 KiB for a pipe, and loses it when it is killed, although the last lines before the
+    end matter most. If the user has set the variable, even to nothing, it stays.
 
     Args:
-        count: How many processes there are whose lines come together.
-        environ: What they inherit.
+        count: Number of processes whose lines are merged.
+        environ: The environment that they inherit.
 
     Source:
         docs.python.org, "Command line and environment", PYTHONUNBUFFERED.

@@ -1,8 +1,8 @@
-"""What a script imports by its own modules: files beside it and in PYTHONPATH, read and never imported.
+"""Imports of a script's own modules: files beside it and in PYTHONPATH, read and never imported.
 
-Most scripts speak of no framework that this is asked for, and neither do their modules: so files are found by
-lines that begin with ``import`` and ``from``, and parsed only where one of them imports what is asked for.
-Packages that are installed are not followed.
+Most scripts and their modules import none of the frameworks in question. So the files are scanned for lines
+that start with ``import`` and ``from``, and parsed only if one of them imports such a framework. Installed
+packages are not followed.
 
 Source: docs.python.org, "The import system", 5.3 to 5.5, and "The initialization of the sys.path module
 search path".
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 DEPTH, FILES, BYTES = 3, 50, 1 << 20
-"""How far it is followed: modules behind modules, files, and bytes altogether."""
+"""Limits of the search: levels of modules, number of files, and characters in total."""
 NAMES = 4096
-"""Most names of a folder that are looked at."""
+"""Maximum number of names that are read from a folder."""
 INSTALLED = ("site-packages", "dist-packages")
-"""Names of folders that hold what is installed, in PYTHONPATH, too."""
+"""Names of folders with installed packages, which may be in PYTHONPATH, too."""
 OWN = __name__.partition(".")[0]
 STANDARD: frozenset[str] = getattr(sys, "stdlib_module_names", frozenset(sys.builtin_module_names))
 
 
 @frozen
 class Module:
-    """A module that is a file of the job's.
+    """A module that is a file of the job.
 
     Attributes:
         path: The file.
-        text: What stands there.
-        package: What its relative imports start from.
+        text: Its text.
+        package: The package from which its relative imports start.
     """
 
     path: str
@@ -51,22 +51,22 @@ class Module:
 
 @frozen
 class Reached:
-    """What the modules of a script import.
+    """Imports of a script's modules.
 
     Attributes:
-        modules: What they import, and whether that happens whatever happens.
-        places: Of what they import for certain the file that does.
+        modules: The modules that they import, and whether each is imported unconditionally.
+        places: For each unconditional import, the file with it.
     """
 
     modules: Mapping[str, bool] = {}
     places: Mapping[str, str] = {}
 
     def find(self, name: str) -> str:
-        """Return the file that imports a module for certain, or something inside of it; empty for none."""
+        """Return the file that unconditionally imports a module or a part of it; empty for none."""
         return next((path for module, path in self.places.items() if _is_of(module, name)), "")
 
     def imports(self, name: str) -> bool:
-        """Whether one of them imports it, be it in a function or a ``try``."""
+        """Whether one of them imports it, even in a function or a ``try``."""
         return any(_is_of(module, name) for module in self.modules)
 
 
@@ -75,12 +75,12 @@ def _is_of(module: str, name: str) -> bool:
 
 
 def read_reached(script: Script, names: Sequence[str], host: Host) -> Reached:
-    """Return what the modules of a script import, those that it imports for certain.
+    """Return the imports of a script's modules, following its unconditional imports.
 
     Args:
-        script: What is run.
-        names: The packages that are asked for: where no file imports one of these, nothing is parsed.
-        host: The machine; a recorded one has no such files.
+        script: The script.
+        names: The packages in question: if no file imports one of these, nothing is parsed.
+        host: This node; a recorded one has no such files.
     """
     shelf = _Shelf(script, host)
     first = Module(script.path, script.text, script.package)
@@ -111,7 +111,7 @@ def _list_all(module: Module) -> list[str]:
 
 
 def _walk(shelf: _Shelf, first: Module, list_names: Callable[[Module], list[str]]) -> Iterator[Module]:
-    """Yield a module and those that it imports, nearest first."""
+    """Yield a module and the modules that it imports, nearest first."""
     seen, level = {first.path}, [first]
     for depth in range(DEPTH + 1):
         yield from level
@@ -126,7 +126,7 @@ def _walk(shelf: _Shelf, first: Module, list_names: Callable[[Module], list[str]
 
 
 class _Shelf:
-    """The folders of a job's own modules, each listed once, and what was read there."""
+    """The folders with a job's own modules, each listed once, and the modules read from them."""
 
     def __init__(self, script: Script, host: Host) -> None:
         parts = ((folder, os.path.normpath(folder).split(os.sep)) for folder in script.folders)
@@ -138,17 +138,17 @@ class _Shelf:
         self._left = BYTES
 
     def parse(self, module: Module) -> Mapping[str, bool]:
-        """Return what a module imports, read once."""
+        """Return the imports of a module, parsed once."""
         if module.path not in self._parsed:
             self._parsed[module.path] = read_imports(module.text, module.package)
         return self._parsed[module.path]
 
     def list_certain(self, module: Module) -> list[str]:
-        """Return what a module imports whatever happens."""
+        """Return the modules that a module imports unconditionally."""
         return [name for name, is_certain in self.parse(module).items() if is_certain]
 
     def find(self, name: str) -> list[Module]:
-        """Return the files that the import of a module runs: its packages' and its own."""
+        """Return the files that run when a module is imported: those of its packages, and its own."""
         parts = name.split(".")
         if parts[0] in STANDARD or parts[0] == OWN:
             return []

@@ -1,4 +1,4 @@
-"""The script that is to run, as far as its text says which framework it is of. It is read, never run."""
+"""The script of the command, read to find its framework; it is never run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 FRAMEWORKS = ("accelerate", "horovod", "jax", "lightning", "mpi4py", "tensorflow", "transformers")
-"""Parts of the names of packages whose imports say something about the job."""
+"""Parts of names of packages whose imports tell something about the job."""
 WRITTEN = "Store"
 TENSORFLOW, STRATEGY = "tensorflow", "MultiWorkerMirroredStrategy"
 
@@ -36,13 +36,14 @@ class Script:
     """A script, as far as it can be read.
 
     Attributes:
-        path: As the command line has it; of a module the file that it is; ``-c`` of code on the command line.
-        text: The text. Both are empty where there is none.
-        modules: The modules that it imports, and of each whether that happens whatever happens; of a script
-            that speaks of none of the `frameworks` that matter, nothing is looked for.
-        folders: Where its Python looks for modules before its own folders: the script's, and PYTHONPATH.
-        package: The package that it is a module of.
-        words: Its command line, where that stands in a shell's text; what a shell replaces as it is written.
+        path: As on the command line; for a module its file; ``-c`` for code on the command line.
+        text: The text. Path and text are empty without a script.
+        modules: The modules that it imports, and whether each is imported unconditionally. They are only read
+            if the text contains one of `FRAMEWORKS`.
+        folders: Folders that its Python searches for modules before its own: the script's, and PYTHONPATH.
+        package: The package that it belongs to as a module.
+        words: Its command line, if it is in a shell script; parts that the shell replaces are kept as
+            written.
     """
 
     path: str = ""
@@ -53,18 +54,18 @@ class Script:
     words: tuple[str, ...] = ()
 
     def imports(self, name: str) -> bool:
-        """Whether it imports the module, or something inside of it, be it in a function or a ``try``."""
+        """Whether it imports the module or a part of it, even in a function or a ``try``."""
         return any(module == name or module.startswith(f"{name}.") for module in self.modules)
 
     def needs(self, name: str) -> bool:
-        """Whether it imports the module whatever happens, so that it fails without."""
+        """Whether it imports the module unconditionally, so that it fails without it."""
         return any(self.modules[m] for m in self.modules if m == name or m.startswith(f"{name}."))
 
 
 def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
-    """Return what a Python's command line runs: a file, the module behind ``-m``, or the code behind ``-c``.
+    """Return the script that a Python's command line runs: a file, a module (``-m``) or code (``-c``).
 
-    A module is looked for where that Python would look, and not imported.
+    A module is searched for where that Python would search, and not imported.
     """
     if not argv or not is_python(argv[0]):
         return Script()
@@ -89,9 +90,10 @@ def read_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -
 
 
 def read_job_script(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> Script:
-    """Return the script that shows what a job is: a Python's, or the only one of a shell's text that does.
+    """Return the script that shows the framework: a Python's, or the only such script in a shell script.
 
-    Horovod behind a shell is left out: its rendezvous is for one script that is the command itself.
+    A Horovod script in a shell script is ignored: the rendezvous requires that the script itself is the
+    command.
     """
     if not argv or not may_be_shell(argv):
         return read_script(argv, environ, host)
@@ -104,9 +106,9 @@ def _shows(script: Script) -> bool:
 
 
 def read_scripts(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) -> list[Script]:
-    """Return the scripts that a shell's text runs for certain.
+    """Return the scripts that a shell script certainly runs.
 
-    A line that names it by a variable is not known, nor one behind a ``cd`` that cannot be followed.
+    A script named by a variable is unknown, and so is one after a ``cd`` that cannot be followed.
     """
     from launcher.command.shell import list_calls, read_shell
 
@@ -122,7 +124,7 @@ def read_scripts(argv: tuple[str, ...], environ: Mapping[str, str], host: Host) 
 
 
 def _follow(folder: str | None, line: Line) -> str | None:
-    """Return the folder behind a ``cd``; None where that is not known."""
+    """Return the folder after a ``cd``; None if unknown."""
     if not line.is_certain or line.replaced or len(line.words) != 2 or line.words[1].startswith("-"):
         return None
     is_known = folder is not None or line.words[1].startswith("/")
@@ -130,7 +132,7 @@ def _follow(folder: str | None, line: Line) -> str | None:
 
 
 def _move(words: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
-    """Return a Python's command line as it is typed here instead of in a folder; empty where it cannot be."""
+    """Return a Python's command line for our folder instead of another; empty if impossible."""
     place = find_script(words)
     if folder == "":
         return words
@@ -140,12 +142,12 @@ def _move(words: tuple[str, ...], folder: str | None) -> tuple[str, ...]:
 
 
 def _is_written(line: Line) -> bool:
-    """Whether what a Python is to run stands there, whatever its arguments are."""
+    """Whether the line names what a Python runs literally; its arguments may contain variables."""
     return all(place >= read_flags(line.words)[2] for place in line.replaced)
 
 
 def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ()) -> Script:
-    """Return a script; ``module``: the name that it is run by, whose package is imported before."""
+    """Return a script; ``module``: the name that it is run by, whose package is imported first."""
     first = module.partition(".")[0]
     own = {first: True} if first else {}
     package = module if path.endswith("__main__.py") else module.rpartition(".")[0]
@@ -157,7 +159,7 @@ def _make(path: str, text: str, module: str = "", folders: tuple[str, ...] = ())
 
 
 def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the folders that a Python looks into before its own, the one that is there unasked first."""
+    """Return the folders that a Python searches before its own; the implicit one is first."""
     own = {*"".join(word for word in flags if word.startswith("-"))}
     is_here = not (own & {"I", "P"} or environ.get("PYTHONSAFEPATH"))
     asked = "" if own & {"I", "E"} else environ.get("PYTHONPATH", "")
@@ -165,7 +167,7 @@ def _list_near(first: str, flags: tuple[str, ...], environ: Mapping[str, str]) -
 
 
 def _find_file(name: str, flags: tuple[str, ...], python: str, environ: Mapping[str, str], host: Host) -> str:
-    """Return the file of a module, or empty: in the working directory, in PYTHONPATH, in Python's folders."""
+    """Return the file of a module; empty if none. Searches our folder, PYTHONPATH, and Python's folders."""
     if host.is_recorded() or not name:
         return ""
     found = find_module(name, _list_near(".", flags, environ))
@@ -173,9 +175,9 @@ def _find_file(name: str, flags: tuple[str, ...], python: str, environ: Mapping[
 
 
 def list_pythons(argv: tuple[str, ...], environ: Mapping[str, str]) -> list[str]:
-    """Return the Pythons that a command which is none itself may come to, the likeliest first.
+    """Return the Pythons that a command other than a Python may start, most likely first.
 
-    Those that it names, in its words or in the first line of its file; ours; those on PATH.
+    These are the ones in its words or in the first line of its file, then our own, then those on PATH.
 
     Args:
         argv: A command line, e.g. ``("bash", "run.sh")``.
@@ -186,7 +188,7 @@ def list_pythons(argv: tuple[str, ...], environ: Mapping[str, str]) -> list[str]
 
 
 def find_missing(argv: tuple[str, ...]) -> str:
-    """Return the script that a Python's command line names, if there is nothing of that name; else empty."""
+    """Return the script that a Python's command line names, if it does not exist; otherwise empty."""
     place = find_script(argv) if argv and is_python(argv[0]) else None
     if place is None or argv[place] == "-m" or os.path.exists(argv[place]):
         return ""
@@ -194,7 +196,7 @@ def find_missing(argv: tuple[str, ...]) -> str:
 
 
 def describe_missing(path: str) -> Problem:
-    """Return what is wrong where a script is not there, as for a program."""
+    """Return the problem of a missing script, as for a missing program."""
     where = "on this machine" if path.startswith("/") else f"in {os.getcwd()}"
     fix = "check the name and the working directory, and that the node has the code"
     if len(path.split()) > 1:
@@ -203,9 +205,9 @@ def describe_missing(path: str) -> Problem:
 
 
 def names_workers(script: Script) -> bool:
-    """Whether a script is of several workers in TensorFlow that TF_CONFIG is to tell of each other.
+    """Whether a script uses several TensorFlow workers that need TF_CONFIG.
 
-    One that writes TF_CONFIG before it reads it, or asks something else for the ranks, needs none.
+    A script that writes TF_CONFIG before it reads it, or takes the ranks from something else, needs none.
     """
     if STRATEGY not in script.text or not script.imports(TENSORFLOW):
         return False
@@ -218,12 +220,12 @@ def names_workers(script: Script) -> bool:
 
 
 def name_framework(options: Options, name: str, why: str) -> Options:
-    """Return the options of a job that shows to be one of a framework as if the user had said so."""
+    """Return the options with a framework that the job shows, as if the user had named it."""
     return options.with_inner(Options({"framework": Given(name, why, name)}))
 
 
 def note_framework(options: Options) -> tuple[str, ...]:
-    """Return which framework a job shows to be of, where it is not written."""
+    """Return a note with the framework that the job shows; none if the user named it."""
     given = options.get("framework")
     written = given is None or given.is_typed or given.origin.startswith(PREFIX)
     return () if given is None or written else (f"this is a job of {given.value}: {given.origin}",)

@@ -1,13 +1,12 @@
-"""The frameworks, and what all of them together have a process see.
+"""Table of the frameworks, and the variables that all of them together give a process.
 
-Every job gets the variables that do no harm to others. What would mislead them, and what is not free (checks,
-servers), is for a job of that framework: one that a flag, the command or the script names.
+Every job gets the variables that are harmless to other frameworks. Misleading variables, and costly parts
+(checks, servers), are only for a job of that framework: one that a flag, the command or the script names.
 
-A framework's file has the functions
-``plan_common(case)`` and ``plan_process(case, place)``, which return settings; one with servers has
-``plan_companions(case)``, which returns the processes that run beside the ranks; one with checks has
-``check(case)``, which returns what is worth a word, and may raise what cannot work; one whose processes may
-be jobs of their own has ``warn(case)``. TensorFlow, which gives out roles, has more: see what is called
+A framework's file has the functions ``plan_common(case)`` and ``plan_process(case, place)``, which return
+settings. A framework with servers has ``plan_companions(case)``, which returns the processes beside the
+ranks. One with checks has ``check(case)``, which returns notes and may raise errors. One whose processes may
+become jobs of their own has ``warn(case)``. TensorFlow, which assigns roles, has more: see the calls of
 ``plan_*`` here.
 
 Source: docs/frameworks.md has the variables, and their readers.
@@ -31,39 +30,42 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 ALWAYS = (accelerate, deepspeed, horovod, jax, lightning, open_mpi)
-"""Those whose variables are in every job, besides the contract of PyTorch."""
+"""Frameworks with variables in every job, besides PyTorch's contract."""
 CHECKED = (lightning,)
-"""Those that look at the job before it starts."""
+"""Frameworks with checks before the start."""
 WARNING = (accelerate, jax, lightning)
-"""Those whose processes can be jobs of their own, without a word and with success."""
+"""Frameworks whose processes can silently become jobs of their own, which succeed."""
 
 
 def plan_common(case: Case) -> list[Setting]:
-    """Return what is the same for all processes of this node."""
+    """Return the settings that are the same for all processes of this node."""
     return [setting for framework in _list_all(case) for setting in framework.plan_common(case)]
 
 
 def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
-    """Return the shape of a job in which a framework gives out the roles; None for any other."""
+    """Return the shape of a job whose framework assigns roles; None for any other."""
     named = _find_tensorflow(options, allocation)
     shape: Topology | None = named and named.plan_topology(options, allocation, environ)
     return shape
 
 
 def name_roles(options: Options) -> str | None:
-    """Return what shows that the user asks for roles, which one launcher per node gives out."""
+    """Return the origin of the user's request for roles; None without one.
+
+    One launcher per node assigns them.
+    """
     given = [options.get(dest) for dest in ROLE_FLAGS]
     return next((flag.origin for flag in given if flag is not None), None)
 
 
 def name_origins(options: Options) -> dict[str, str]:
-    """Return where the facts about ranks come from that roles give, by their names; empty without roles."""
+    """Return the origins of facts about ranks that follow from roles, by their names; empty without roles."""
     given = ", ".join(options.origins(*ROLE_FLAGS))
     return dict.fromkeys(("world_size", "local_size", "rank", "local_rank"), given) if given else {}
 
 
 def plan_companions(case: Case) -> list[Companion]:
-    """Return what runs on this node beside the ranks: the servers of the framework that is named."""
+    """Return the processes beside the ranks of this node: the servers of the framework that is named."""
     named = _find_tensorflow(case.options, case.allocation)
     if named is None and case.options.framework == HOROVOD:
         return horovod.plan_companions(case)
@@ -72,46 +74,46 @@ def plan_companions(case: Case) -> list[Companion]:
 
 
 def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
-    """Return the ports that processes of this node will listen on, and what they are called."""
+    """Return the ports that processes of this node will listen on, with the names of the processes."""
     named = _find_tensorflow(case.options, case.allocation)
     ports: tuple[tuple[int, str], ...] = named.plan_ports(case) if named else ()
     return ports
 
 
 def plan_meeting(case: Case) -> Meeting | None:
-    """Return how the nodes tell each other what the framework must know of all; None if it knows already."""
+    """Return the address exchange for a framework that needs all nodes' addresses; None if not needed."""
     named = _find_tensorflow(case.options, case.allocation)
     meeting: Meeting | None = named and named.plan_meeting(case)
     return meeting
 
 
 def bears_losses(case: Case) -> bool:
-    """Whether a framework goes on without a process that is lost, and decides itself how the job ends."""
+    """Whether the framework continues without a lost process, and decides itself how the job ends."""
     named = _find_tensorflow(case.options, case.allocation)
     return bool(named and named.bears_losses(case))
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return what differs from process to process."""
+    """Return the settings that differ between processes."""
     return [setting for framework in _list_all(case) for setting in framework.plan_process(case, place)]
 
 
 def plan_wrapped(case: Case) -> list[Setting]:
-    """Return what reaches the processes of a command that is a launcher: the same for all of the node."""
+    """Return settings for the processes of a command that is a launcher: the same for the whole node."""
     alike = [accelerate, lightning, *([jax] if jax.is_distributed(case.script) else [])]
     return [setting for framework in alike for setting in framework.plan_common(case)]
 
 
 def plan_argv(case: Case) -> tuple[str, ...]:
-    """Return the command line of a process, as it is to be started."""
+    """Return the command line with which a process is started."""
     return horovod.plan_argv(case)
 
 
 def check(case: Case) -> tuple[str, ...]:
-    """Return what is worth a word about the job's framework.
+    """Return the notes on the job's framework.
 
     Raises:
-        UsageError: The job is of a framework that cannot work so.
+        UsageError: The framework cannot work in this job.
     """
     named = _find_tensorflow(case.options, case.allocation)
     checked = [*CHECKED, named] if named else [*CHECKED]
@@ -119,7 +121,7 @@ def check(case: Case) -> tuple[str, ...]:
 
 
 def warn(case: Case, host: Host) -> tuple[str, ...]:
-    """Return what must be said at the start, because it would not be noticed later.
+    """Return the warnings for the start about problems that would go unnoticed later.
 
     Raises:
         UsageError: Each process would certainly be a job of its own.
@@ -139,7 +141,7 @@ def _list_all(case: Case) -> list[Any]:
 
 
 def _find_tensorflow(options: Options, allocation: Allocation) -> Any:
-    """Return TensorFlow's module for a job, or a task, of it: loaded for nothing else."""
+    """Return TensorFlow's module for a TensorFlow job or task; loaded only for these."""
     if not allocation.task and options.framework != "tensorflow":
         return None
     from launcher.frameworks import tensorflow

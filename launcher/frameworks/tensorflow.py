@@ -1,7 +1,7 @@
-"""TensorFlow: what runs on a node, and what a node has to know; loaded only for a job of TensorFlow.
+"""TensorFlow: the tasks of a node, and their TF_CONFIG. Loaded only for a TensorFlow job.
 
-A TF_CONFIG that is there already is the platform's word: it stays as it is (`launcher.sources.tensorflow` has
-validated it). In the others the evaluator is not part of the cluster: TensorFlow 2.3 and later want it so.
+A TF_CONFIG that is set already comes from the platform and stays as it is (`launcher.sources.tensorflow` has
+validated it). In ours the evaluator is not part of the cluster, as TensorFlow requires since 2.3.
 
 Source: tensorflow/python/distribute/cluster_resolver/tfconfig_cluster_resolver.py (2.21); Azure Machine
 Learning, "Distributed GPU training guide", TensorFlow.
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 SERVER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "servers", "tf_server.py")
-"""The standard server, a program of its own: the job's Python need not have the launcher."""
+"""The standard server, a separate program: the job's Python may not have the launcher."""
 WATCH = "watch"
-"""The companion that ends a job whose coordinator would wait for ever."""
+"""Name of the companion that ends a job whose coordinator would wait forever."""
 
 
 def plan_topology(options: Options, allocation: Allocation, environ: Mapping[str, str]) -> Topology | None:
-    """Return the shape of a job whose roles the user has named, or whose task runs the standard server.
+    """Return the shape of a job with roles from the user, or of a task that runs the standard server.
 
-    Only tasks of `Cast.ranked` are ranks; a node can have none of them.
+    Only tasks of `Cast.ranked` are ranks; a node may have none. None for any other job.
 
     Raises:
-        UsageError: Roles that make no job.
+        UsageError: The roles make no job, or TF_CONFIG is set as well.
     """
     if asks_for_roles(options):
         if environ.get(TF_CONFIG):
             raise UsageError(_both(options))
         if allocation.node_count is None:
-            return None  # the ranks are given out at the start, by a launcher that knows no roles
+            return None  # another launcher without roles assigns the ranks at the start
         cast = plan_cast(options, allocation.node_count)
         own = [rank for rank, task in enumerate(cast.ranked) if task.node == allocation.node_rank]
         places = tuple(Place(rank, local_rank) for local_rank, rank in enumerate(own))
@@ -81,10 +81,10 @@ def plan_common(case: Case) -> list[Setting]:
 
 
 def plan_process(case: Case, place: Place) -> list[Setting]:
-    """Return TF_CONFIG of one process, unless there is one, and its share of the node's GPUs.
+    """Return TF_CONFIG of one process, unless it is set, and its share of the node's GPUs.
 
     Raises:
-        EnvironmentUntrusted: The addresses of the other nodes are not known.
+        EnvironmentUntrusted: The node of each task is unknown, or an inherited TF_CONFIG lacks a chief.
     """
     if case.environ.get(TF_CONFIG):
         _check_inherited(case)
@@ -100,7 +100,7 @@ def bears_losses(case: Case) -> bool:
 
 
 def plan_companions(case: Case) -> list[Companion]:
-    """Return the tasks of this node that have no rank, and beside a coordinator what watches its workers."""
+    """Return this node's tasks without a rank, and the watcher of the workers beside a coordinator."""
     if case.environ.get(TF_CONFIG):
         return _plan_inherited(case)
     if not asks_for_roles(case.options):
@@ -122,13 +122,13 @@ def plan_ports(case: Case) -> tuple[tuple[int, str], ...]:
 
 
 def plan_meeting(case: Case) -> Meeting | None:
-    """Return how the nodes get to know each other's addresses, where they are not listed."""
+    """Return the address exchange for the nodes, if their addresses are not listed."""
     job = case.topology
     if case.environ.get(TF_CONFIG) or job.node_count == 1 or case.allocation.hosts:
         return None
-    find_cast(case)  # it says what is missing besides
+    find_cast(case)  # raises an error if other facts are missing
     node = require_node_rank(case)
-    assert job.node_count is not None  # noqa: S101 - `find_cast` holds it
+    assert job.node_count is not None  # noqa: S101 - `find_cast` checks it
     member, count = (node, job.node_count) if case.forks else (job.rank, job.world_size or 0)
     wait_s, token_file = _wait_s(case.options), case.options.text("token_file")
     port, _ = case.free_port
@@ -136,10 +136,10 @@ def plan_meeting(case: Case) -> Meeting | None:
 
 
 def _plan_inherited(case: Case) -> list[Companion]:
-    """Return the task that a platform's TF_CONFIG makes this process, if it has no rank.
+    """Return the task of this process according to the platform's TF_CONFIG, if it has no rank.
 
     Raises:
-        EnvironmentUntrusted: All are to run the standard server, and no chief is there to use it.
+        EnvironmentUntrusted: The task runs the standard server, and there is no chief to use it.
     """
     task = _read_inherited(case.environ, "task")
     role, name = task.get("type"), f"{task.get('type')} {task.get('index')}"
@@ -160,14 +160,14 @@ def _inherited_server(case: Case) -> tuple[str, ...]:
 def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Companion:
     """Return one task without a rank: the standard server, or the command.
 
-    Where no rank runs on the node, a process has to see that the job is over: the server does, and
-    so does the program that runs the command then.
+    If the node has no rank, another process must notice that the job is over: the server itself, or the
+    program that then runs the command.
     """
     waited_for = [cast.address(other, hosts) for other in cast.ranked]
     alone = not any(other.node == task.node for other in cast.ranked)
     leaves = ("--until", ",".join(waited_for), "--wait", f"{_wait_s(case.options):g}") if alone else ()
     settings = (plan_config(cast, task, hosts, case), *plan_gpus(cast, task, case))
-    finishes = task.role == EVALUATOR  # a server never ends by itself
+    finishes = task.role == EVALUATOR  # a server never exits by itself
     if cast.coordinated and task.role != EVALUATOR and case.options.text("tf_server", "auto") != "script":
         return Companion(task.name, _server(case, leaves), settings)
     argv = case.argv
@@ -178,7 +178,10 @@ def _companion(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Comp
 
 
 def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]:
-    """Return what ends the job when workers elsewhere are lost: the coordinator waits an hour, and again."""
+    """Return the process that ends the job if workers on other nodes are lost.
+
+    Without it the coordinator waits for an hour, again and again.
+    """
     node = require_node_rank(case)
     workers = [task for task in cast.tasks if task.role == WORKER]
     is_here = any(task.role == CHIEF for task in cast.on(node))
@@ -190,7 +193,7 @@ def _plan_watch(cast: Cast, hosts: Sequence[str], case: Case) -> list[Companion]
 
 
 def _server(case: Case, words: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the command line of the standard server, by the Python of the command."""
+    """Return the command line of the standard server, with the command's Python."""
     python = case.argv[0] if case.argv and is_python(case.argv[0]) else ""
     return (python or own_python(case.environ), SERVER, *words)
 
@@ -204,7 +207,7 @@ def _runs_standard(options: Options) -> bool:
 
 
 def check(case: Case) -> tuple[str, ...]:
-    """Return a word on tasks that have to share a GPU."""
+    """Return a note if tasks must share a GPU."""
     if case.environ.get(TF_CONFIG) or case.topology.node_rank is None or not case.machine.gpu_count:
         return ()
     cast = find_cast(case)
@@ -217,7 +220,7 @@ def check(case: Case) -> tuple[str, ...]:
 
 
 def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, object]:
-    """Return a part of an inherited TF_CONFIG; empty if it has none."""
+    """Return a part of an inherited TF_CONFIG; empty without one."""
     try:
         found = json.loads(environ.get(TF_CONFIG) or "{}")[part]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -226,7 +229,7 @@ def _read_inherited(environ: Mapping[str, str], part: str) -> Mapping[str, objec
 
 
 def _check_inherited(case: Case) -> None:
-    """Refuse a job of parameter servers without a chief where it is named one of TensorFlow 2."""
+    """Refuse a TensorFlow 2 job with parameter servers and without a chief."""
     cluster = _read_inherited(case.environ, "cluster")
     if cluster.get(PS) and not cluster.get(CHIEF) and not case.options.switch("tf1"):
         raise EnvironmentUntrusted(_no_chief())

@@ -1,9 +1,9 @@
-"""Which task of TensorFlow runs on which node, at which port: decided alike on every node, without a word.
+"""Assigns TensorFlow's tasks to nodes and ports; all nodes decide alike without communication.
 
-Tasks that compute are dealt to the nodes evenly and in order, a chief first; each parameter server goes
-to the node that has the fewest tasks then, the first of those; a coordinator and an evaluator join node 0.
-The tasks of a node listen on consecutive ports, in TensorFlow's own order of roles, so that the port of a
-task follows from its place on its node.
+Computing tasks are distributed over the nodes evenly and in order, a chief first. Each parameter server goes
+to the first node with the fewest tasks so far. A coordinator and an evaluator go to node 0. The tasks of a
+node listen on consecutive ports, in TensorFlow's own order of roles, so the port of a task follows from its
+place on its node.
 
 Source: tensorflow/python/distribute/{multi_worker_util.py,parameter_server_strategy_v2.py} (2.21).
 """
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 CHIEF, WORKER, PS, EVALUATOR = ROLES
 LISTENING = (CHIEF, WORKER, PS)
-"""Roles that are in the cluster, and so have a port: the last in order, the evaluator, has none."""
+"""Roles in the cluster, which have a port. The evaluator, last in order, has none."""
 FIRST_PORT = 2222
-"""Azure ML's, and what TensorFlow's own guides show."""
+"""Azure ML's port, also used in TensorFlow's own guides."""
 WHERE = "command line and environment"
 
 
 @frozen
 class Task:
-    """One task: its role and its index in that, its node and its place among the tasks there."""
+    """One task: its role and index in the role, its node, and its place among the node's tasks."""
 
     role: str
     index: int
@@ -41,7 +41,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """What it is called: ``worker 3``."""
+        """Its name, ``worker 3``."""
         return f"{self.role} {self.index}"
 
 
@@ -51,8 +51,8 @@ class Cast:
 
     Attributes:
         tasks: The tasks.
-        coordinated: The chief is the coordinator of TensorFlow 2's parameter servers: it alone computes
-            nothing, and the job is done when it is.
+        coordinated: Whether the chief is the coordinator of TensorFlow 2's parameter servers: then it
+            computes nothing itself, and the job ends with it.
         first_port: Port of the first task of a node.
     """
 
@@ -62,7 +62,7 @@ class Cast:
 
     @property
     def ranked(self) -> tuple[Task, ...]:
-        """The tasks that have a rank, by rank: those whose end is that of the job."""
+        """The tasks with a rank, in rank order: the job ends with them."""
         roles = (CHIEF,) if self.coordinated else (CHIEF, WORKER)
         return tuple(task for task in self.tasks if task.role in roles)
 
@@ -75,7 +75,7 @@ class Cast:
         return [self.address(task, hosts) for task in self.tasks if task.role == role]
 
     def address(self, task: Task, hosts: Sequence[str]) -> str:
-        """Return where one task listens: ``host:port``."""
+        """Return the address of one task, ``host:port``."""
         host = hosts[task.node]
         return f"[{host}]:{self.port(task)}" if ":" in host else f"{host}:{self.port(task)}"
 
@@ -85,14 +85,14 @@ class Cast:
 
 
 def plan_cast(options: Options, node_count: int) -> Cast:
-    """Return the tasks that the user asks for.
+    """Return the tasks that the user requests.
 
     Args:
         options: ``--roles``, or any of the counts.
-        node_count: How many nodes there are.
+        node_count: Number of nodes.
 
     Raises:
-        UsageError: Roles that no cluster of TensorFlow has, or a node that has nothing to do.
+        UsageError: TensorFlow has no cluster with these roles, or a node has no task.
     """
     refused = _refuse_both(options)
     if refused is not None:
@@ -109,10 +109,10 @@ def plan_cast(options: Options, node_count: int) -> Cast:
 
 
 def plan_ranks(node_count: int, per_node: int, first_port: int) -> Cast:
-    """Return the tasks of a job whose processes all compute: a worker each, node by node.
+    """Return the tasks of a job whose processes all compute: one worker each, node by node.
 
     Raises:
-        UsageError: There are no such ports.
+        UsageError: The ports would be too large.
     """
     problem = _find_port_problem(first_port, per_node)
     if problem is not None:
@@ -124,7 +124,7 @@ def plan_ranks(node_count: int, per_node: int, first_port: int) -> Cast:
 
 
 def _place(tasks: Sequence[Task]) -> tuple[Task, ...]:
-    """Return the tasks with their places: those before them on their node are counted."""
+    """Return the tasks with their places: the number of earlier tasks on the same node."""
     taken: dict[int, int] = {}
     placed = []
     for task in tasks:
@@ -142,7 +142,7 @@ def _read_roles(options: Options) -> dict[str, list[int]]:
 
 
 def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
-    """Return the nodes of each role's tasks, from how many there are to be."""
+    """Return the nodes of each role's tasks, from the numbers of tasks."""
     servers = int(options.number("parameter_server_count", 0))
     coordinates = bool(servers) and not options.switch("tf1")
     chiefs = int(options.switch("chief", coordinates))
@@ -165,7 +165,7 @@ def _deal(options: Options, node_count: int) -> dict[str, list[int]]:
 
 
 def _deal_evenly(count: int, node_count: int) -> list[int]:
-    """Return the node of each of some tasks, in order; the first nodes have one more if need be."""
+    """Return the node of each of these tasks, in order; the first nodes get one more if necessary."""
     each, more = divmod(count, node_count)
     return [node for node in range(node_count) for _ in range(each + (node < more))]
 
@@ -180,7 +180,7 @@ def _refuse_both(options: Options) -> Problem | None:
 
 
 def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int) -> Problem | None:
-    """Return what makes these roles no cluster, or no use of these nodes."""
+    """Return the problem of roles that make no cluster, or leave a node idle; None if there is none."""
     flags = (options.get(dest) for dest in (*ROLE_FLAGS, "tf1"))
     asked = ", ".join(flag.origin for flag in flags if flag is not None)
     beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
@@ -214,7 +214,7 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
 
 
 def _find_port_problem(first_port: int, task_count: int) -> Problem | None:
-    """Return what is wrong where the tasks of a node that listen do not all have a port."""
+    """Return the problem if the listening tasks of a node do not all have a valid port; otherwise None."""
     last = first_port + task_count - 1
     if last < PORT_LIMIT:
         return None

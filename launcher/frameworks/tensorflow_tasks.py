@@ -1,4 +1,4 @@
-"""What a task of TensorFlow is told: the cluster with its place in it, as TF_CONFIG, and its GPUs."""
+"""Variables of a TensorFlow task: TF_CONFIG, with the cluster and its place in it, and its GPUs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ GROWTH = "TF_FORCE_GPU_ALLOW_GROWTH"
 
 
 def asks_for_roles(options: Options) -> bool:
-    """Whether the user names roles, rather than that the framework is TensorFlow."""
+    """Whether the user names roles, rather than only the framework."""
     return any(options.get(dest) is not None for dest in ROLE_FLAGS)
 
 
 def find_cast(case: Case) -> Cast:
-    """Return the tasks of the job, and where each of them is.
+    """Return the tasks of the job, and the node of each.
 
     Raises:
-        UsageError: The roles that the user names make no job.
-        EnvironmentUntrusted: It is not known how many processes each node has.
+        UsageError: The user's roles make no job.
+        EnvironmentUntrusted: The number of processes on each node is unknown.
     """
     job = case.topology
     if asks_for_roles(case.options):
@@ -53,7 +53,7 @@ def find_cast(case: Case) -> Cast:
 
 
 def find_hosts(case: Case) -> tuple[str, ...]:
-    """Return the address of every node, node 0 first; a word in its place until the nodes have met."""
+    """Return the address of every node, node 0 first; placeholders until the nodes have exchanged them."""
     count = case.topology.node_count or 1
     if count == 1:
         return (case.topology.master_addr,)
@@ -61,10 +61,10 @@ def find_hosts(case: Case) -> tuple[str, ...]:
 
 
 def require_node_rank(case: Case) -> int:
-    """Return the index of this node.
+    """Return the rank of this node.
 
     Raises:
-        EnvironmentUntrusted: It is not known.
+        EnvironmentUntrusted: It is unknown.
     """
     if case.topology.node_rank is None:
         raise EnvironmentUntrusted(_unknown(case, "which node this is"))
@@ -88,16 +88,16 @@ def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Set
 
 
 def list_computing(cast: Cast, node: int) -> list[Task]:
-    """Return the tasks of a node that compute: with a coordinator the workers, else the chief as well."""
+    """Return the tasks of a node that compute: the workers, and without a coordinator the chief, too."""
     roles = (WORKER,) if cast.coordinated else (CHIEF, WORKER)
     return [task for task in cast.on(node) if task.role in roles]
 
 
 def plan_gpus(cast: Cast, task: Task, case: Case) -> list[Setting]:
-    """Return which GPUs a task of several on a node sees: TensorFlow takes all memory of all that it sees.
+    """Return settings with the GPUs that one of several tasks on a node sees.
 
-    Those that compute share them evenly; where they are more than the GPUs, each sees one, and takes of its
-    memory what it needs. The others have none beside them.
+    TensorFlow takes all memory of all visible GPUs. Computing tasks share them evenly. If there are more
+    tasks than GPUs, each sees one, and takes only the memory that it needs. Other tasks beside them see none.
     """
     gpus, computing = case.machine.gpu_count or 0, list_computing(cast, task.node)
     alone = len(cast.on(task.node)) < 2

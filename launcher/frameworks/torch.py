@@ -1,4 +1,4 @@
-"""The PyTorch contract: what DDP, DeepSpeed, Lightning, Accelerate and their like read.
+"""PyTorch's contract: the variables that DDP, DeepSpeed, Lightning, Accelerate and others read.
 
 Source: pytorch.org "torchrun (Elastic Launch)", Environment Variables; MASTER_ADDRESS is Lightning's
 name on Azure ML; NODE_RANK is read by Composer and Lightning and never set by torchrun.
@@ -20,17 +20,17 @@ DEFAULT_ROLE = "default"
 RUN_ID, RESTART_COUNT = "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"
 MAX_RESTARTS, AGENT_STORE = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_USE_AGENT_STORE"
 ELASTIC = (RUN_ID, RESTART_COUNT, MAX_RESTARTS, AGENT_STORE)
-"""What torchrun tells its workers about itself, and we tell ours."""
+"""Variables that torchrun gives its workers about itself, and we give ours."""
 NO_NAME = "none"
-"""What torchrun calls a job that has no name."""
+"""torchrun's name for a job without a name."""
 
 
 def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFAULT_ROLE) -> list[Setting]:
-    """Return what is the same for all processes of this node.
+    """Return the settings that are the same for all processes of this node.
 
     Args:
-        topology: The shape of the job; what it does not know is not set.
-        origins: Where each fact came from, by the name of the fact (``"world_size"``).
+        topology: The shape of the job; variables for unknown parts are not set.
+        origins: Origin of each fact, by its name (``"world_size"``).
         role: torchrun's role name; there is one role.
     """
     values: list[tuple[str, object, str]] = [
@@ -53,9 +53,9 @@ def plan_common(topology: Topology, origins: Mapping[str, str], role: str = DEFA
 
 
 def plan_elastic(options: Options, environ: Mapping[str, str], forks: bool) -> list[Setting]:
-    """Return torchrun's marks of a worker, by which scripts and libraries know that they were launched.
+    """Return the variables by which scripts and libraries recognize a torchrun worker.
 
-    A worker of torchrun that we are keeps what torchrun told it; so does a process of this launcher.
+    If we are a torchrun worker, or a process of this launcher, the existing values stay.
     """
     if not forks and all(environ.get(name) for name in ELASTIC):
         return []
@@ -78,7 +78,7 @@ def plan_unknown(topology: Topology) -> list[str]:
 
 
 def plan_process(place: Place, origins: Mapping[str, str]) -> list[Setting]:
-    """Return what differs from process to process."""
+    """Return the settings that differ between processes."""
     return [
         Setting("RANK", str(place.rank), origins.get("rank", "")),
         Setting("LOCAL_RANK", str(place.local_rank), origins.get("local_rank", "")),
@@ -89,12 +89,12 @@ def plan_process(place: Place, origins: Mapping[str, str]) -> list[Setting]:
 def plan_threads(
     topology: Topology, machine: Machine, forks: bool, environ: Mapping[str, str]
 ) -> list[Setting]:
-    """Return OMP_NUM_THREADS where several processes share a node, unless the user set it.
+    """Return OMP_NUM_THREADS if several processes share a node, unless the user set it.
 
-    torchrun sets 1, which starves data loading and CPU operators on a 96-core node; without any
-    setting each process would start a thread per core. The cores divided by the processes is what
-    each can really have. A process that was bound as one of several keeps to its own cores; those that
-    we start share the CPUs that we were bound to, unless mpirun bound us: it does so whatever it starts.
+    torchrun sets 1, which starves data loading and CPU operators on a 96-core node. Without any setting each
+    process would start a thread per core. Each process can really use the cores divided by the processes. A
+    process that was bound as one of several uses its own cores. Processes that we start share the CPUs that
+    we were bound to, unless mpirun bound us: it binds whatever it starts.
     """
     size = topology.local_size
     cpus = machine.cpu_count
@@ -111,7 +111,7 @@ def plan_threads(
 
 
 def plan_bound_threads(topology: Topology, place: Place, machine: Machine, binding: Binding) -> list[Setting]:
-    """Return OMP_NUM_THREADS of a process that keeps to CPUs of its own: one thread per physical core.
+    """Return OMP_NUM_THREADS of a process that is bound to its own CPUs: one thread per physical core.
 
     The hardware threads of a core share its arithmetic units; PyTorch counts cores, too.
     """

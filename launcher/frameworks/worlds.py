@@ -1,8 +1,8 @@
-"""One job of N, or N jobs of one? What gives the processes of a script's framework a world.
+"""Detects jobs whose N processes would be N jobs of one, because nothing gives their framework a world.
 
-A framework that PyTorch's variables mean nothing to makes every process a world of its own where that is
-missing, and N copies of a training run end with success. The table says what gives each of them a world.
-What Accelerate and Lightning need besides, their own files say (``warn``).
+If a framework ignores PyTorch's variables and gets no world, every process makes a world of its own, and N
+copies of a training run end with success. The table lists what gives each framework a world. Further
+requirements of Accelerate and Lightning are in their own files (``warn``).
 
 Source: mpi4py, "mpi4py.rc" (MPI_Init of a process that no mpirun has started); what Horovod and
 TensorFlow read is in their files.
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 LAUNCHER, MPI = "the launcher", "mpirun"
 HOROVOD = "horovod"
 STARTED_BY_MPI = (*NUMBERS, "PMIX_")
-"""How names begin of what a process has that something of MPI has started."""
+"""Prefixes of variables that show that an MPI launcher started a process."""
 OTHER_WORLDS = ("torch", "jax", "tensorflow", "horovod")
-"""Beside one of these MPI may be for something else than the world of the job."""
+"""Beside one of these packages, MPI may be used for something other than the world of the job."""
 JOINED = ("init_process_group", "jax.distributed", STRATEGY)
-"""Horovod is always beside one of those packages: this is what a script says that joins another world."""
+"""Texts in a script that show that it joins another world.
+
+For Horovod they replace the packages above, because Horovod is always used with one of them.
+"""
 
 
 @frozen
@@ -39,12 +42,12 @@ class Row:
     """A framework.
 
     Attributes:
-        package: What scripts import.
-        given_by: What gives its processes a world.
-        lack: What anything else that starts them is, or does not do.
-        alone: What each of them is then.
-        fix: What completes the job.
-        fix_around: What does where the platform has started each process, if that is something else.
+        package: The package that scripts import.
+        given_by: The starters that give its processes a world.
+        lack: What any other starter does not do.
+        alone: What each of its processes is then.
+        fix: How to start the job correctly.
+        fix_around: How, if the platform has started each process; empty if the fix is the same.
     """
 
     package: str
@@ -82,12 +85,12 @@ TABLE = (
 
 
 def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
-    """Return what may make every process a job of its own, by the modules that its script imports.
+    """Return notes if every process may become a job of its own, judged by its script's imports.
 
-    Nothing where the user names a framework, which says what the job is by.
+    There are none if the user names a framework, because that tells how the processes connect.
 
     Raises:
-        UsageError: The script imports such a module whatever happens, so that it is certain.
+        UsageError: The script imports such a module unconditionally, so it is certain.
     """
     named = case.options.get("framework")
     is_named = named is not None and (named.is_typed or named.origin.startswith(PREFIX))
@@ -106,7 +109,7 @@ def check_worlds(case: Case, host: Host) -> tuple[str, ...]:
 
 
 def _uses(row: Row, case: Case, script: Script, reached: Reached) -> bool:
-    """Whether a script uses this framework, by its own text or by what its modules import for certain."""
+    """Whether a script uses this framework, by its own text or by unconditional imports of its modules."""
     if row.package == TENSORFLOW:
         return names_workers(script) and not case.environ.get("TF_CONFIG")
     return script.imports(row.package) or bool(reached.find(row.package))
@@ -119,19 +122,19 @@ def _is_worldless(row: Row, case: Case) -> bool:
         or case.agent == "horovodrun"
         or (not case.forks and any(name.startswith(STARTED_BY_MPI) for name in case.environ))
     )
-    # torchrun as our own engine starts each process through us
+    # with torchrun as our engine, each process starts through us
     through_us = not case.agent or (case.agent == "torchrun" and not case.is_wrapped)
     return not by_mpi and not (through_us and LAUNCHER in row.given_by)
 
 
 def _is_installed(row: Row, case: Case, host: Host) -> bool:
-    """Whether the job's Python may have the package: without it a script that can do without is right."""
+    """Whether the job's Python may have the package: without it, a script that runs does not need it."""
     python = case.argv[0] if case.argv and is_python(case.argv[0]) else own_python(case.environ)
     return host.find_version(python, case.environ, row.package) != ""
 
 
 def _may_join_another(row: Row, script: Script, reached: Reached) -> bool:
-    """Whether the processes may be one job by something else."""
+    """Whether the processes may form one job by another package."""
     if row.package == HOROVOD and script.imports(HOROVOD):
         return any(word in script.text for word in JOINED)
     others = [other for other in OTHER_WORLDS if other != row.package]

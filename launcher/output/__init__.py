@@ -1,1 +1,1 @@
-"""What processes write: to a terminal or a log, with whose line it is, and to files."""
+"""Output of the processes: prefixes their lines, and writes them to a terminal, a log and files."""

@@ -1,11 +1,11 @@
-"""Places that output goes to: our standard output and error, and the files of a log directory.
+"""Destinations of output: our standard output and error, and the files of a log directory.
 
-A place that is slow, full or gone must neither stop the loop that watches the processes nor end the
-job: what does not fit waits in a queue, what an error takes away is counted, and the error is told
-once.
+A destination that is slow, full or closed must neither block the loop that watches the processes nor end the
+job. Output that it does not accept yet waits in a queue. Output lost by an error is counted, and the error is
+reported once.
 
-Nothing here changes the flags of a description that other programs share: with O_NONBLOCK on our
-descriptor 1, whatever else writes to that terminal or pipe would lose output.
+Nothing here changes flags that other programs share with us: with O_NONBLOCK on our descriptor 1, any other
+program that writes to that terminal or pipe would lose output.
 """
 
 from __future__ import annotations
@@ -21,38 +21,39 @@ if TYPE_CHECKING:
     Bytes = bytes | bytearray | memoryview
 
 BACKLOG_LIMIT_BYTES = 1 << 20
-"""With more than this queued, stop reading what feeds the queue."""
+"""With more than this queued, stop reading the output that fills the queue."""
 
 # Python adds O_CLOEXEC to both.
 _OWN_FLAGS = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY
 _LOG_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOREVER = frozenset((EPIPE, EBADF, ECONNRESET, EINVAL, ENOTCONN))
-"""Errors that stay; the others pass: a disk is freed, a quota raised."""
+"""Permanent errors. Others can pass: a disk gets free space, a quota is raised."""
 _FLUSH_BYTES = 1 << 16
 _WHOLE = 1 << 30
 _PIPE_STEP_BYTES = 4096
-"""A pipe or socket that polls writable takes PIPE_BUF bytes without blocking, pipe(7)."""
+"""A pipe or socket that polls as writable accepts PIPE_BUF bytes without blocking, pipe(7)."""
 _TERMINAL_STEP_BYTES = 128
-"""A terminal polls writable while anything is free, and what is free comes in units of 256 bytes
-(drivers/tty/tty_buffer.c); a newline takes two of them."""
+"""A terminal polls as writable while any space is free. Space is freed in units of 256 bytes
+(drivers/tty/tty_buffer.c), and a newline takes two bytes.
+"""
 
 
 class Console:
-    """One place that we write to. Never raises and, on anything that can be waited for, never blocks.
+    """One destination. Never raises, and never blocks if the destination can be polled.
 
     Attributes:
-        name: What messages call it, e.g. ``"standard output"``.
+        name: Its name in messages, e.g. ``"standard output"``.
         is_terminal: Whether it is a terminal.
-        place: Device and inode; what two consoles write to the same place is mixed there.
-        poll_fd: What to wait on for EPOLLOUT while `backlog_bytes` is not 0, before `flush`. None
-            where epoll cannot wait (regular files, /dev/null): nothing is queued for long there.
-        lost_bytes: How much was given to us and will never arrive.
+        place: Device and inode; the output of two consoles with the same place is mixed there.
+        poll_fd: Descriptor to poll for EPOLLOUT before `flush`, while `backlog_bytes` is not 0. None if epoll
+            cannot wait for it (regular files, /dev/null): nothing is queued for long there.
+        lost_bytes: Number of bytes given to us that will never arrive.
         error: The first error, for `take_complaint`.
-        torn: An error cut a line off: what comes next would be glued to its beginning.
+        torn: Whether an error cut a line off: the next output would be appended to its beginning.
     """
 
     def __init__(self, fd: int, name: str) -> None:
-        """Write to an open descriptor, which stays the caller's to close."""
+        """Write to an open descriptor, which the caller must close."""
         self.name = name
         self.is_terminal = os.isatty(fd)
         self.place = (0, -fd)
@@ -72,11 +73,11 @@ class Console:
 
     @property
     def backlog_bytes(self) -> int:
-        """How much is queued now."""
+        """Number of bytes in the queue."""
         return len(self._backlog)
 
     def write(self, data: Bytes) -> None:
-        """Write what fits now and queue the rest."""
+        """Write as much as possible now, and queue the rest."""
         if self._gone:
             self.lost_bytes += len(data)
         elif self._backlog:
@@ -88,7 +89,7 @@ class Console:
                 self._fail(error)
 
     def flush(self) -> None:
-        """Write from the queue what fits now."""
+        """Write as much of the queue as possible now."""
         while self._backlog:
             chunk = bytes(self._backlog[:_FLUSH_BYTES])
             taken, error = self._put(chunk)
@@ -111,7 +112,7 @@ class Console:
             self.flush()
 
     def close(self) -> None:
-        """Count what is still queued as lost; nothing is written after this."""
+        """Count the queue as lost, and write nothing after this."""
         self._gone = True
         self._lose()
         if self._own_fd >= 0:
@@ -119,14 +120,14 @@ class Console:
             self._own_fd = -1
 
     def columns(self) -> int:
-        """Return the width of the terminal; 80 where it does not say."""
+        """Return the width of the terminal in columns; 80 if unknown."""
         try:
             return os.get_terminal_size(self._fd).columns or 80
         except OSError:
             return 80
 
     def take_complaint(self) -> str | None:
-        """Return the first error as a sentence for people; None if there is none, or it was taken."""
+        """Return the first error as a message, only once; None without an error."""
         if self.error is None or self._told:
             return None
         self._told = True
@@ -136,7 +137,7 @@ class Console:
         )
 
     def _open(self, status: os.stat_result) -> None:
-        """Choose how to write without blocking and without changing flags that others share."""
+        """Choose how to write without blocking and without changing flags that other programs share."""
         self.place = (status.st_dev, status.st_ino)
         if self.is_terminal or stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
             try:
@@ -148,7 +149,7 @@ class Console:
         self.poll_fd = self._fd if _can_wait(self._fd) else None
 
     def _put(self, data: Bytes) -> tuple[int, OSError | None]:
-        """Write until nothing more fits; return how much was taken, and what stopped us if an error did."""
+        """Write as much as possible; return the number of bytes written, and the error if one occurred."""
         view, taken = memoryview(data), 0
         try:
             while taken < len(view) and (self._gate is None or self._gate.poll(0)):
@@ -156,7 +157,7 @@ class Console:
         except BlockingIOError:
             pass
         except OSError as error:
-            # Without its traceback, which would hold this frame and the data.
+            # Without its traceback, which would keep this frame and the data alive.
             return taken, OSError(error.errno, error.strerror)
         finally:
             if taken:
@@ -165,7 +166,7 @@ class Console:
         return taken, None
 
     def _fail(self, error: OSError) -> None:
-        """Remember the first error; what was to be written is lost."""
+        """Record the first error, and count the queue as lost."""
         self.error = self.error or error
         self._gone = error.errno in _FOREVER
         self.torn = self._ends_inside
@@ -177,7 +178,7 @@ class Console:
 
 
 class LogFile(Console):
-    """A file of the log directory, opened for appending. The same promises as a console's.
+    """A file of the log directory, opened for appending, with the guarantees of a console.
 
     Raises:
         OSError: It cannot be opened.
@@ -209,30 +210,30 @@ _ERASE_LINE = b"\r\x1b[K"
 
 
 def share_screens(out: Console, err: Console, *, escapes: bool = True) -> tuple[Screen, Screen]:
-    """Return the screens of standard output and error: one and the same where both lead to one place.
+    """Return the screens of standard output and error; the same screen for both if they have one destination.
 
-    Then everything goes through ``out``: two queues for one terminal would tear lines.
+    Then all output goes through ``out``: two queues for one terminal would tear lines.
     """
     screen = Screen(out, escapes=escapes)
     return screen, screen if out.place == err.place else Screen(err, escapes=escapes)
 
 
 class Screen:
-    """One destination, and what stands on its last line.
+    """One destination, and the state of its last line.
 
     Attributes:
-        console: Where it goes.
-        inserted_newlines: How often an open line was ended so that another could write.
-        written: Bytes of output that were given to it.
+        console: The destination.
+        inserted_newlines: Number of unfinished lines that were ended so that another writer could write.
+        written: Number of bytes of output that it was given.
     """
 
     def __init__(self, console: Console, *, escapes: bool = True) -> None:
-        """Begin with a cursor at the start of a line.
+        """Start with the cursor at the beginning of a line.
 
         Args:
-            console: Where to write.
-            escapes: Whether a terminal understands escape codes (``TERM`` is not ``dumb``); what is
-                no terminal never gets any.
+            console: The destination.
+            escapes: Whether a terminal understands escape codes (``TERM`` is not ``dumb``). A destination
+                that is not a terminal never gets any.
         """
         self.console = console
         self.inserted_newlines = self.written = 0
@@ -243,11 +244,11 @@ class Screen:
         self._drawn = b""
 
     def put(self, writer: object, prefix: bytes, text: Bytes) -> None:
-        """Write the bytes of one writer, on a line of its own.
+        """Write bytes of one writer, on lines of its own.
 
         Args:
-            writer: Whose bytes these are; compared by identity.
-            prefix: For the first line, unless it goes on with a line of this writer.
+            writer: The writer, compared by identity.
+            prefix: For the first line, unless it continues a line of this writer.
             text: Not empty; its second and later lines have their prefixes already.
         """
         lead = self._lead_in(writer, prefix, text[0])
@@ -258,8 +259,8 @@ class Screen:
         """Write a message of the launcher.
 
         Args:
-            text: One or more lines; each gets ``launcher: `` in front, and is made safe for a terminal.
-                Secrets are the caller's to take out (`launcher.core.redact.redact`).
+            text: One or more lines; each gets the prefix ``launcher: `` and is made safe for a terminal. The
+                caller must redact secrets (`launcher.core.redact.redact`).
         """
         from launcher.core.redact import printable
 
@@ -267,26 +268,26 @@ class Screen:
         self.put(None, b"", b"".join(lines))
 
     def status(self, text: bytes) -> None:
-        """Show one line below all output, on a terminal; an empty text takes it away.
+        """Show a status line below all output, on a terminal; an empty text removes it.
 
-        It is not there while a line of output is open, or a progress bar stands where it would be.
+        It is hidden while a line of output is unfinished, or while a progress bar is in its place.
 
         Args:
-            text: UTF-8 without escape codes, a column per character; cut to the terminal's width.
+            text: UTF-8 without escape codes, one column per character; cut to the terminal's width.
         """
         self._status = text
         self._send(b"", b"")
 
     def clear(self) -> None:
-        """Take the status line away."""
+        """Remove the status line."""
         self.status(b"")
 
     def is_open_for(self, writer: object) -> bool:
-        """Return whether the last line is this writer's and has no end yet."""
+        """Return whether the last line is this writer's and is unfinished."""
         return self._line == _OPEN and self._writer is writer
 
     def _lead_in(self, writer: object, prefix: bytes, first: int) -> bytes:
-        """Return what must stand between the last byte written and the first of this writer."""
+        """Return the bytes needed between the last byte written and the first of this writer."""
         if self.console.torn:
             self._writer, self._line = None, _OPEN
         same = self._writer is writer and writer is not None
@@ -300,7 +301,7 @@ class Screen:
         return prefix
 
     def _send(self, lead: bytes, text: Bytes) -> None:
-        """Write output between taking the status line away and drawing it again."""
+        """Write output after removing the status line, and draw the status line again."""
         wanted = self._clip_status()
         if text or wanted != self._drawn:
             before = _ERASE_LINE if self._drawn else b""
@@ -309,7 +310,7 @@ class Screen:
             self.console.write(b"".join((before, lead, text, wanted)))
 
     def _clip_status(self) -> bytes:
-        """Return the status line as it can stand there now; empty where it cannot."""
+        """Return the status line as it fits now; empty if it cannot be shown."""
         if not (self._status and self._escapes) or self._line != _FRESH or self.console.backlog_bytes:
             return b""
         from launcher.core.redact import printable

@@ -1,8 +1,8 @@
-"""The folder of one run: log files, and the files in which a process says why it fails.
+"""Folder of one run: log files, and the files in which a process reports its failure.
 
 With ``--log-dir DIR`` it is ``DIR/nodeN_XXXXXXXX/attempt_A/LOCAL_RANK/`` with ``stdout.log`` and
-``stderr.log``, torchrun's layout; else a private one under TMPDIR that goes away with the run, unless
-it holds logs.
+``stderr.log``, as in torchrun. Otherwise it is a private folder under TMPDIR, removed after the run unless it
+contains logs.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
-"""Where ``@record`` and our hook write a process's exception (torch's error-file protocol)."""
+"""Variable with the file for a process's exception, written by ``@record`` or our hook (torch's protocol)."""
 STACKS_FILE = "LAUNCHER_STACKS_FILE"
-"""Where the hook writes a process's stacks when it is asked."""
+"""Variable with the file for a process's stacks, which the hook writes on request."""
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
-"""What each process may write, by the variable that tells it where."""
+"""Files that each process may write, by the variable with their path."""
 
 SOCKET_PATH_BYTES = 107
-"""The kernel's limit for the path of a socket, less the zero at its end (unix(7))."""
+"""The kernel's limit for the path of a socket, without the terminating zero (unix(7))."""
 EMPTY_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 NCCL_FILE = "NCCL_DEBUG_FILE"
-"""Where NCCL writes what it says of its network, if that is to be verified."""
+"""Variable with the file for NCCL's log, if its network is to be verified."""
 
 
 class RunFolder:
-    """Folders and files of one run on this node; ``path`` is None where no folder can be made."""
+    """Folders and files of one run on this node; ``path`` is None if no folder can be created."""
 
     def __init__(
         self, log_dir: str | None, run_id: str, node_rank: int | None, environ: Mapping[str, str]
@@ -54,7 +54,7 @@ class RunFolder:
                 continue
 
     def of_process(self, attempt: int, process: str) -> str | None:
-        """Return the folder of one process (its local rank, or its name), made if it is not there."""
+        """Return the folder of one process (its local rank or name), created if missing; None if it fails."""
         if self.path is None:
             return None
         attempts = f"{self.path}/attempt_{attempt}"
@@ -71,9 +71,9 @@ class RunFolder:
         return path
 
     def file(self, attempt: int, process: str, name: str) -> str | None:
-        """Return the path of a file about one process; None where there is no folder.
+        """Return the path of a file for one process; None without a folder.
 
-        In a temporary folder all lie side by side: making a folder for each costs 0.2 ms per process.
+        In a temporary folder all files are side by side: a folder for each process would cost 0.2 ms.
         """
         if self.path is None:
             return None
@@ -83,14 +83,14 @@ class RunFolder:
         return f"{self.path}/{attempt}_{process}_{name}"
 
     def variables(self, attempt: int, process: str) -> dict[str, str]:
-        """Return the variables that tell a process where its files are; none where there is no folder."""
+        """Return the variables that tell a process the paths of its files; none without a folder."""
         paths = {name: self.file(attempt, process, file) for name, file in FILES.items()}
         return {name: path for name, path in paths.items() if path is not None}
 
     def make_file(self, attempt: int, process: str, name: str) -> str | None:
-        """Return the path of a file about one process that is there, and empty; None where none can be.
+        """Return the path of a new empty file for one process; None if it cannot be created.
 
-        Nor where its path holds a ``%``, from which NCCL would make a host's name or a pid.
+        Also None if the path contains a ``%``, which NCCL would expand to a host name or a pid.
         """
         path = self.file(attempt, process, name)
         if path is None or "%" in path:
@@ -102,14 +102,14 @@ class RunFolder:
         return path
 
     def log_path(self, attempt: int, process: str, stream: str) -> str:
-        """Return the path of ``stdout.log`` or ``stderr.log`` of a process; the folder is kept then."""
+        """Return the path of a process's ``stdout.log`` or ``stderr.log``; from now on the folder is kept."""
         self.keeps = True
         return f"{self.of_process(attempt, process) or '/no-folder-for-logs'}/{stream}.log"
 
     def socket_paths(self, name: str) -> Iterator[str]:
-        """Yield paths for a socket of ours: in folders that only we and root can enter, made here.
+        """Yield paths for a socket of ours, in folders that only we and root can enter; creates the folders.
 
-        Not among logs: those may lie where others read them, or where there can be no sockets.
+        Log folders are not used: other users may read them, and their file system may not support sockets.
         """
         for folder in self._private:
             path = f"{folder}/{name}"
@@ -123,7 +123,7 @@ class RunFolder:
             yield path
 
     def remove(self) -> None:
-        """Take the folder away, unless it is to be read; and what had only a socket."""
+        """Remove the private folders, except the run's own if it contains logs."""
         for folder in self._private:
             if folder != self.path or not self.keeps:
                 remove_tree(folder)
@@ -137,7 +137,7 @@ def _make(path: str) -> None:
 
 
 def remove_tree(path: str) -> None:
-    """Remove a tree of ours; what another user has put there and protects stays."""
+    """Remove a tree of ours; files of another user that we may not remove stay."""
     try:
         for entry in os.scandir(path):
             if entry.is_dir(follow_symlinks=False):
@@ -150,6 +150,6 @@ def remove_tree(path: str) -> None:
 
 
 def cannot_write(path: str, error: OSError) -> NotReady:
-    """Return that a log file or its folder cannot be written, and what to do."""
+    """Return the error for a log file or folder that cannot be written, with its fix."""
     fix = "name another folder with --log-dir, or make this one writable"
     return NotReady(Problem("cannot-write", f"{path}: {error.strerror}", "log files", fix))

@@ -1,4 +1,4 @@
-"""Whether the job still runs, for people: a status line on a terminal, a rare line in a log."""
+"""Progress of the job for users: a status line on a terminal, or an occasional line in a log."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class GpuGauge(Protocol):
-        """Whatever can tell how the GPUs are used."""
+        """A source of the GPUs' utilization."""
 
         def read(self, now: float) -> tuple[GpuUse, ...]:
-            """Return one value per GPU; empty where nothing is known."""
+            """Return one value per GPU; empty if nothing is known."""
 
 
 REDRAW_S = 1.0
 GAUGE_S = 5.0
-"""NVML takes up to a millisecond per GPU, and the parent is to stay below 0.1 % of a core."""
+"""Seconds between reads: NVML takes up to 1 ms per GPU, and the parent must stay below 0.1 % of a core."""
 LOG_S = 60.0
 LOG_LIMIT_S = 3600.0
 SILENT_S = 2.0
-"""Less silence than this is none."""
+"""Shorter silences, in seconds, are not shown."""
 GIB = 1 << 30
 
 Memory = tuple[int, int | None]
@@ -35,12 +35,12 @@ Memory = tuple[int, int | None]
 class Progress:
     """The status line of a run, or its lines in a log.
 
-    On a terminal ``show`` gets a new text every second, and an empty one from `close`. In a log
-    ``notice`` gets a line after a minute without any output, and then after twice that time and so
-    on, at most an hour; output starts that anew. With ``enabled`` True: a line every minute.
+    On a terminal ``show`` gets a new text every second, and `close` shows an empty one. In a log ``notice``
+    gets a line after a minute without any output. The time to the next line doubles, up to an hour; output
+    resets it. If ``enabled`` is True, it gets a line every minute.
 
     Attributes:
-        due: When `fire` wants to be called (monotonic seconds), None for never.
+        due: When to call `fire`, in monotonic seconds; None for never.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class Progress:
         notice: Callable[[str], None],
         gpus: GpuGauge | None = None,
     ) -> None:
-        """Begin; nothing is shown before a second has passed.
+        """Start; nothing is shown before a second has passed.
 
         Args:
-            enabled: ``--progress`` or ``--no-progress``, None where neither was given.
+            enabled: True for ``--progress``, False for ``--no-progress``, None without a flag.
             is_terminal: Whether standard error is a terminal.
             started: Monotonic time of the start.
-            count_up: Returns how many processes run.
-            last_output: Returns when a process wrote the last time; ``started`` before the first.
+            count_up: Returns the number of running processes.
+            last_output: Returns the time of the last output of a process; ``started`` before the first.
             show: Replaces the status line.
             notice: Writes one line to the log.
-            gpus: Where the use of GPUs is read, None for nowhere.
+            gpus: Source of the GPUs' utilization; None for none.
         """
         self._started = started
         self._count_up, self._last_output = count_up, last_output
@@ -85,7 +85,7 @@ class Progress:
             self.due = None
 
     def fire(self, now: float) -> None:
-        """Draw or write what is to be drawn or written now."""
+        """Draw the status line, or write a line to the log, if it is due."""
         if self.due is None:
             return
         if self._on_terminal:
@@ -98,7 +98,7 @@ class Progress:
             self._break_silence(now)
 
     def close(self) -> None:
-        """Take the status line away; nothing comes after this."""
+        """Remove the status line, and show nothing after this."""
         self.due = None
         self._draw("")
 
@@ -111,7 +111,7 @@ class Progress:
             self._notice(self._describe(now))
             self._distance_s = min(2 * self._distance_s, LOG_LIMIT_S)
             self._speak_at = now + self._distance_s
-        self.due = min(self._speak_at, now + LOG_S)  # there may be output, and then silence, until then
+        self.due = min(self._speak_at, now + LOG_S)  # output and another silence may come before
 
     def _draw(self, text: str) -> None:
         if text != self._drawn:
@@ -129,7 +129,7 @@ class Progress:
 
 
 def next_tick(started: float, now: float, every_s: float) -> float:
-    """Return the next moment that is a multiple of ``every_s`` after the start."""
+    """Return the next time that is a multiple of ``every_s`` after the start."""
     return started + ((now - started) // every_s + 1) * every_s
 
 
@@ -138,7 +138,7 @@ def describe(
 ) -> str:
     """Return the line, e.g. ``8 up · 12:34 · GPU 93 % · 61.2/80 GiB · mem 41 GiB · last output 3 s ago``.
 
-    GPUs: the mean of how busy they are, and the sum of their memory.
+    For GPUs: their mean utilization, and the sum of their memory.
     """
     parts = [f"{up} up", clock(elapsed_s)]
     busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
@@ -174,28 +174,28 @@ def duration(seconds: float) -> str:
 
 
 def gib(size_bytes: int) -> str:
-    """Return a size in GiB: one decimal below 100 unless it is a whole number."""
+    """Return a size in GiB, with one decimal below 100 unless it is a whole number."""
     value = size_bytes / GIB
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}".removesuffix(".0")
 
 
 LOOK_EVERY_S, LOOK_LIMIT_S = 5.0, 60.0
-"""How often to look whether the job uses a GPU yet; the distance doubles up to the limit."""
+"""Seconds between checks whether the job uses a GPU yet: at first, and at most (doubled each time)."""
 BUSY_PERCENT = 99
 LIBRARY = "libnvidia-ml.so.1"
 NOT_SUPPORTED = 3
-"""NVML_ERROR_NOT_SUPPORTED: e.g. the utilization of a MIG instance."""
+"""NVML_ERROR_NOT_SUPPORTED, e.g. for the utilization of a MIG instance."""
 
 
 @frozen
 class GpuUse:
-    """One GPU during the last moment (NVML's sample period, 1 s or less).
+    """Utilization of one GPU during the last sample period of NVML (1 s or less).
 
     Attributes:
-        busy_percent: How much of the time a kernel ran, None if NVML does not tell.
-        memory_percent: How much of the time its memory was read or written.
+        busy_percent: Share of the time in which a kernel ran; None if NVML does not tell.
+        memory_percent: Share of the time in which its memory was read or written.
         used_bytes: Memory in use, by any process.
-        total_bytes: Memory that it has.
+        total_bytes: Its whole memory.
     """
 
     busy_percent: int | None
@@ -205,36 +205,36 @@ class GpuUse:
 
     @property
     def works(self) -> bool:
-        """Whether it does something; False if unknown.
+        """Whether it computes; False if unknown.
 
-        A collective that waits for another rank is a kernel that spins: NVML calls the GPU 100 % busy
-        for hours (NVIDIA/nccl issue 968). It spins on flags in caches, so that the memory rests, which
-        no kernel that computes on more than its caches hold ever lets it do.
+        A collective that waits for another rank is a kernel that spins: NVML shows the GPU as 100 % busy for
+        hours (NVIDIA/nccl issue 968). It spins on flags in caches, so that the memory is idle. A kernel that
+        computes on more data than the caches hold never leaves the memory idle.
         """
         return bool(self.busy_percent) and not self.spins
 
     @property
     def spins(self) -> bool:
-        """Whether it is busy, all of the time, with nothing in memory: it waits for another."""
+        """Whether it is busy all the time without memory traffic, i.e. waits for another rank."""
         return (self.busy_percent or 0) >= BUSY_PERCENT and self.memory_percent == 0
 
 
 class Gpus:
     """The GPUs that the job sees, once it uses them.
 
-    Before the first process of ours holds a GPU's device file nothing is asked: then the driver may
-    have to wake the GPUs up, which takes seconds, and this loop has to pass signals on.
+    NVML is not called before a process of ours opens a GPU's device file: the driver may then have to wake
+    the GPUs up, which takes seconds, and this loop must forward signals.
     """
 
     def __init__(self, visible_devices: str | None = None) -> None:
-        """Remember CUDA_VISIBLE_DEVICES; None for all GPUs."""
+        """Take the value of CUDA_VISIBLE_DEVICES; None for all GPUs."""
         self._visible_devices = visible_devices
         self._nvml: Nvml | None = None
         self._look_at: float | None = 0.0 if Host().gpu_count() else None
         self._look_every_s = LOOK_EVERY_S
 
     def read(self, now: float) -> tuple[GpuUse, ...]:
-        """Return one value per GPU; empty before the job uses one, and for good after NVML has failed."""
+        """Return one value per GPU; empty before the job uses one, and forever after NVML has failed."""
         try:
             if self._nvml is None:
                 if self._look_at is None or now < self._look_at:
@@ -245,7 +245,7 @@ class Gpus:
                     return ()
                 self._nvml = Nvml(LIBRARY, self._visible_devices)
             return self._nvml.read()
-        except (OSError, AttributeError):  # no library, an old one, or it says no
+        except (OSError, AttributeError):  # no library, an old one, or an NVML error
             self._nvml, self._look_at = None, None
             return ()
 
@@ -257,10 +257,10 @@ def _is_in_use() -> bool:
 
 
 class Nvml:
-    """NVIDIA's management library, as far as it is needed here.
+    """The part of NVIDIA's management library that is needed here.
 
     Raises:
-        OSError: It is not there, or refuses; with its own error number.
+        OSError: It is missing, or a call fails; then with NVML's error number.
         AttributeError: It is too old.
 
     Source:
@@ -269,7 +269,7 @@ class Nvml:
     """
 
     def __init__(self, library: str, visible_devices: str | None = None) -> None:
-        """Load the library and find the GPUs; CUDA_VISIBLE_DEVICES names them, None for all."""
+        """Load the library and find the GPUs that CUDA_VISIBLE_DEVICES names; None for all."""
         import ctypes
 
         self._library = ctypes.CDLL(library)
@@ -286,7 +286,7 @@ class Nvml:
         return tuple(self._read_one(handle) for handle in self._handles)
 
     def _find(self, name: str) -> object:
-        """Return the handle of a GPU; None for what CUDA would not find either."""
+        """Return the handle of a GPU; None for a name that CUDA would not find either."""
         import ctypes
 
         handle = ctypes.c_void_p()
@@ -323,7 +323,7 @@ class Nvml:
 
 
 class MemoryGauge:
-    """How much memory the job has taken, of how much: by its cgroup, else of the whole node."""
+    """The job's memory use and limit: those of its cgroup, or else of the whole node."""
 
     def __init__(self, host: Host) -> None:
         """Find the innermost cgroup that counts memory."""
@@ -331,7 +331,7 @@ class MemoryGauge:
         self._folder = next(filter(self._counts, cgroup_folders(host, "memory")), None)
 
     def read(self) -> tuple[int, int | None] | None:
-        """Return (bytes in use, limit or None), less what the kernel drops from its file cache at need."""
+        """Return (bytes in use, limit or None), without the file cache that the kernel can drop if needed."""
         folder = self._folder
         if folder is None:
             return self._read_node()

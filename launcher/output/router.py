@@ -1,9 +1,8 @@
-"""Where the output of each process goes, and the pipes, files and screens on the way.
+"""Output router: sends the output of each process through pipes to files and screens.
 
-A process gets our own descriptor wherever nothing has to be done with what it writes; else a pipe:
-where lines need a prefix, where they go to a file (which may be on a disk that gets full, and then must
-not end the process), and for standard error, whose last lines belong to the truth about a failure. A
-single process at a terminal keeps the terminal.
+A process gets our own descriptor if its output needs no work. Otherwise it gets a pipe: if lines need a
+prefix, if they go to a file (a full disk must not end the process), and for standard error, whose last lines
+explain a failure. A single process at a terminal keeps the terminal.
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ if TYPE_CHECKING:
     from launcher.recovery.progress import ProgressGate
 
 DRAIN_S = 5.0
-"""How long a reader of our output may take, at the end, for what it has not read yet."""
+"""Seconds at the end in which readers of our output can read the rest."""
 TEMPLATE = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"
-"""torchrun's variable for what lines begin with."""
+"""torchrun's variable for the prefix of lines."""
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 
 
 class OutputRouter:
-    """All that the processes of one run write.
+    """The output of all processes of one run.
 
     Attributes:
-        sees_all: Whether we know of all that is written.
-        has_colour: Whether our own words may have colours.
+        sees_all: Whether we see everything that is written.
+        has_colour: Whether our own messages may have colours.
     """
 
     def __init__(
@@ -55,12 +54,12 @@ class OutputRouter:
             zip((STDOUT, STDERR), share_screens(*self._consoles, escapes=escapes), strict=True)
         )
         self._template = environ.get(TEMPLATE, "")
-        # mpirun gives its ranks a terminal for standard output alone, and what they say ends in a file
+        # mpirun gives its ranks a terminal for standard output only, although the output may end in a file
         both = all(console.is_terminal for console in self._consoles)
         self.has_colour = escapes and both and not environ.get("NO_COLOR")
         self._shares_terminal = shares_terminal
         self.expect(several=several)
-        # A process in a group of its own would be stopped for reading what is typed
+        # A process in a group of its own would be stopped (SIGTTIN) if it read from the terminal
         self._typed_in = not shares_terminal and os.isatty(0)
         self.progress: ProgressGate | None = None
         self._streams: dict[int, Stream] = {}
@@ -76,13 +75,13 @@ class OutputRouter:
     # --- start
 
     def expect(self, *, several: bool) -> None:
-        """Take it that there will be several processes, or one; before the first is started."""
+        """Set whether there will be several processes; before the first one is started."""
         self._several = several
         self._merges = not several and self._screens[STDOUT] is self._screens[STDERR]
         self.sees_all = self._needs_pipe(STDOUT)
 
     def open(self, index: int, child: Child, folder: RunFolder, attempt: int) -> Streams:
-        """Return what a process gets as its standard streams.
+        """Return the standard streams for a process.
 
         Raises:
             NotReady: A log file cannot be written.
@@ -106,11 +105,11 @@ class OutputRouter:
         if path is None and not self._needs_pipe(bit):
             return None
         if self._merges and bit == STDOUT and not child.route.to_file and fds[STDERR] is not None:
-            return fds[STDERR]  # one pipe, as it is one place: what was written first stays first
+            return fds[STDERR]  # one pipe for one destination keeps the order of writes
         return self._open_pipe(index, child, bit, path, shown=bool(shown))
 
     def _needs_pipe(self, bit: int) -> bool:
-        """Whether something is to be done with what a single process writes to a stream."""
+        """Whether the output of a single process to this stream needs work by us."""
         if self._several or self._watch.prefix or self._watch.stall_timeout_s or self._watch.progress:
             return True
         if self._shares_terminal or self._consoles[1].is_terminal:
@@ -133,7 +132,7 @@ class OutputRouter:
         return self._keep(writing)
 
     def _label(self, child: Child) -> str:
-        """Return what stands before a line of a process; the user's template is for what has a rank."""
+        """Return the prefix of a process's lines; the user's template is only for processes with a rank."""
         if not self._template or child.called:
             return f"[{child.name}] "
         return fill_template(self._template, child.environ.get("ROLE_NAME", ""), child.rank, child.local_rank)
@@ -143,7 +142,7 @@ class OutputRouter:
         return fd
 
     def started(self) -> None:
-        """The process has its descriptors; ours are closed, so that the end of a pipe is its end."""
+        """Close our copies of the processes' descriptors, so that their pipes end with them."""
         while self._open:
             os.close(self._open.pop())
 
@@ -151,12 +150,12 @@ class OutputRouter:
 
     @property
     def due(self) -> float | None:
-        """When `fire` has something to do."""
+        """When to call `fire`."""
         holds = (stream.hold_until_s for stream in self._holding)
         return min((hold for hold in holds if hold is not None), default=None)
 
     def fire(self, now: float) -> None:
-        """Pass on lines that have waited for their end long enough."""
+        """Forward lines that have waited long enough for their end."""
         for stream in tuple(self._holding):
             stream.flush_partial(now)
             self._note_hold(stream)
@@ -164,11 +163,11 @@ class OutputRouter:
 
     @property
     def last_s(self) -> float:
-        """When anything was written last, monotonic seconds; start of the attempt before that."""
+        """Monotonic time in seconds of the last output; before any, of the start of the attempt."""
         return max([self._since, self._ended_s, *(stream.last_ns / 1e9 for stream in self._streams.values())])
 
     def wrote_s(self, index: int) -> float | None:
-        """Return when a process wrote last or was started (monotonic s); None if we do not see all of it."""
+        """Return when a process last wrote or started (monotonic s); None if we do not see all its output."""
         streams = self._written.get(index)
         return max(stream.last_ns / 1e9 for stream in streams) if streams and self.sees_all else None
 
@@ -194,13 +193,13 @@ class OutputRouter:
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)
-        if stream in self._paused:  # by the time we resume, its number may be another's
+        if stream in self._paused:  # when we resume, its number may belong to another descriptor
             self._paused.remove(stream)
         self._holding.discard(stream)
         del self._streams[stream.fd]
 
     def _pause(self) -> None:
-        """Our reader is slow: so are the processes from now on, as if they wrote to it themselves."""
+        """Stop reading because our reader is slow: the processes wait, as if they wrote to it directly."""
         for stream in self._streams.values():
             if self._loop.watches(stream.fd):
                 self._loop.remove(stream.fd)
@@ -212,14 +211,14 @@ class OutputRouter:
             self._loop.add(stream.fd, lambda stream=stream: self._read(stream))  # type: ignore[misc]
 
     def _watch_backlog(self) -> None:
-        """Wait for readers where something is queued; say once where something was lost."""
+        """Wait for readers if output is queued, and report once that output was lost."""
         for console in self._consoles:
             fd = console.poll_fd
             if fd is not None and console.backlog_bytes and not self._loop.watches(fd):
                 self._loop.add(fd, lambda console=console: self._flush(console), writable=True)  # type: ignore[misc]
         for place in (*self._consoles, *self._files):
             complaint = place.take_complaint()
-            # A full disk is said once, not once for each of the files on it.
+            # A full disk is reported once, not once for each file on it.
             reason = isinstance(place, LogFile), None if place.error is None else place.error.errno
             if complaint is not None and reason not in self._complaints:
                 self._complaints.add(reason)
@@ -233,11 +232,11 @@ class OutputRouter:
             self._resume()
         self._watch_backlog()
 
-    # --- words of our own
+    # --- our own messages
 
     @property
     def screen(self) -> Screen:
-        """Where we speak: standard error."""
+        """The screen for our messages: standard error."""
         return self._screens[STDERR]
 
     def say(self, text: str) -> None:
@@ -245,17 +244,17 @@ class OutputRouter:
         self.screen.notice(text)
 
     def write(self, text: str) -> None:
-        """Write lines of ours that are ready to be shown."""
+        """Write lines of ours that need no prefix or escaping."""
         self.screen.put(None, b"", text.encode("utf-8", "replace"))
 
     def show(self, text: str) -> None:
-        """Show a status line; an empty text takes it away."""
+        """Show a status line; an empty text removes it."""
         self.screen.status(text.encode("utf-8", "replace"))
 
     # --- the end
 
     def read_rest(self, index: int) -> None:
-        """Read what a process that has ended has left in its pipe for standard error."""
+        """Read the rest of standard error from the pipe of a process that has ended."""
         stream = self._errors.get(index)
         if stream is not None and stream.fd in self._streams:
             stream.catch_up()
@@ -263,28 +262,28 @@ class OutputRouter:
             self._watch_backlog()
 
     def read_errors(self, index: int) -> bytes:
-        """Return the last of what a process wrote to standard error, as far as we have seen it."""
+        """Return the end of what a process wrote to standard error, as far as we have read it."""
         stream = self._errors.get(index)
         return b"" if stream is None else stream.tail
 
     def shown_since(self, index: int) -> int | None:
-        """Return how many bytes stand below the last errors of a process; None where none are shown."""
+        """Return the number of bytes shown below the last errors of a process; None if none are shown."""
         stream = self._errors.get(index)
         return None if stream is None else stream.shown_since
 
     def end_attempt(self) -> None:
-        """All processes have ended: pass on what they have left in their pipes."""
+        """Forward the rest of all pipes, because all processes have ended."""
         for stream in tuple(self._streams.values()):
             self._end(stream)
         self._watch_backlog()
         deadline = time.monotonic() + DRAIN_S
-        for file in self._files:  # a restart opens others: the limit of open files is not for us alone
+        for file in self._files:  # a restart opens others, and the number of open files is limited
             file.drain(deadline)
             file.close()
         self._since = time.monotonic()
 
     def close(self) -> None:
-        """Give readers of our output a moment, and say how much they will never see."""
+        """Give readers of our output time to read the rest, and report the number of bytes that they miss."""
         self.screen.clear()
         deadline = time.monotonic() + DRAIN_S
         lost = [file.lost_bytes for file in self._files if file.lost_bytes]

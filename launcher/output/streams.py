@@ -1,11 +1,10 @@
-"""The output of several processes on one terminal or log, without mixing their lines.
+"""Merges the output of several processes on one terminal or log without mixing their lines.
 
-A `Stream` reads one pipe and passes whole lines on to a `Screen`, each with the prefix of its process.
-Bytes pass as they are: taking away the prefixes, and the newlines that `Screen.inserted_newlines`
-counts, gives back what each process wrote.
+A `Stream` reads one pipe and forwards whole lines to a `Screen`, each with the prefix of its process. It does
+not change bytes: without the prefixes, and the newlines that `Screen.inserted_newlines` counts, the output is
+what each process wrote.
 
-Nothing here loops over lines: a chunk of output takes a few operations on bytes, however many lines
-it holds.
+Nothing here loops over lines: a chunk of output takes a few operations on bytes, however many lines it has.
 """
 
 from __future__ import annotations
@@ -18,32 +17,38 @@ if TYPE_CHECKING:
     from launcher.output.console import Bytes, LogFile, Screen
 
 HOLD_S = 0.2
-"""How long a line without an end (a prompt, a progress bar) waits for its end."""
+"""Seconds that an unfinished line (a prompt, a progress bar) waits for its end."""
 PARTIAL_LIMIT_BYTES = 1 << 16
-"""A longer line is passed on in pieces."""
+"""A longer line is forwarded in pieces."""
 TAIL_BYTES = 1 << 15
 READ_BYTES = 24 << 10
-"""One read. With more than this, what a chunk is worked on in exceeds what the C library keeps between
-two chunks (M_TRIM_THRESHOLD, 128 KiB), and page faults cost two thirds of the throughput. Pipes keep
-the kernel's 64 KiB: larger ones were no faster, and an unprivileged user has 64 MiB of them in all."""
+"""Size of one read.
+
+With larger reads the buffers for a chunk exceed the memory that the C library keeps between
+two chunks (M_TRIM_THRESHOLD, 128 KiB), and page faults take two thirds of the throughput. Pipes keep the
+kernel's 64 KiB: larger ones were not faster, and an unprivileged user has only 64 MiB of pipe buffers.
+"""
 FINISH_BYTES = 1 << 20
-"""As much as a pipe can hold that a process has enlarged (/proc/sys/fs/pipe-max-size)."""
+"""Capacity of a pipe that a process has enlarged as far as possible (/proc/sys/fs/pipe-max-size)."""
 
 PALETTE = (31, 130, 28, 162, 63, 64, 30, 133)
-"""Colours of xterm-256, neighbours unlike each other, each with a contrast of at least 4 to black and to
-white; no plain red, which reads as an error."""
+"""Colours of xterm-256 for prefixes.
+
+Neighbours differ clearly, and each has a contrast of at least 4 to black and to white.
+There is no plain red, which looks like an error.
+"""
 
 _UNTOUCHED = object()
-"""All streams without lines are one writer: nothing is put between their bytes."""
+"""The writer of all streams without whole lines: nothing is inserted between their bytes."""
 
 
 def make_prefix(text: str, number: int, colour: bool) -> bytes:
-    r"""Return what stands before each line of a process: ``b"[rank 3] "``.
+    r"""Return the prefix of a process's lines, e.g. ``b"[rank 3] "``.
 
     Args:
-        text: The same as text, printable.
-        number: Which of the colours of `PALETTE` it has: neighbours differ.
-        colour: Whether it has one.
+        text: The prefix as printable text.
+        number: Chooses one of the colours of `PALETTE`; consecutive numbers differ clearly.
+        colour: Whether to add a colour.
     """
     if not colour:
         return text.encode()
@@ -53,7 +58,7 @@ def make_prefix(text: str, number: int, colour: bool) -> bytes:
 
 
 def fill_template(template: str, role: str, rank: int, local_rank: int) -> str:
-    """Return the prefix that a template of torchrun's makes for one rank, printable.
+    """Return the prefix of one rank from a template of torchrun, made printable.
 
     Source:
         torch/distributed/elastic/agent/server/local_elastic_agent.py (2.13), log_line_prefix_template.
@@ -70,9 +75,9 @@ class Stream:
     """One pipe from one process.
 
     Attributes:
-        fd: The reading end, non-blocking from now on; the caller's to close.
-        last_ns: When it last wrote (or this was made), by ``time.monotonic_ns()``.
-        hold_until_s: When `flush_partial` has something to do, by ``time.monotonic()``; or None.
+        fd: The reading end, non-blocking from now on; the caller must close it.
+        last_ns: ``time.monotonic_ns()`` of its last output, or of its creation.
+        hold_until_s: ``time.monotonic()`` at which to call `flush_partial`; None for never.
     """
 
     def __init__(
@@ -87,13 +92,12 @@ class Stream:
         """Read from a pipe.
 
         Args:
-            fd: Reading end of the pipe; no other reader of it.
-            screen: Where its lines go, or None for nowhere.
-            prefix: What each line begins with; it holds no line end.
-            file: Where all of its bytes go untouched, or None.
-            lines: Whether to keep lines whole. By default where there is a prefix; without, bytes
-                pass at once and untouched, and streams that share a screen can tear each other's
-                lines.
+            fd: Reading end of the pipe, with no other reader.
+            screen: Destination of its lines; None for none.
+            prefix: Prefix of each line, without a line end.
+            file: Destination of its unchanged bytes; None for none.
+            lines: Whether to keep lines whole; by default only with a prefix. Otherwise bytes are forwarded
+                at once and unchanged, and streams that share a screen can tear each other's lines.
         """
         self.fd = fd
         self.last_ns = time.monotonic_ns()
@@ -115,7 +119,7 @@ class Stream:
 
     @property
     def shown_since(self) -> int | None:
-        """How many bytes were written to its screen since its own last ones; None where it has shown none."""
+        """Number of bytes written to its screen since its own last ones; None if it has shown none."""
         if self._screen is None or self._shown_at is None:
             return None
         return self._screen.written - self._shown_at
@@ -125,17 +129,17 @@ class Stream:
         self._shown_at = screen.written
 
     def read(self) -> bool:
-        """Read once and pass on what came; return whether more can come (False: the end)."""
+        """Read once and forward the data; return whether more can come (False: the end)."""
         return self._read() is not None
 
     def flush_partial(self, now_s: float) -> None:
-        """Pass on a line that has waited for its end long enough, at ``time.monotonic()`` = ``now_s``."""
+        """Forward an unfinished line that has waited long enough at ``time.monotonic()`` = ``now_s``."""
         if self.hold_until_s is not None and now_s >= self.hold_until_s:
             self._pass_on_partial(_whole_characters(self._partial))
 
     def catch_up(self) -> None:
-        """Read all that was written before this call."""
-        left = 0 if self._ended else FINISH_BYTES  # a process that goes on writing must not keep us here
+        """Read everything that was written before this call."""
+        left = 0 if self._ended else FINISH_BYTES  # a process that keeps writing must not keep us here
         while left > 0:
             count = self._read()
             if not count:
@@ -143,17 +147,17 @@ class Stream:
             left -= count
 
     def finish(self) -> None:
-        """Pass on everything that was written before this call, ended lines or not."""
+        """Forward everything that was written before this call, including an unfinished line."""
         self.catch_up()
         self._pass_on_partial(len(self._partial))
 
     def _read(self) -> int | None:
-        """Return how many bytes came, 0 if none are there now, None at the end."""
+        """Return the number of bytes read, 0 if none are available, None at the end."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
             return 0
-        except OSError:  # the master of a terminal whose other side was closed says EIO
+        except OSError:  # EIO, from the master of a terminal whose other side was closed
             return None
         if not data:
             self._ended = True
@@ -175,7 +179,7 @@ class Stream:
             del self._recent[:-TAIL_BYTES]
 
     def _pass_on_lines(self, screen: Screen, data: bytes) -> None:
-        """Pass on the lines that have ended; keep the beginning of the next, or pass it on if it may."""
+        """Forward the finished lines; hold the beginning of the next one, or forward it if possible."""
         end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if end:
             lines = b"".join((self._partial, data[:end])) if self._partial else data[:end]
@@ -191,20 +195,20 @@ class Stream:
             self.hold_until_s = self.last_ns / 1e9 + HOLD_S
 
     def _with_prefixes(self, lines: bytes) -> Bytes:
-        """Return lines with the prefix after each end but the last."""
+        """Return the lines with the prefix after each line end but the last."""
         prefix = self._prefix
         if not prefix:
             return lines
         text = lines.replace(b"\n", b"\n" + prefix)
         if b"\r" in lines:
-            # A prefix stands now after every \r and \n; the one inside of each \r\n goes away again.
-            # Text of the process cannot be mistaken for it: its every \r has a prefix of ours behind.
+            # Now there is a prefix after every \r and \n; remove the one inside each \r\n again.
+            # The process's own text cannot match, because we have put a prefix after each of its \r.
             text = text.replace(b"\r", b"\r" + prefix)
             text = text.replace(b"\r" + prefix + b"\n", b"\r\n")
         return memoryview(text)[: -len(prefix)]
 
     def _pass_on_partial(self, count: int) -> None:
-        """Pass on the first bytes of a line that has not ended."""
+        """Forward the first bytes of an unfinished line."""
         self.hold_until_s = None
         if count and self._screen is not None:
             self._show(self._screen, self, bytes(self._partial[:count]))
@@ -212,7 +216,7 @@ class Stream:
 
 
 def _whole_characters(text: bytearray) -> int:
-    """Return how many bytes are left without a UTF-8 character whose rest has yet to come."""
+    """Return the length of the text without a UTF-8 character that is incomplete at its end."""
     for back in range(1, min(3, len(text)) + 1):
         byte = text[-back]
         if byte < 0x80:

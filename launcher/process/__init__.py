@@ -1,1 +1,1 @@
-"""Processes: started, watched, stopped, and what they leave behind."""
+"""Processes of a node: starts, watches and stops them, and cleans up what they leave behind."""

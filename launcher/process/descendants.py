@@ -1,4 +1,4 @@
-"""The tree of processes, as /proc tells it. A process that is gone has no relatives and no words."""
+"""The process tree, read from /proc. A process that has gone has no relatives and no command line."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 GPU_FILES = "/dev/nvidia"
 HAS_LISTS = os.path.exists("/proc/thread-self/children")
-"""Not in a kernel without CONFIG_PROC_CHILDREN."""
+"""False for a kernel without CONFIG_PROC_CHILDREN."""
 DEPTH_MAX = 1000
-"""Ancestors that are looked at: a tree that changes meanwhile must not keep us forever."""
+"""Maximum number of ancestors to visit: a tree that changes meanwhile must not cause an endless walk."""
 
 
 def find_children(pid: int) -> list[int]:
-    """Return the children of a process, those adopted from its dead descendants too."""
+    """Return the children of a process, including orphans that it has adopted."""
     if not HAS_LISTS:
         return _scan_children(pid)
     folder = f"/proc/{pid}/task"
@@ -37,7 +37,7 @@ def find_children(pid: int) -> list[int]:
 
 
 def find_descendants(pids: Iterable[int]) -> list[int]:
-    """Return all below these processes, nearest first; not the processes themselves."""
+    """Return all descendants of these processes, nearest first; not the processes themselves."""
     found: list[int] = []
     seen = set(pids)
     level = list(seen)
@@ -49,19 +49,19 @@ def find_descendants(pids: Iterable[int]) -> list[int]:
 
 
 def read_state(pid: int) -> str | None:
-    """Return R, S, D, T, Z ... as ps shows it; None if there is no such process."""
+    """Return the state as ps shows it (R, S, D, T, Z, ...); None if there is no such process."""
     found = read_stat(pid)
     return found.state if found else None
 
 
 def find_parent(pid: int) -> int:
-    """Return the parent of a process, 0 if there is no such process."""
+    """Return the parent of a process; 0 if there is no such process."""
     found = read_stat(pid)
     return found.parent if found else 0
 
 
 def descends_from(pid: int, ancestors: set[int]) -> bool:
-    """Return whether a process is below one of these."""
+    """Whether a process is a descendant of one of these; True if it has too many ancestors to tell."""
     for _ in range(DEPTH_MAX):
         pid = find_parent(pid)
         if pid in ancestors:
@@ -72,9 +72,9 @@ def descends_from(pid: int, ancestors: set[int]) -> bool:
 
 
 def is_orphaned() -> bool:
-    """Whether no shell can continue our process group once it has stopped, as the kernel sees it.
+    """Whether no shell can continue our process group once it has stopped, by the kernel's definition.
 
-    The kernel drops a Ctrl-Z for such a group, but not a SIGSTOP that we send ourselves.
+    For such a group the kernel drops Ctrl-Z, but not a SIGSTOP that we send ourselves.
     """
     pid = os.getpid()
     group, session = os.getpgrp(), os.getsid(0)
@@ -84,24 +84,24 @@ def is_orphaned() -> bool:
             if pid == 0:
                 return True
         return os.getsid(pid) != session
-    except OSError:  # it is gone, or in another pid namespace
+    except OSError:  # it has gone, or is in another pid namespace
         return True
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process is there and has not ended. A zombie has, but for one whose threads go on."""
+    """Whether a process exists and has not ended. A zombie has ended, unless its other threads still run."""
     found = read_stat(pid)
     return found is not None and not found.has_ended
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is a zombie none of whose threads go on; False where /proc does not say."""
+    """Whether a process is a zombie without running threads; False if /proc does not show it."""
     found = read_stat(pid)
     return found is not None and found.has_ended
 
 
 def describe(pid: int) -> str:
-    """Return what there is to say about a process that does not end."""
+    """Return a description of a process that does not end: its state, what holds it, and its command."""
     from launcher.core.redact import printable, redact_argv
 
     words, name = read_command(pid), read_name(pid) or "?"
@@ -120,7 +120,7 @@ def describe(pid: int) -> str:
 
 
 def find_gpu_files(pid: int) -> list[str]:
-    """Return the device files of GPUs that a process holds open."""
+    """Return the GPU device files that a process has open."""
     return sorted({link for link in list_open(pid) if link.startswith(GPU_FILES)})
 
 

@@ -1,4 +1,4 @@
-"""Become the command: the launcher's memory is gone, its pid is the command's."""
+"""Replaces the launcher with the command, which keeps the launcher's pid."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 CPU_LIMIT = 8192
-"""More than the kernel numbers (NR_CPUS); numbers may have holes, so the count says nothing."""
+"""More than the kernel's largest CPU number (NR_CPUS). The numbers may have gaps, so a count is no limit."""
 RESTORED = (signal.SIGPIPE, signal.SIGXFSZ)
-"""Python ignores these two from its start, and exec would hand that down to the command."""
+"""Signals that Python ignores from its start; exec would pass that on to the command."""
 SHELL_WORDS = (".", "alias", "cd", "eval", "exec", "export", "set", "source", "ulimit", "umask")
-"""What people write before a command in a shell, and what is no program."""
+"""Shell built-ins that users write as a command and that are not programs."""
 
 
 def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ...] | None = None) -> None:
-    """Replace this process, on these CPUs if any are named; returns only by raising.
+    """Replace this process with the command; returns only by raising.
+
+    Args:
+        argv: The command line.
+        environ: The command's whole environment.
+        cpus: CPUs to bind it to; None or empty for no binding.
 
     Raises:
-        CommandNotFound: Nothing of that name (127).
-        CommandNotExecutable: Found, but it cannot be executed (126).
+        CommandNotFound: There is no such program (127).
+        CommandNotExecutable: The program exists but cannot be executed (126).
     """
     path = find_program(argv[0], environ)
     sys.stdout.flush()
@@ -46,7 +51,7 @@ def execute(argv: Sequence[str], environ: Mapping[str, str], cpus: tuple[int, ..
 
 
 def keep_to(cpus: tuple[int, ...]) -> None:
-    """Bind this process to CPUs. Where the cpuset has changed since, to run anywhere is better than not."""
+    """Bind this process to CPUs; if the cpuset has changed since the plan, it runs unbound."""
     try:  # noqa: SIM105 - contextlib would be one more module on the launch path
         os.sched_setaffinity(0, cpus)
     except OSError:
@@ -54,11 +59,11 @@ def keep_to(cpus: tuple[int, ...]) -> None:
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str:
-    """Return the path of a program, by the PATH that the program itself will see.
+    """Return the path of a program, found by the PATH that the program itself will see.
 
     Raises:
-        CommandNotFound: Nothing of that name.
-        CommandNotExecutable: Only files of that name that may not be executed.
+        CommandNotFound: There is no file of that name.
+        CommandNotExecutable: No file of that name is executable.
     """
     if "/" in name:
         return name
@@ -73,7 +78,7 @@ def find_program(name: str, environ: Mapping[str, str]) -> str:
 
 
 def _find_fix(name: str) -> str:
-    """Return what to do where there is no program of a name, by what it looks like."""
+    """Return the fix for a missing program, guessed from its name."""
     if name.startswith("-"):
         return (
             "flags of the launcher stand before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
@@ -94,7 +99,7 @@ def _find_fix(name: str) -> str:
 
 
 def refusal(name: str, error: Exception) -> LauncherError:
-    """Return why a command cannot be started, as a shell would number it."""
+    """Return the error for a command that cannot be started, with the exit status that a shell would use."""
     number = getattr(error, "errno", None)
     if number in (ENOENT, ENOTDIR):
         return CommandNotFound(

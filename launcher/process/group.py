@@ -1,4 +1,4 @@
-"""The processes of one attempt: started, watched, stopped, and what they leave behind cleaned up."""
+"""The processes of one attempt: starts, watches and stops them, and cleans up what they leave behind."""
 
 from __future__ import annotations
 
@@ -31,40 +31,40 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Child, Streams
 
     class Owner(Protocol):
-        """What a group asks of the agent that owns it."""
+        """What a group requires of the agent that owns it."""
 
         def prepare(self, index: int, child: Child) -> tuple[Child, Streams]:
             """Return a process as it is to be started, and its standard streams."""
 
         def note_started(self) -> None:
-            """The last processes that were prepared have their streams."""
+            """Note that the processes prepared last were forked and have their streams."""
 
         def on_exit(self, process: Process) -> None:
-            """A process has ended."""
+            """Handle the exit of a process."""
 
         def helpers(self) -> Iterable[int]:
-            """Our children that are none of the job's processes."""
+            """Return the pids of our children that are not processes of the job."""
 
 
 REAPED_AT_ONCE = 100
 STARTED_AT_ONCE = 32
-"""Both ends of the pipes of so many are open at a time: the limit of open files is not for us alone."""
+"""Number of processes whose pipes have both ends open at a time, because of the limit of open files."""
 UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
 
 
 class ProcessGroup:
-    """The children of the launcher that are the job's, from the fork to the last orphan.
+    """The children of the launcher that belong to the job, from the fork to the last orphan.
 
     Attributes:
-        children: What is to be started.
-        processes: All that this attempt has started, in that order.
+        children: The processes to start.
+        processes: All processes that this attempt has started, in start order.
         running: Those that have not ended, by pid.
-        ended: Those that have, in the kernel's order.
-        refused: Why not all could be started.
-        stopper: Ends them.
-        helpers: Children of ours that are none of the job, and do what must not keep the loop.
-        watchdog: Ends them should the launcher be killed; None before the start, and where there is none.
-        has_more: Whether there may be orphans to collect at once.
+        ended: Those that have ended, in the kernel's order.
+        refused: The reason why not all could be started; None if there is none.
+        stopper: Stops the processes.
+        helpers: Children of ours outside the job, which do work that would block the loop.
+        watchdog: Kills the processes if the launcher is killed; None before the start, or if it cannot start.
+        has_more: Whether there may be more orphans to reap at once.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class ProcessGroup:
         to_group: bool,
         own_groups: bool,
     ) -> None:
-        """Prepare; nothing is started.
+        """Prepare; start nothing.
 
         Args:
             owner: The agent.
-            loop: Waits for the ends of the processes.
-            signals: Whose mask processes give back.
-            say: Says one line.
-            grace_s: Between the first signal and SIGKILL.
-            to_group: Whether signals are for whole process groups.
-            own_groups: Whether each process leads a process group; not the one that the user types to.
+            loop: Waits for the processes to end.
+            signals: Holds the signal mask that processes get back.
+            say: Prints one line.
+            grace_s: Seconds between the first signal and SIGKILL.
+            to_group: Whether signals go to whole process groups.
+            own_groups: Whether each process leads a process group; if not, it stays in the terminal's.
         """
-        # A script that calls exec leaves us its children: tee, a sidecar. They are none of the job.
+        # A script that calls exec leaves us its children: tee, a sidecar. They do not belong to the job.
         self.inherited = set(find_children(os.getpid()))
         become_subreaper()
-        # What supervises needs these two calls: where they are refused, before there is a process
+        # Supervision needs these two calls: if they are refused, fail before there is a process
         has_children()
         os.kill(os.getpid(), 0)
         self.children: Sequence[Child] = ()
@@ -107,31 +107,31 @@ class ProcessGroup:
         self._owner, self._loop, self._signals, self._say = owner, loop, signals, say
         self._grace_s, self._to_group, self._own_groups = grace_s, to_group, own_groups
         self._has_news = False
-        self._has_ends = True  # an orphan may have ended before we could hear of it
+        self._has_ends = True  # an orphan may have ended before we watched for SIGCHLD
         self.stopper = self._make_stopper()
 
     def take(self, children: Sequence[Child], paths: Sequence[str]) -> None:
-        """Take what is to be started, and the paths of their programs."""
+        """Take the processes to start, and the paths of their programs."""
         self.children, self._paths = children, paths
 
     def _make_stopper(self) -> Stopper:
         return Stopper(self._grace_s, self._loop, to_group=self._to_group, spare=self._spared, say=self._say)
 
     def _spared(self) -> tuple[int, ...]:
-        """Our own children that are none of the job."""
+        """Return the pids of our own children that do not belong to the job."""
         watchdog = () if self.watchdog is None or self.watchdog.pid is None else (self.watchdog.pid,)
         return (*watchdog, *self.inherited, *self.helpers.pids, *self._owner.helpers())
 
     # --- start
 
     def begin_attempt(self) -> None:
-        """Be ready to start all: nothing of an attempt before counts any more."""
+        """Forget the previous attempt, and prepare to start all processes."""
         self.processes, self.running, self.ended = [], {}, []
         self.refused = None
         self.stopper = self._make_stopper()
 
     def start(self) -> None:
-        """Fork all; whether each could exec arrives later, as events."""
+        """Fork all processes; errors of exec arrive later, as events."""
         errors = ExecErrors()
         self._loop.add(errors.fd, lambda: self._on_exec_errors(errors))
         try:
@@ -144,7 +144,7 @@ class ProcessGroup:
         errors.close_writing()
 
     def _explain(self, error: OSError) -> LauncherError:
-        if error.errno in FULL:  # nothing can be loaded that is not there yet
+        if error.errno in FULL:  # no further module can be loaded
             return cannot_start(error)
         from launcher.process.refused import explain
 
@@ -153,8 +153,8 @@ class ProcessGroup:
     def _start_some(self, indices: Sequence[int], errors: ExecErrors) -> None:
         """Start a few processes, and watch for their end.
 
-        Nothing but forks between the first and the last: what we write to in between is a page that
-        the kernel has to copy, and the processes compete with us for the CPUs.
+        Between the first and the last fork there is nothing but forks: the kernel must copy each page that we
+        write to in between, and the new processes compete with us for the CPUs.
         """
         inherited = Inherited(os.environ)
         ready = []
@@ -189,10 +189,10 @@ class ProcessGroup:
             process.pidfd = os.pidfd_open(pid)
             self._loop.add(process.pidfd, lambda: self.on_end(process))
         except OSError:
-            pass  # an old kernel or a strict seccomp profile: SIGCHLD tells us, in no exact order
+            pass  # an old kernel or a strict seccomp profile: SIGCHLD reports the end, in no exact order
 
     def start_watchdog(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
-        """Start what ends the processes should the launcher be killed; a job runs without, too."""
+        """Start the process that kills the others if the launcher is killed; the job runs without it, too."""
         try:
             self.watchdog = self.watchdog or Watchdog(run_id, clean_up)
             for process in self.processes:
@@ -201,7 +201,7 @@ class ProcessGroup:
             self._say(f"no watchdog ({error.strerror}): {UNGUARDED}")
 
     def _on_exec_errors(self, errors: ExecErrors) -> None:
-        """A process could not exec: nothing of this job is worth keeping."""
+        """Handle errors of exec: if one process cannot exec, none of them may run."""
         found, complete = errors.read()
         for index, number in found:
             error = OSError(number, os.strerror(number))
@@ -211,21 +211,21 @@ class ProcessGroup:
             os.close(errors.fd)
 
     def refuse(self, error: LauncherError) -> None:
-        """Not all processes can be started: end those that are."""
+        """Kill the started processes because not all can be started."""
         self.refused = self.refused or error
         self.stopper.kill()
 
     # --- ends
 
     def note_child(self) -> None:
-        """SIGCHLD has arrived."""
+        """Note that SIGCHLD has arrived."""
         self._has_ends = True
 
     def on_end(self, process: Process) -> None:
-        """The kernel's notice that a process has ended."""
+        """Collect a process that has ended, as the kernel reports, and tell the owner."""
         if process.code is not None:
             return
-        self._has_ends = True  # it stood before orphans that have ended, too
+        self._has_ends = True  # waitid lists it before orphans that have ended, too
         process.ended_ns = process.ended_ns or time.time_ns()
         pid, status = os.waitpid(process.pid, os.WNOHANG)
         if process.pidfd is not None:
@@ -233,7 +233,7 @@ class ProcessGroup:
             os.close(process.pidfd)
             process.pidfd = None
         if not pid:
-            return  # a debugger has its status, and SIGCHLD tells us when we may have it
+            return  # a debugger holds its status; SIGCHLD arrives when it is ours
         process.code = os.waitstatus_to_exitcode(status)
         process.passed_on = self.stopper.told.get(process.pid, process.passed_on)
         self._forget(process)
@@ -246,7 +246,7 @@ class ProcessGroup:
         self.ended.append(process)
 
     def collect(self) -> None:
-        """Collect orphans that have ended, and tell those that became ours since that the job ends."""
+        """Reap orphans that have ended, and signal newly adopted ones if the job is being stopped."""
         if self._has_ends:
             self._has_ends = False
             self.has_more = self._has_ends = self.reap()
@@ -258,9 +258,9 @@ class ProcessGroup:
             self.stopper.tell_new()
 
     def reap(self) -> bool:
-        """Collect children that have ended; return whether there may be more.
+        """Reap children that have ended; return whether there may be more.
 
-        Not all at once: what forks faster than we collect must not keep us from the clock.
+        One call reaps a limited number: a program that forks faster than we reap must not block our timers.
         """
         for _ in range(REAPED_AT_ONCE):
             try:
@@ -270,7 +270,7 @@ class ProcessGroup:
                 return False
             process = None if found is None else self.running.get(found.si_pid)
             if found is None or (process is not None and process.pidfd is not None):
-                return False  # its pidfd comes in its turn, and then we look again
+                return False  # its pidfd is handled in its turn, and then we reap again
             if process is not None:
                 self.on_end(process)
             else:
@@ -280,7 +280,7 @@ class ProcessGroup:
         return True
 
     def _forget_child(self, pid: int) -> None:
-        """A child of ours has ended that is none of the job's processes: its pid is free for others."""
+        """Forget a reaped child that is not a process of the job: its pid can be reused."""
         self.inherited.discard(pid)
         if self.watchdog is not None and pid == self.watchdog.pid:
             self.watchdog.lose()
@@ -288,7 +288,7 @@ class ProcessGroup:
         self.helpers.forget(pid)
 
     def _note_lost(self) -> None:
-        """No child is left: what is still thought to run was taken from us."""
+        """Report the processes that still seem to run although no child is left: their status is lost."""
         for process in list(self.running.values()):
             self._say(f"{process.name}: another program has taken its status")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
@@ -299,7 +299,7 @@ class ProcessGroup:
 
     @property
     def is_busy(self) -> bool:
-        """Whether any process is left, the job's or one that it has left behind; that is ended, too."""
+        """Whether any process is left, of the job or left behind by it; the latter are stopped, too."""
         if self.stopper.gave_up:
             return False
         if self.running:
@@ -310,15 +310,15 @@ class ProcessGroup:
         return True
 
     def find_survivors(self) -> list[int]:
-        """Return what is still there after SIGKILL; the kernel holds it (D state)."""
+        """Return the processes that still exist after SIGKILL; the kernel holds them (D state)."""
         leaders = self.stopper.leaders() if self.stopper.gave_up else []
         return [*leaders, *find_descendants(leaders)]
 
     def describe_survivors(self) -> list[str]:
-        """Return the same in words."""
+        """Return a description of each of these processes."""
         return [describe(pid) for pid in self.find_survivors()]
 
     def dismiss_watchdog(self) -> None:
-        """All has ended as it should."""
+        """End the watchdog, because the job has ended normally."""
         if self.watchdog is not None:
             self.watchdog.dismiss()

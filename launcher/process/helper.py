@@ -1,7 +1,8 @@
-"""What may take long, asked in a fork of the launcher: its loop passes signals on, and waits for nothing.
+"""Runs slow queries in a fork of the launcher, so that its loop forwards signals and never blocks.
 
-A name server that is down takes ten seconds for each name, a dead network drive forever. A thread would share
-locks with what the launcher forks beside it; a fork shares nothing. What it writes is the answer.
+If a name server is down, each name takes ten seconds; a network drive that is down blocks forever. A thread
+would share locks with the processes that the launcher forks; a fork shares nothing. The fork writes its
+answer to a pipe.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 NAME = "launcher-ask"
 LIMIT_BYTES = 1 << 14
 REAP_S = 0.02
-"""What processes may take to be gone that were killed."""
+"""Seconds that killed processes may take to end."""
 
 
 class Helper:
-    """A process that works for the launcher, as the launcher sees it.
+    """The launcher's view of a process that works for it.
 
     Attributes:
-        pid: A child of ours that is none of the job; None once it was waited for.
+        pid: A child of ours that does not belong to the job; None once it was reaped.
     """
 
     def __init__(self, pid: int, fd: int, loop: Loop, take: Take, on_end: Callable[[], None] | None) -> None:
@@ -43,19 +44,19 @@ class Helper:
         loop.add(fd, self._hear)
 
     def finish(self) -> None:
-        """Take what is there of the answer, and wait for no more."""
+        """Take the answer so far, and wait for no more."""
         if self._fd is not None:
             self._read()
             self._answer()
 
     def close(self) -> None:
-        """End it; what it says is not heard."""
+        """Kill the process, and discard its answer."""
         self._hang_up()
         if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)  # a child that was not waited for: the pid is its own
+            os.kill(self.pid, signal.SIGKILL)  # a child that was not reaped: the pid is still its own
 
     def note_end(self) -> None:
-        """It was waited for: its pid is free for others."""
+        """Note that the process was reaped: its pid can be reused."""
         self.pid = None
         if self._on_end is not None:
             self._on_end()
@@ -65,8 +66,8 @@ class Helper:
             self._answer()
 
     def _read(self) -> bool:
-        """Read what is there; return whether that is all that there will be."""
-        assert self._fd is not None  # noqa: S101 - it is heard
+        """Read what is available; return whether the answer is complete."""
+        assert self._fd is not None  # noqa: S101 - the loop watches it
         try:
             data = os.read(self._fd, LIMIT_BYTES)
         except BlockingIOError:
@@ -94,7 +95,7 @@ class Helpers:
 
     @property
     def pids(self) -> Iterable[int]:
-        """Of those that were not waited for."""
+        """The pids of the helpers that were not reaped."""
         return self._running
 
     def ask(
@@ -108,17 +109,17 @@ class Helpers:
         then: Callable[[], None] | None = None,
         on_end: Callable[[], None] | None = None,
     ) -> Helper:
-        """Have something done, without waiting for it.
+        """Run a function in a fork, without waiting for it.
 
         Args:
-            work: Done there; returns lines, one after the other.
-            take: Called once, in a later turn of the loop, with the lines that there are: not all where the
-                work has failed or its time was up.
-            limit_s: How long the work may take.
-            name: What ps shows.
-            nice: Its niceness, 19 for what is left of the CPUs; 0 for the launcher's.
-            then: Done there after the work, for as long as it takes.
-            on_end: Called when the process was waited for.
+            work: Runs in the fork; returns the lines of the answer one by one.
+            take: Called once, in a later turn of the loop, with the lines so far. Lines are missing if the
+                work fails or its time is up.
+            limit_s: Seconds that the work may take.
+            name: The name that ps shows.
+            nice: Niceness: 19 for CPU time that is left over; 0 keeps the launcher's own.
+            then: Runs in the fork after the work, without a time limit.
+            on_end: Called when the fork was reaped.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -145,39 +146,39 @@ class Helpers:
         return self._running[pid]
 
     def forget(self, pid: int) -> None:
-        """A child of ours was waited for."""
+        """Note that a child of ours was reaped."""
         helper = self._running.pop(pid, None)
         if helper is not None:
             helper.note_end()
 
     def close(self) -> None:
-        """End all, and collect them; one that the kernel holds is not waited for."""
+        """Kill and reap all helpers; one that the kernel holds is not waited for."""
         for helper in self._running.values():
             helper.close()
         until = time.monotonic() + REAP_S
         for pid in list(self._running):
             try:
                 while os.waitpid(pid, os.WNOHANG) == (0, 0) and time.monotonic() < until:
-                    time.sleep(REAP_S / 20)  # nothing is left to be passed on
+                    time.sleep(REAP_S / 20)  # no output or signal is left to forward
             except ChildProcessError:
                 pass  # another program has taken its status
             del self._running[pid]
 
 
 def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
-    """Be that process: all signals are blocked already, and all we share with the job are the CPUs.
+    """Set up the fork: its signals are blocked already, and it shares only the CPUs with the job.
 
-    No session of our own: where the kernel shares CPUs out by sessions (autogroup), we would have as much as
-    the job.
+    It stays in our session: if the kernel divides the CPUs by session (autogroup), a session of its own would
+    get as much CPU time as the job.
     """
     die_with_parent(signal.SIGKILL)
-    if os.getppid() != launcher:  # it was killed before the line above
+    if os.getppid() != launcher:  # the launcher was killed before the line above
         return False
     if nice:
         try:  # noqa: SIM105
-            os.setpriority(os.PRIO_PROCESS, 0, nice)  # however the launcher itself was started
+            os.setpriority(os.PRIO_PROCESS, 0, nice)  # whatever the launcher's own niceness
         except OSError:
-            pass  # refused: it takes its share of the CPUs
+            pass  # refused: it gets a normal share of the CPUs
     os.setpgid(0, 0)
     set_name(name)
     null = os.open(os.devnull, os.O_RDWR)
@@ -188,7 +189,7 @@ def _settle(launcher: int, writing: int, name: str, nice: int) -> bool:
 
 
 def _work(work: Work, writing: int, limit_s: float) -> None:
-    """Write down what the work returns; the kernel ends us when that takes too long."""
+    """Write the lines that the work returns; the kernel kills us (SIGALRM) if that takes too long."""
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGALRM,))

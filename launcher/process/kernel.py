@@ -1,7 +1,7 @@
-"""What Linux offers and Python's library lacks: prctl, signalfd and inotify, through the C library itself.
+"""Linux calls that Python's library lacks: prctl, signalfd and inotify, through the C library.
 
-`ctypes` would cost 2 ms and 60 pages that every fork copies; the part of it that is written in C,
-`_ctypes`, holds all that such calls need.
+`ctypes` would cost 2 ms and 60 pages that every fork copies. Its C part, `_ctypes`, is enough for these
+calls.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ SIGSET_BYTES = 128
 SFD_NONBLOCK_CLOEXEC = os.O_NONBLOCK | os.O_CLOEXEC
 IN_MODIFY = 2
 FULL = (EMFILE, ENFILE, ENOMEM, EAGAIN)
-"""Errors of what there is, and of which no more is left."""
+"""Errors for an exhausted resource: descriptors, memory or processes."""
 RECORD_BYTES = 128
-"""Size of a signalfd_siginfo; it starts with signo, errno, code, pid: four numbers of 32 bits."""
+"""Size of a signalfd_siginfo; it starts with four 32-bit numbers: signo, errno, code, pid."""
 
 
 class _Int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # no generic at run time
@@ -36,17 +36,17 @@ class _Function(_ctypes.CFuncPtr):
     _restype_ = _Int
 
 
-_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: what is loaded already
+_library = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None: the libraries that are loaded already
 _prctl = _Function(_ctypes.dlsym(_library, "prctl"))
 _signalfd = _Function(_ctypes.dlsym(_library, "signalfd"))
 _pthread_sigmask = _Function(_ctypes.dlsym(_library, "pthread_sigmask"))
 
 
 def has_children() -> bool:
-    """Return whether there is any child of ours; none is waited for, or collected.
+    """Return whether we have any child; waits for none and reaps none.
 
     Raises:
-        OSError: The kernel refuses to say.
+        OSError: The kernel refuses the call.
     """
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -56,12 +56,12 @@ def has_children() -> bool:
 
 
 def become_subreaper() -> bool:
-    """Adopt the orphans among our descendants; False where the kernel refuses."""
+    """Adopt the orphans among our descendants; return False if the kernel refuses."""
     return bool(_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
 def die_with_parent(number: int) -> None:
-    """Have the kernel send us a signal at the end of the thread that forked us. Survives exec."""
+    """Have the kernel send us this signal when the thread that forked us ends. This survives exec."""
     _prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
@@ -71,15 +71,15 @@ def set_name(name: str) -> None:
 
 
 def pack_signals(signals: Iterable[int]) -> bytes:
-    """Return a set of signals as the C library has it."""
+    """Return a set of signals in the C library's format."""
     return sum(1 << number - 1 for number in signals).to_bytes(SIGSET_BYTES, "little")
 
 
 def set_mask(packed: bytes) -> None:
     """Block these signals and no others.
 
-    Python's own function makes a set of all that were blocked before: 20 pages that a forked child
-    would have to copy.
+    Python's own function creates a set of the signals blocked before, which touches 20 pages that a forked
+    child would have to copy.
     """
     _pthread_sigmask(SIG_SETMASK, packed, None)
 
@@ -94,9 +94,9 @@ def open_signal_file(signals: Iterable[int]) -> int:
 
 
 def watch_file(path: str) -> int | None:
-    """Return a descriptor that is readable when a file was written to; None where the kernel refuses.
+    """Return a descriptor that is readable when a file was written to; None if the kernel refuses.
 
-    It refuses users that have many already (fs.inotify.max_user_instances), and some sandboxes.
+    It refuses if the user has too many already (fs.inotify.max_user_instances), and in some sandboxes.
     """
     init = _Function(_ctypes.dlsym(_library, "inotify_init1"))
     add = _Function(_ctypes.dlsym(_library, "inotify_add_watch"))

@@ -1,17 +1,17 @@
-"""How many files a launcher may have open: more, where it holds the connections to many nodes."""
+"""Limit of open files of a launcher, which needs more if it holds the connections to many nodes."""
 
 from __future__ import annotations
 
 import resource
 
 OWN = 256
-"""What a launcher needs by itself, with room to spare."""
+"""Number of open files that a launcher itself needs, with a margin."""
 
 
 def raise_limit(more: int) -> None:
-    """Raise the soft limit, as far as the hard one lets us, so that `OWN` and ``more`` files can be open.
+    """Raise the soft limit, up to the hard limit, so that `OWN` plus ``more`` files can be open.
 
-    What we start inherits it.
+    Processes that we start inherit it.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OWN + more

@@ -1,8 +1,8 @@
-"""Wait for descriptors and for points in time, in one place, without ever polling.
+"""Event loop: waits for descriptors and timers in one place, without polling.
 
-The order of events is the kernel's: epoll hands out descriptors in the order in which they became
-ready. With a pidfd for each process that is the order in which the processes ended, even where
-several did so while we were busy.
+Events come in the kernel's order: epoll returns descriptors in the order in which they became ready. With a
+pidfd for each process, this is the order in which the processes ended, even if several ended while we were
+busy.
 """
 
 from __future__ import annotations
@@ -18,49 +18,51 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Timer(Protocol):
-        """Something that happens at a time (monotonic seconds), None for never."""
+        """An action at a time, in monotonic seconds; None for never."""
 
         @property
         def due(self) -> float | None:
-            """When."""
+            """Time of the action."""
 
         def fire(self, now: float) -> None:
-            """It is time."""
+            """Act, because the time has come."""
 
 
 BATCH = 64
 FAULTS_SAID = 3
-"""How many of our own faults are written out at first: one that repeats must not fill the log ..."""
+"""Number of our own faults that are printed one by one: a repeated fault must not fill the log."""
 SAY_AGAIN_S = 60.0
-"""... and so often how many there were since."""
+"""Seconds between later messages, which give the number of faults so far."""
 REST_S, REST_LIMIT_S = 0.05, 5.0
-"""A handler that fails is not called for so long, twice as long after each further time: it would be called
-again at once, for ever."""
+"""Seconds that a failing handler is suspended: at first, doubled with each failure, and at most.
+
+Without this pause it would be called again at once, forever.
+"""
 
 
 class Later:
-    """Something that is made at a time: what must be imported for it costs nothing before."""
+    """A one-time action; modules for it are imported only when it is due."""
 
     def __init__(self, due: float, make: Callable[[], None]) -> None:
         self.due: float | None = due
         self._make = make
 
     def fire(self, now: float) -> None:
-        """Make it, once."""
+        """Act, once."""
         self.due = None
         self._make()
 
 
 class Loop:
-    """Descriptors and timers, and what is to be called for each.
+    """Descriptors and timers, with a handler for each.
 
     Attributes:
-        timers: What happens at a time; each may come and go.
+        timers: Actions at a time; may be added and removed at any moment.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._epoll = select.epoll()
-        self._epoll.poll(0)  # where the kernel refuses it, it does so before there is anything to wait for
+        self._epoll.poll(0)  # if the kernel refuses this call, fail before there is anything to wait for
         self._handlers: dict[int, Callable[[], None]] = {}
         self._events: dict[int, int] = {}
         self._say = say
@@ -80,7 +82,7 @@ class Loop:
         self._epoll.register(fd, self._events[fd])
 
     def want_writable(self, fd: int, *, wanted: bool) -> None:
-        """Call the handler of a descriptor that is read also whenever it can be written, or no more."""
+        """Set whether the handler of a descriptor that is read is also called when it can be written."""
         self._events[fd] = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
         if fd not in self._resting:
             self._epoll.modify(fd, self._events[fd])
@@ -97,11 +99,11 @@ class Loop:
         return fd in self._handlers
 
     def turn(self, *, wait: bool = True) -> None:
-        """Wait for the next event or timer, or do not wait, and handle what there is."""
+        """Handle the events and due timers; unless ``wait`` is False, first wait for the next one."""
         dues = [due for due in map(self._due_of, self.timers) if due is not None]
         if self._resting:
             dues.append(min(self._resting.values()))
-        # epoll counts in whole milliseconds and may wake a little early: then the next turn is short.
+        # epoll counts in whole milliseconds and may wake slightly early: then the next turn is short.
         timeout = max(0.0, min(dues) - time.monotonic()) if dues else None
         for fd, _ in self._epoll.poll(timeout if wait else 0.0, BATCH):
             handler = self._handlers.get(fd)
@@ -116,7 +118,7 @@ class Loop:
                 self._call(timer, lambda timer=timer: timer.fire(now))  # type: ignore[misc]
 
     def turn_until(self, is_true: Callable[[], bool], wait_s: float) -> None:
-        """Turn until something is true, for so long at most."""
+        """Turn until a condition holds, for at most this many seconds."""
         limit = Later(time.monotonic() + wait_s, lambda: None)
         self.timers.append(limit)
         while not is_true() and limit.due is not None:
@@ -124,7 +126,7 @@ class Loop:
         self.timers.remove(limit)
 
     def guard(self, action: Callable[[], None]) -> bool:
-        """Do something; a fault of ours is said, and ends nothing. Return whether there was none."""
+        """Run an action; print a fault of ours instead of raising it. Return whether there was none."""
         try:
             action()
         except Exception:
@@ -134,13 +136,13 @@ class Loop:
         return True
 
     def close(self) -> None:
-        """Give the epoll descriptor back."""
+        """Close the epoll descriptor."""
         self._epoll.close()
 
     # --- faults of our own
 
     def _call(self, one: object, action: Callable[[], None]) -> None:
-        """Call a handler or a timer; one that fails rests."""
+        """Call a handler or a timer; one that fails is suspended for a while."""
         if self.guard(action):
             if self._rests:
                 self._rests.pop(one, None)
@@ -154,14 +156,14 @@ class Loop:
         self._resting[one] = time.monotonic() + rest_s
 
     def _wake(self, now: float) -> None:
-        """Listen again to what has rested long enough."""
+        """Resume handlers and timers whose suspension is over."""
         for one in [one for one, until in self._resting.items() if until <= now]:
             del self._resting[one]
             if isinstance(one, int) and one in self._handlers:
                 self._epoll.register(one, self._events[one])
 
     def _due_of(self, timer: Timer) -> float | None:
-        """Return when a timer is due; a fault in telling that is one of the timer."""
+        """Return when a timer is due; an error while reading that counts as a failure of the timer."""
         if timer in self._resting:
             return None
         found: list[float | None] = []
@@ -176,7 +178,7 @@ class Loop:
                 raise
 
     def _tell(self, what: str) -> None:
-        """Say a fault: the first ones, then how many there were."""
+        """Print a fault: the first ones in full, later ones at intervals with their number."""
         self._faults += 1
         now = time.monotonic()
         if self._faults <= FAULTS_SAID:

@@ -1,4 +1,4 @@
-"""Files that a plan holds as text, in memory: nothing is left behind, and no folder has to be writable."""
+"""In-memory files for texts in a plan: they leave nothing behind and need no writable folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def write_file(text: str, *, inherited: bool) -> int:
-    """Return a descriptor of a file in memory, ``inherited`` if it is to stay open after exec.
+    """Return a descriptor of an in-memory file with this text.
+
+    Args:
+        text: The whole text.
+        inherited: Whether it stays open after exec.
 
     Raises:
         OSError: The kernel refuses.
@@ -25,15 +29,16 @@ def write_file(text: str, *, inherited: bool) -> int:
 def name_files(
     plan: Plan, environments: Sequence[Mapping[str, str]], *, becomes: bool
 ) -> list[Mapping[str, str]]:
-    """Return environments with the paths of files where the plan has words for them.
+    """Return environments with the paths of in-memory files in place of the plan's words for them.
 
-    A path leads to a descriptor of this process, which lives as long as the job: also for what the processes
-    start, as long as they see the same /proc. Without such a file its variable is better not there.
+    A path leads to a descriptor of this process, which lives as long as the job. Processes that the job's
+    processes start can read it too, if they see the same /proc. If a file cannot be created, its variable is
+    removed.
 
     Args:
-        plan: Which may hold files; a user's own variable has taken the place of its word.
-        environments: Of its processes, or of its agent.
-        becomes: Whether this process will be the command.
+        plan: The plan, which may have files. A word does not occur if the user set its variable.
+        environments: The environments of the plan's processes, or of its agent.
+        becomes: Whether this process will exec the command.
     """
     files = () if plan.network is None else plan.network.files
     words = {word: text for word, text in files if any(word in environ.values() for environ in environments)}

@@ -1,6 +1,6 @@
-"""A program that is not there: what it is called, by the words of what looked for it, and what brings it.
+"""A missing program: reads its name from error output, and says how to install it.
 
-Loaded after a failure only.
+Loaded only after a failure.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ OTHERS = {
     "srun": "Slurm's client is on its login and compute nodes: call it outside of the container",
 }
 INSTEAD = {"numactl": "--bind numa", "taskset": "--bind numa"}
-"""Flags of the launcher that do what a program is often put in front of a script for."""
+"""Flags of the launcher that replace programs that users often put before a script."""
 ENDINGS = ("command not found", "not found", "No such file or directory", "bad interpreter")
 _QUOTED = re.compile(r"[\u2018'`\"]([^\s\u2018\u2019'`\"]{1,60})[\u2019'`\"]")
 _NAME = re.compile(
@@ -87,13 +87,14 @@ _RAISED = re.compile(r"^FileNotFoundError: \[Errno 2\] No such file or directory
 
 
 def find_program(lines: Sequence[str], messages: Sequence[str], traceback: Sequence[str], code: int) -> str:
-    """Return the name of the program that a process did not find, as it said so; empty if it did not.
+    """Return the name of the program that a process did not find, read from its output; empty if none.
 
     Args:
-        lines: What it wrote, without its traceback.
-        messages: What exceptions say.
-        traceback: The lines of it: only a process that was to be started makes a missing file a program.
-        code: Its status; 127 is how a shell, env and others like it say so.
+        lines: The process's output without its traceback.
+        messages: Messages of its exceptions.
+        traceback: Lines of its traceback: a missing file is a missing program only if a process was to be
+            started.
+        code: Its exit status; a shell, env and others report a missing program as 127.
     """
     if any("_execute_child" in line or "in execvp" in line for line in traceback):
         found = (_RAISED.match(line) for line in reversed(messages))
@@ -112,7 +113,7 @@ def _read_lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def fix_missing(name: str) -> str:
-    """Return what brings a program to where it was not found; empty if it is not known."""
+    """Return how to provide a program that was not found; empty if unknown."""
     base = name.rpartition("/")[2]
     if base.endswith((".sh", ".py")):
         return "check the name and the working directory, and that the node has the code"

@@ -1,6 +1,7 @@
-"""Ports that processes of this node will listen on: one that is taken is said before the start.
+"""Checks before the start that ports of this node's processes are free.
 
-The port of the rendezvous on one node; of several nodes the roll call finds one (`launcher.cluster.start`).
+On a single node this also settles the port of the rendezvous; for several nodes the roll call chooses one
+(`launcher.cluster.start`).
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ OTHERS = "give all nodes other ports: {flag} N"
 
 
 def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
-    """Hold that nothing listens on any of them.
+    """Check that no process listens on any of these ports.
 
     Args:
-        ports: Each with the name of the process that will.
-        host: Where the holder is looked for.
+        ports: Each port, with the name of the process that will listen on it.
+        host: Used to find the process that has the port.
 
     Raises:
         NotReady: Some are taken.
@@ -46,21 +47,21 @@ def check_ports(ports: Sequence[tuple[int, str]], host: Host) -> None:
 
 
 def port_taken(port: int, node: str, user: str, holder: str, fix: str) -> Problem:
-    """Return that another process has a port of this job.
+    """Return the problem that another process has a port of this job.
 
     Args:
-        port: Which.
-        node: Of which node.
-        user: For what of this job it is.
-        holder: What listens there, as far as that is known.
-        fix: What gives the job another one.
+        port: The port.
+        node: The node that it belongs to.
+        user: What the job needs it for.
+        holder: The process that listens on it; empty if unknown.
+        fix: How to give the job another one.
     """
     what = f"port {port} of {node} is for {user}, and {holder or 'another process'} listens there"
     return Problem("port-taken", what, node, f"end that, or {fix}")
 
 
 def find_taken(plan: Plan) -> int:
-    """Return the port at which this job is to meet here and that is taken; 0 if none is."""
+    """Return the rendezvous port of this job that is taken on this node; 0 if none is."""
     first = plan.topology.master_port
     serves_above = any(str(first + 1) in beside.argv for beside in plan.companions)  # Horovod's rendezvous
     return next((port for port in (first, *([first + 1] if serves_above else [])) if is_taken(port)), 0)
@@ -69,19 +70,20 @@ def find_taken(plan: Plan) -> int:
 def settle_rendezvous(
     plan: Plan, environ: Mapping[str, str], replan: Callable[[int], Plan], host: Host
 ) -> Plan:
-    """Return a plan whose processes can meet, where rank 0 listens here at a port that was named.
+    """Return a plan whose processes can connect to rank 0 on this node, at a port that is free.
 
-    On one node whose processes we start, another port is taken, and said. Processes that the platform has
-    started cannot agree on one, and may need none: a warning.
+    If a source named the port and it is taken: on a single node whose processes we start, we take another
+    port and say so. Processes that the platform started cannot agree on another port, and may not need one:
+    we warn.
 
     Args:
-        plan: Of this node.
+        plan: The plan of this node.
         environ: The environment that the launcher was started with.
-        replan: From another port of the rendezvous to the plan with it.
+        replan: Returns the plan with another rendezvous port.
         host: This node.
 
     Raises:
-        NotReady: The port was typed.
+        NotReady: The user typed the port, and it is taken.
     """
     claim = next((found.claim for found in plan.findings if found.claim.fact is Fact.MASTER_PORT), None)
     if claim is None or not _listens_here(plan, claim, environ):
@@ -107,13 +109,13 @@ def settle_rendezvous(
 
 
 def _listens_here(plan: Plan, claim: Claim, environ: Mapping[str, str]) -> bool:
-    """Whether rank 0 is about to be started here, and may listen at MASTER_PORT."""
+    """Whether we are about to start rank 0 here, and it may listen at MASTER_PORT."""
     allocation, alone = plan.allocation, plan.topology.world_size == 1 and not is_typed(claim)
     if alone or plan.engine not in (PROCESS, TORCHRUN):
         return False
     if allocation.scope is Scope.NODE:
         return allocation.node_count == 1
-    # A process around this one may listen there already: this job's own rank 0, or an agent
+    # An outer process may listen there already: this job's own rank 0, or an agent
     return allocation.rank == 0 and not environ.get(LAUNCHED) and not is_worker(environ)
 
 

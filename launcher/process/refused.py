@@ -1,7 +1,7 @@
-"""System calls without which no process can be supervised: which of them the kernel refuses here.
+"""System calls that supervision needs: finds out which of them the kernel refuses.
 
-A container's seccomp profile can have any call fail (EPERM, ENOSYS). Without many of them the launcher goes
-on: prctl, pidfd_open, memfd_create, inotify, setpriority, setsid, sched_setaffinity. Those below are needed.
+A container's seccomp profile can make any call fail (EPERM, ENOSYS). The launcher works without many of them:
+prctl, pidfd_open, memfd_create, inotify, setpriority, setsid, sched_setaffinity. It needs those below.
 
 Source: seccomp(2); the default profiles of Docker and containerd, which refuse none of these.
 """
@@ -33,17 +33,15 @@ NEEDED = {
     "socket": "launchers talk to each other",
     "waitid": "the launcher hears of the end of processes",
 }
-"""Calls by their names on x86_64, and what happens by each."""
+"""Needed calls, by their names on x86_64, and what each is for."""
 WHERE = "the kernel of this node, or the seccomp profile of this container"
 
 
 def explain(error: OSError) -> LauncherError | None:
-    """Return what is wrong with this node, where an error of the system shows that; None for any other.
-
-    All calls that are refused are named at once.
+    """Return the error that names all refused calls, if an OSError was caused by one; otherwise None.
 
     Args:
-        error: What has failed; one without a number where that is not known.
+        error: The error that occurred; its errno may be None if unknown.
     """
     refused = {} if error.errno in FULL else find_refused()
     if not refused or error.errno not in (None, *refused.values()):
@@ -66,7 +64,7 @@ def explain(error: OSError) -> LauncherError | None:
 
 
 def find_refused() -> Mapping[str, int]:
-    """Return the names of the needed calls that fail here, each with the number of the error."""
+    """Return the names of the needed calls that fail here, each with its errno."""
     refused: dict[str, int] = {}
 
     def attempt(call: str, act: Callable[[], object]) -> None:
@@ -107,7 +105,10 @@ def _open_socket() -> int:
 
 
 def _fork_and_lead() -> int:
-    """Fork a process that leads a group, if it may: one that leads a session already, as we may, cannot."""
+    """Fork a process that tries to lead a group, and exits with the errno; return its pid.
+
+    A child tries it because a session leader, as we may be, cannot.
+    """
     pid = os.fork()
     if pid == 0:
         number = 255

@@ -1,4 +1,4 @@
-"""Which signals a launcher passes on, and what they are called."""
+"""Signals that a launcher forwards, and their names."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from launcher.process.kernel import open_signal_file, pack_signals, set_mask
 
 NOT_FORWARDED = tuple(int(getattr(signal, f"SIG{name}")) for name in NOT_PASSED_ON)
 ENDING = (signal.SIGTERM, signal.SIGINT)
-"""Requests to end: they start the clock of ``--grace``."""
+"""Signals that request an end: they start the grace period (``--grace``)."""
 OF_TERMINAL = (signal.SIGTTIN, signal.SIGTTOU)
-"""A launcher in the background that has to say something must not be stopped by its terminal."""
+"""Blocked, so that the terminal does not stop a launcher that writes from the background."""
 DEFAULTED = (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT, signal.SIGCHLD)
-"""What Python has changed, and a process gets as it should be; blocked, they do nothing to us either.
-An ignored SIGCHLD would let the kernel swallow every status."""
+"""Signals that are reset to their default action for the processes.
+
+Python changes the first three, and our parent may have ignored SIGCHLD, which would make the kernel discard
+every exit status. They are blocked here, so the default action does nothing to us.
+"""
 SI_KERNEL = 0x80
-"""si_code of a signal that the kernel sends, as the terminal's driver does for Ctrl-C."""
+"""si_code of a signal that the kernel sends, e.g. the terminal driver for Ctrl-C."""
 
 
 _mask_at_start: frozenset[int] | None = None
 
 
 def hold() -> None:
-    """Block what will be forwarded, as early as we can. For process 1.
+    """Block the signals that will be forwarded, as early as possible. Only for process 1.
 
-    The kernel drops a signal for process 1 that has no handler for it: a SIGTERM in the milliseconds
-    before we watch would be lost, and with it an end that is waited for.
+    The kernel drops a signal for process 1 that has no handler for it. A SIGTERM in the milliseconds before
+    we watch for signals would be lost, and the requested stop with it.
     """
     global _mask_at_start
     numbers = signal.valid_signals() - set(NOT_FORWARDED)
@@ -35,19 +38,19 @@ def hold() -> None:
 
 
 def release() -> None:
-    """Undo `hold`, where we do not stay."""
+    """Undo `hold`, because we exec the command."""
     if _mask_at_start is not None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _mask_at_start)
 
 
 class SignalFile:
-    """The signals that are for us: blocked, and read from a descriptor.
+    """The signals for us, blocked and read from a descriptor.
 
-    A blocked signal that is ignored (nohup, a background job of a script) would still be delivered:
-    what was ignored when we started stays ignored, by us and by our processes.
+    A blocked signal would still be delivered if it is ignored (nohup, a background job of a script). So
+    signals that were ignored when we started stay ignored, by us and by our processes.
 
-    What each signal does is set here, once, as a process is to find it: all that a process itself has
-    to undo is the mask.
+    The action of each signal is set here once, as a process must find it: a forked process only has to
+    restore the mask.
     """
 
     def __init__(self) -> None:
@@ -62,12 +65,12 @@ class SignalFile:
         self.fd = open_signal_file(numbers)
 
     def reset(self) -> None:
-        """In a forked child: give back the mask. Pending signals then act as they should."""
+        """Restore the mask, in a forked child. Pending signals then act as usual."""
         set_mask(self._mask)
 
 
 def send(pid: int, number: int) -> bool:
-    """Send a signal to a process or, negative, to a group; return whether it is there, and ours to tell."""
+    """Send a signal to a process or, if negative, a group; return whether it exists and we may signal it."""
     try:
         os.kill(pid, number)
     except OSError:
@@ -76,7 +79,7 @@ def send(pid: int, number: int) -> bool:
 
 
 def name_signal(number: int) -> str:
-    """Return e.g. ``SIGTERM``, ``SIGRTMIN+3``."""
+    """Return the name of a signal, e.g. ``SIGTERM`` or ``SIGRTMIN+3``."""
     import signal as with_names
 
     try:

@@ -1,4 +1,4 @@
-"""Start one process: between fork and exec everything that only the process itself can do."""
+"""Starts one process; does between fork and exec only what the process itself must do."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ READ_BYTES = 4096
 
 @frozen
 class Child:
-    """One process to start: its place, command line, whole environment, CPUs and where its output goes.
+    """One process to start.
 
-    ``called``: what messages call it, if it has no rank: an agent that starts the processes, or a
-    companion of them. ``companion``: it is one, and ``finishes``: it ends by itself when they have.
-    ``outlives``: it goes on when the launcher is killed, and something else ends it then.
+    ``called``: its name in messages if it has no rank, as an agent or a companion. ``companion``: whether it
+    is a companion of the ranks. ``finishes``: whether it exits by itself after them. ``outlives``: whether it
+    continues if the launcher is killed; something else ends it then.
     """
 
     rank: int
@@ -45,29 +45,29 @@ class Child:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return self.called or f"rank {self.rank}"
 
     @property
     def folder(self) -> str:
-        """What its folder among the logs is called: torchrun's for a rank."""
+        """The name of its log folder: as in torchrun for a rank."""
         return self.called.replace(" ", "_") if self.companion else str(self.local_rank)
 
 
 def with_settings(child: Child, settings: Mapping[str, str]) -> Child:
-    """Return the child with a few more variables."""
+    """Return the child with additional variables."""
     return Child(**{**vars(child), "environ": {**child.environ, **settings}})
 
 
 def cannot_start(error: OSError) -> NotReady:
-    """Return why the kernel gives us no more processes or descriptors."""
+    """Return the error for a kernel that gives us no more processes or descriptors."""
     fix = "raise the limit that is reached: ulimit -u, ulimit -n, pids.max of the container"
     return NotReady(Problem("cannot-start", f"cannot start a process: {error.strerror}", "this node", fix))
 
 
 @frozen
 class Streams:
-    """Descriptors for a process's standard streams; None leaves ours in place."""
+    """Descriptors for a process's standard streams; None keeps ours."""
 
     stdin: int | None = None
     stdout: int | None = None
@@ -75,11 +75,11 @@ class Streams:
 
 
 class Inherited:
-    """The environment that processes inherit from us, as the C library has it; `os.environ` stays as it is.
+    """The environment that processes inherit from us, in the C library; `os.environ` stays as it is.
 
-    A child that is given its environment as a mapping touches every string in it between fork and exec,
-    and the kernel copies the page of each: 40 pages, 0.15 ms for each process. What it inherits, it
-    does not touch.
+    If a child gets its environment as a mapping, it touches every string between fork and exec, and the
+    kernel copies each of these pages: 40 pages, 0.15 ms for each process. A child does not touch an
+    environment that it inherits.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -87,9 +87,10 @@ class Inherited:
         self._changed: dict[str, None] = {}
 
     def plan(self, environ: Mapping[str, str]) -> Changes:
-        """Return the names and values (None: not set) that change from the last one planned to this.
+        """Return the changes from the environment planned last to this one: names and values (None: unset).
 
-        All of them before the first fork: to compare is to touch, for us as well.
+        Plan all of them before the first fork: comparing touches the strings, which makes the kernel copy
+        pages for us, too.
         """
         gone = [(name, None) for name in self._last.keys() - environ.keys()]
         new = [(name, value) for name, value in environ.items() if self._last.get(name) != value]
@@ -98,7 +99,7 @@ class Inherited:
         return (*gone, *new)
 
     def plan_own(self) -> Changes:
-        """Return what brings back the environment that it was from any of those planned."""
+        """Return the changes that restore our own environment after any of those planned."""
         return tuple((name, self._own.get(name)) for name in self._changed)
 
 
@@ -112,7 +113,7 @@ def change_environ(changes: Iterable[tuple[str, str | None]]) -> None:
 
 
 class ExecErrors:
-    """A pipe that closes itself at exec: what cannot exec says why, silence means that all could."""
+    """A pipe that exec closes: a child that cannot exec writes its error, and the others write nothing."""
 
     def __init__(self) -> None:
         self.fd, self.writing = os.pipe()  # both close on exec
@@ -120,15 +121,15 @@ class ExecErrors:
         self._rest = b""
 
     def close_writing(self) -> None:
-        """After the last fork: from now on the end of the pipe is the end of the last exec."""
+        """Close our writing end after the last fork: now the pipe ends with the last exec."""
         os.close(self.writing)
 
     def write(self, index: int, number: int) -> None:
-        """In the child."""
+        """Report an error, in the child."""
         os.write(self.writing, b"%d %d\n" % (index, number))
 
     def read(self) -> tuple[list[tuple[int, int]], bool]:
-        """Return (index, errno) of those that could not, and whether that was all."""
+        """Return (index, errno) of the children that could not exec, and whether the pipe has ended."""
         try:
             data = os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -148,10 +149,10 @@ def start(
     *,
     own_group: bool,
 ) -> int:
-    """Fork and exec; return the pid. The process inherits our environment, see `Inherited`.
+    """Fork and exec; return the pid. The process inherits our environment (see `Inherited`).
 
-    vfork and posix_spawn would be 0.4 ms quicker each, and can ask for no parent-death signal: the
-    kernel's promise that no process holds a GPU after a SIGKILL of the launcher.
+    vfork and posix_spawn would be 0.4 ms faster each, but cannot request a parent-death signal. With this
+    signal the kernel ensures that no process holds a GPU after a SIGKILL of the launcher.
     """
     launcher = os.getpid()
     pid = os.fork()
@@ -162,7 +163,7 @@ def start(
     try:
         if not child.outlives:
             die_with_parent(signal.SIGKILL)
-        if os.getppid() != launcher:  # it was killed before the line above
+        if os.getppid() != launcher:  # the launcher was killed before the line above
             os._exit(CANNOT_EXECUTE)
         if own_group:
             os.setpgid(0, 0)
@@ -180,20 +181,20 @@ def start(
 
 
 def _lead_group(pid: int) -> None:
-    """Both sides do it, so that the group is there for the one that comes first."""
+    """Make the child lead a process group. Both sides do this, because either may run first."""
     try:  # noqa: SIM105 - contextlib would be one more module on the launch path
         os.setpgid(pid, pid)
     except OSError:
-        pass  # it has called exec, or is gone
+        pass  # it has called exec, or has gone
 
 
 class Process:
     """One process that was started.
 
     Attributes:
-        code: As `os.waitstatus_to_exitcode` has it, None while it runs.
-        ended_ns: When the kernel told of its end, nanoseconds since 1970.
-        passed_on: The last signal that was passed on to it.
+        code: As from `os.waitstatus_to_exitcode`; None while it runs.
+        ended_ns: When the kernel reported its end, in nanoseconds since 1970.
+        passed_on: The last signal that was forwarded to it.
     """
 
     def __init__(self, child: Child, pid: int) -> None:
@@ -206,12 +207,12 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.child.name} (pid {self.pid})"
 
     @property
     def status(self) -> int:
-        """The status as a shell would say it; 0 while it runs."""
+        """Its exit status as in a shell; 0 while it runs."""
         code = self.code or 0
         return code if code >= 0 else 128 - code
 

@@ -1,10 +1,10 @@
-"""End processes: a word to each leader, to all after half of the grace, SIGKILL at its end.
+"""Stops processes: signals the leaders first, all after half of the grace period, and kills at its end.
 
-A leader is each child of ours: the processes that we have started, and the orphans that we adopt,
-e.g. the Python whose shell has died of the signal that it did not pass on. Why leaders first: SIGTERM
-to a DataLoader's workers makes the process that is just saving its checkpoint fail.
+A leader is any child of ours: a process that we started, or an orphan that we adopted, e.g. a Python whose
+shell has died of the signal that it did not forward. Leaders come first because SIGTERM to a DataLoader's
+workers makes a process fail that is just saving its checkpoint.
 
-In place of torchrun's agent its workers are told, where that is better (`launcher.process.torch_agent`).
+Instead of torchrun's agent we signal its workers, if that is better (`launcher.process.torch_agent`).
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ if TYPE_CHECKING:
     from launcher.process.torch_agent import TorchAgent
 
 LINGER_S = 0.2
-"""What helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
+"""Seconds that helpers of a process (multiprocessing's resource tracker) need to notice that it has ended."""
 LEFTOVERS_GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL for what outlives all processes of the job."""
+"""Maximum seconds between SIGTERM and SIGKILL for processes that outlive all processes of the job."""
 CHASES = 20
-"""How often we look again, without a pause, for children of those that we have just killed."""
+"""Number of times that we look again, without a pause, for children of processes that we have just killed."""
 KILL_EVERY_S = 0.02
 KILL_WAIT_S = 5.0
-"""After SIGKILL a process is gone at once, or the kernel holds it (D state) and we must not wait."""
+"""Seconds after SIGKILL until we give up: a process ends at once, or the kernel holds it (D state)."""
 LAST_CALL = 0.9
-"""After this part of the grace torchrun's agent is told if it has no worker left: it waits for others."""
+"""Part of the grace period after which torchrun's agent is signalled if it has no worker left.
+
+Such an agent waits for other agents.
+"""
 
 
 class Stopper:
-    """The end of all children, once it has begun.
+    """Stops all children once a stop has begun.
 
     Attributes:
-        due: When `fire` is to be called.
-        number: The signal that all are sent, None before.
-        told: What each process was told last, by pid.
-        gave_up: Even SIGKILL has not ended them all.
-        groups: The process groups that we have made, as long as they have members.
-        started: The processes that we have started and not waited for yet.
+        due: When to call `fire`.
+        number: The signal that all get; None before the stop.
+        told: The last signal that each process got, by pid.
+        gave_up: Whether not even SIGKILL has ended all processes.
+        groups: The process groups that we created, as long as they have members.
+        started: The processes that we started and have not reaped yet.
         agents: Those of them that start processes themselves.
     """
 
@@ -81,23 +84,23 @@ class Stopper:
         return self.number is not None and not self._lingers
 
     def leaders(self) -> list[int]:
-        """Return our children, started and adopted, that were not waited for yet.
+        """Return our children, started and adopted, that were not reaped yet.
 
-        Also those that have ended: while we look, the child of one of them becomes ours; and a
-        process whose main thread has ended is shown as a zombie as long as its other threads run.
+        This includes those that have ended. While we look, a child of one of them can become ours, and a
+        process whose main thread has ended looks like a zombie while its other threads run.
         """
         spared = set(self._spare())
         children = dict.fromkeys([*find_children(os.getpid()), *self.started])  # /proc may be missing
         return [pid for pid in children if pid not in spared]
 
     def forget_groups(self) -> list[int]:
-        """Forget, and return, the empty groups: their numbers are free for others."""
+        """Forget and return the empty groups: their numbers can be reused."""
         gone = [group for group in self.groups if group and group not in self.started and _is_empty(group)]
         self.groups.difference_update(gone)
         return gone
 
     def begin(self, number: int, *, to_group: bool = False) -> None:
-        """Tell all leaders, or all processes; the clock of the first time is not restarted."""
+        """Signal all leaders, or all processes; a further call does not restart the grace period."""
         now = time.monotonic()
         if not self.begun:
             self._start_clock(now, self.grace_s)
@@ -106,13 +109,13 @@ class Stopper:
         self._tell(self.leaders())
 
     def sweep(self) -> None:
-        """The job has ended by itself: what is left may end by itself, too, but not take long."""
+        """Stop the leftovers of a job that has ended by itself, after a short time in which they may exit."""
         if self.number is None and self.due is None:
             self._lingers = True
             self.due = time.monotonic() + LINGER_S
 
     def tell_new(self) -> None:
-        """Tell those that became our children since; to be called when a process has ended."""
+        """Signal newly adopted children during a stop; to be called when a process has ended."""
         if self.begun and self._killed_at is None:
             self._tell(self._untold(self.leaders()))
 
@@ -120,7 +123,7 @@ class Stopper:
         return [pid for pid in pids if pid not in self.told and pid not in self._torch_agents]
 
     def kill(self) -> None:
-        """SIGKILL to all groups and processes, now."""
+        """Send SIGKILL to all groups and processes, now."""
         now = time.monotonic()
         if self._killed_at is None:
             self._killed_at = now
@@ -128,7 +131,7 @@ class Stopper:
         family = [*leaders, *find_descendants(leaders)]
         groups = self.groups | {_group(pid) for pid in family}
         for group in groups - {None, os.getpgrp()}:
-            # At once for all of a group: a process that forks in a loop does not get away.
+            # One call for the whole group: a process that forks in a loop cannot escape.
             send(-(group or 0), signal.SIGKILL)
         for pid in family:
             self._kill_one(pid)
@@ -137,7 +140,7 @@ class Stopper:
         self.due = None if self.gave_up else now + KILL_EVERY_S
 
     def _chase(self) -> None:
-        """Kill what becomes our child meanwhile: forking away is a race, and we are quicker."""
+        """Kill processes that become our children meanwhile; we are faster than they can fork."""
         hit = {pid for pid, number in self.told.items() if number == signal.SIGKILL}
         for _ in range(CHASES):
             for pid in self.leaders():
@@ -150,7 +153,7 @@ class Stopper:
         self.told[pid] = signal.SIGKILL
 
     def fire(self, now: float) -> None:
-        """The next step is due."""
+        """Do the step that is due."""
         if self._killed_at is not None:
             self.kill()
         elif self._lingers:
@@ -161,7 +164,7 @@ class Stopper:
             step()
 
     def _tell_rest(self) -> None:
-        """Half of the grace is over: tell all that have not heard."""
+        """Signal all processes that have not got a signal, after half of the grace period."""
         leaders = self.leaders()
         for pid in self._untold([*leaders, *find_descendants(leaders)]):
             self._tell_one(pid, self.number or signal.SIGTERM)
@@ -174,7 +177,7 @@ class Stopper:
     def _end_grace(self) -> None:
         left = len(self.leaders())
         count = "1 process still runs" if left == 1 else f"{left} processes still run"
-        if left:  # the launcher may have outlived its processes: it waits for other nodes
+        if left:  # there may be none while the launcher waits for other nodes
             self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
         self.kill()
 
@@ -207,7 +210,7 @@ class Stopper:
                     self._tell_one(below, number)
 
     def _replace(self, pid: int, number: int) -> Iterable[int]:
-        """Return what is told in place of a leader; mostly itself."""
+        """Return the processes to signal instead of a leader; mostly the leader itself."""
         if pid not in self.agents or self._to_group:
             return [pid]
         from launcher.process.torch_agent import TorchAgent, find_workers
@@ -219,10 +222,10 @@ class Stopper:
 
     def _tell_one(self, pid: int, number: int) -> None:
         if has_ended(pid):
-            return  # it has not ended because of us
+            return  # it ended without our signal
         self.told[pid] = number
         send(pid, number)
-        send(pid, signal.SIGCONT)  # one that is stopped, or about to be, could not act on it
+        send(pid, signal.SIGCONT)  # a process that is stopped, or about to be, could not act on the signal
 
 
 def _group(pid: int) -> int | None:

@@ -1,9 +1,10 @@
-"""torchrun's agent while its workers are told to end: they are told in its place.
+"""Stops torchrun's workers without their agent: we signal the workers instead of the agent.
 
-An agent that is told ends with status 1, whatever its workers do. One that is not ends when they have: with 0
-if all have ended with 0. But it ends all as soon as one has failed, by a signal that they have heard already:
-a worker that writes a checkpoint would begin once more. So it stands still before they are told, and goes on
-when they have ended, or after `HOLD_S` if none has failed by then: the other nodes' agents would miss it.
+An agent that gets a signal exits with status 1 whatever its workers do. Without a signal it exits after its
+workers, with 0 if all of them exited with 0. But as soon as one has failed, it ends all others by a signal
+that they have already got, and a worker that is writing a checkpoint would start again. So we suspend the
+agent (SIGSTOP) before we signal the workers. We continue it when they have ended, or after `HOLD_S` if none
+has failed by then, because the other nodes' agents would miss its heartbeats.
 
 Source: SimpleElasticAgent.run and SubprocessHandler, torch/distributed/elastic of torch 2.13: a worker leads
 a session.
@@ -27,17 +28,17 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 HOLD_S = 8.0
-"""Agents that meet by c10d give one up that was not heard for 15 s, three of its heartbeats."""
+"""Seconds that we hold an agent: the c10d rendezvous drops an agent after 15 s, three of its heartbeats."""
 MAX_RESTARTS = "TORCHELASTIC_MAX_RESTARTS"
 SURVIVED = ("SigCgt", "SigIgn", "SigBlk")
-"""Signals by which a process does not simply end: it catches, ignores or blocks them."""
+"""Fields of /proc/PID/status with the signals that do not simply end a process: caught, ignored, blocked."""
 
 
 class TorchAgent:
-    """An agent whose workers were told to end."""
+    """An agent whose workers were signalled."""
 
     def __init__(self, pid: int, workers: Sequence[int], loop: Loop) -> None:
-        """Let it stand still, and watch for the end of its workers."""
+        """Suspend the agent, and watch for the end of its workers."""
         self._pid, self._loop = pid, loop
         self._running: set[int] = set()
         self._has_failed = False
@@ -46,7 +47,7 @@ class TorchAgent:
         for worker in workers:
             try:
                 pidfd = os.pidfd_open(worker)
-            except OSError:  # it is gone, or the kernel has none
+            except OSError:  # it has gone, or the kernel has no pidfd
                 continue
             self._running.add(worker)
             loop.add(pidfd, lambda worker=worker, pidfd=pidfd: self._on_end(worker, pidfd))  # type: ignore[misc]
@@ -55,16 +56,16 @@ class TorchAgent:
 
     @property
     def has_workers(self) -> bool:
-        """Whether one of them has not ended."""
+        """Whether one of its children has not ended."""
         return any(not has_ended(pid) for pid in find_children(self._pid))
 
     def _release(self) -> None:
-        """None has failed so far: the agent may see to its other work."""
+        """Continue the agent if no worker has failed so far: it has other work."""
         if not self._has_failed:
             send(self._pid, signal.SIGCONT)
 
     def _on_end(self, worker: int, pidfd: int) -> None:
-        stat = read_stat(worker)  # a zombie's, unless its agent was quicker
+        stat = read_stat(worker)  # of a zombie, unless its agent reaped it first
         self._loop.remove(pidfd)
         os.close(pidfd)
         self._running.discard(worker)
@@ -76,10 +77,10 @@ class TorchAgent:
 
 
 def find_workers(agent: int, number: int) -> list[int]:
-    """Return the workers that are told in place of an agent; none where it is to be told itself.
+    """Return the workers to signal instead of an agent; none if the agent itself must be signalled.
 
-    It is where it would start its workers again after a failure, and where the signal simply ends one of
-    them: then it cannot end well.
+    It must be if it would restart its workers after a failure, or if the signal simply ends one of them: then
+    the workers cannot end well.
     """
     workers = [pid for pid in find_children(agent) if _is_worker(pid)]
     # Python catches SIGINT by itself, to end by it
@@ -88,9 +89,9 @@ def find_workers(agent: int, number: int) -> list[int]:
 
 
 def _is_worker(pid: int) -> bool:
-    """Whether a process is a worker of torchrun's that runs, and is started only once."""
+    """Whether a process is a running torchrun worker that is not restarted after a failure."""
     try:
         leads = os.getsid(pid) == pid and not has_ended(pid)
-    except OSError:  # it is gone
+    except OSError:  # it has gone
         return False
     return leads and read_environ(pid).get(MAX_RESTARTS) == "0"

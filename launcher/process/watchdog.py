@@ -1,9 +1,9 @@
-"""The process that outlives a SIGKILL of the launcher, to take the launcher's processes along.
+"""Watchdog: a process that survives a SIGKILL of the launcher and kills the launcher's processes.
 
-The kernel ends the processes themselves (`launcher.process.kernel.die_with_parent`), but what they have
-started would go on and hold its GPU. So a fork of the launcher waits at the end of a pipe. When the
-pipe closes, no good-bye was said: it kills the process groups that it was told of, and whatever
-carries this run's mark in its environment, wherever it has gone since.
+The kernel kills the processes themselves (`launcher.process.kernel.die_with_parent`), but the processes that
+they have started would continue and hold the GPU. So a fork of the launcher waits at the end of a pipe. If
+the pipe closes before the launcher dismisses it, it kills the process groups that it was told about, and
+every process with this run's mark in its environment, in whatever group or session.
 """
 
 from __future__ import annotations
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 MARK = "LAUNCHER_RUN_ID"
-"""Variable that names one run of a launcher, and before it those runs that this one is a part of."""
+"""Variable that names this run of a launcher, after the runs that it is a part of."""
 NESTED_MAX = 8
-"""A job that submits its successor hands its environment down without end."""
+"""Maximum number of runs in a mark: a job that submits its successor passes its environment on."""
 NAME = "launcher-watch"
 DESCRIPTORS = 4096
-"""How many are looked at where nothing tells which are open."""
+"""Number of descriptors to try if nothing lists the open ones."""
 PASSES = 20
-"""A process that forks while we look may be missed once, not so often."""
+"""Number of searches: one may miss a process that forks meanwhile, but not so many."""
 
 
 class Watchdog:
-    """The watchdog of one run, as the launcher sees it. Not needed as process 1: the kernel is one."""
+    """The launcher's view of the watchdog of one run. Process 1 needs none: the kernel kills all with it."""
 
     def __init__(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
-        """Fork it; ``clean_up`` is what the launcher would have done at its end.
+        """Fork it.
 
-        Without ``run_id`` it ends nothing: others do.
+        Args:
+            run_id: Names this run; None to kill no processes, if others do so.
+            clean_up: What the launcher would have done at its end.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -61,11 +63,11 @@ class Watchdog:
         os.close(reading)
 
     def tell(self, group: int) -> None:
-        """Name one more process group to be taken along."""
+        """Add a process group to kill."""
         self._write(group)
 
     def forget(self, group: int) -> None:
-        """A process group is empty: its number may be given out again."""
+        """Remove an empty process group: its number can be reused."""
         self._write(-group)
 
     def _write(self, number: int) -> None:
@@ -73,32 +75,32 @@ class Watchdog:
             try:  # noqa: SIM105 - contextlib would be one more module on the launch path
                 os.write(self.writing, b"%d\n" % number)
             except OSError:
-                pass  # it was killed, and we shall hear of that as of any child
+                pass  # it was killed; SIGCHLD reports that as for any child
 
     def lose(self) -> None:
-        """It has ended, and its pid is free for others."""
+        """Note that it has ended: its pid can be reused."""
         os.close(self.writing)
         self.pid = None
 
     def dismiss(self) -> None:
-        """All has ended as it should."""
+        """End it, because the job has ended normally."""
         if self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)  # our child, not yet waited for: the pid is its own
+            os.kill(self.pid, signal.SIGKILL)  # our child, not yet reaped: the pid is still its own
             os.waitpid(self.pid, 0)
             self.lose()
 
 
 def mark_of(run_id: str, environ: Mapping[str, str]) -> str:
-    """Return the mark of a run: a SIGKILL of the launcher around us must find our processes, too."""
+    """Return the mark of a run, with its outer runs: if their launcher is killed, ours must end, too."""
     return "/".join([*environ.get(MARK, "").split("/")[1 - NESTED_MAX :], run_id]).lstrip("/")
 
 
 def _guard(fd: int, run_id: bytes | None) -> None:
-    # All signals are blocked already; out of the group, so that no group's signal means us.
+    # All signals are blocked already. In our own session no signal to the launcher's group reaches us.
     try:  # noqa: SIM105
         os.setsid()
     except OSError:
-        pass  # refused: SIGKILL to the launcher's whole group then ends us, too
+        pass  # refused: SIGKILL to the launcher's whole group ends us, too
     set_name(NAME)
     close_others((2, fd))
     told = b""
@@ -120,17 +122,17 @@ def _guard(fd: int, run_id: bytes | None) -> None:
     try:  # noqa: SIM105
         os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
     except OSError:
-        pass  # what has read our words was killed, too
+        pass  # the reader of our stderr was killed, too
 
 
 def close_others(kept: Iterable[int]) -> None:
-    """In a fork of the launcher: close what it has open but a few, as readers wait for the end of it."""
+    """Close all but a few descriptors in a fork of the launcher: readers wait for the end of pipes."""
     for number in _list_descriptors():
         if number not in kept:
             try:  # noqa: SIM105
                 os.close(number)
             except OSError:
-                pass  # the descriptor of the folder that is listed
+                pass  # the descriptor of the listed folder itself
 
 
 def _list_descriptors() -> Iterable[int]:
@@ -141,7 +143,7 @@ def _list_descriptors() -> Iterable[int]:
 
 
 def find_marked(run_id: bytes) -> list[int]:
-    """Return the processes that this run has marked, but ourselves and those that have ended."""
+    """Return the processes with this run's mark, except ourselves and processes that have ended."""
     return [
         pid
         for pid in list_pids()
@@ -150,7 +152,7 @@ def find_marked(run_id: bytes) -> list[int]:
 
 
 def is_watchdog(pid: int) -> bool:
-    """Whether a process is a watchdog: it has its own run to clean up, and ends by itself then."""
+    """Whether a process is a watchdog: it has its own run to clean up, and exits by itself afterwards."""
     return read_name(pid) == NAME
 
 

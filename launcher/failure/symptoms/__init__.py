@@ -1,9 +1,9 @@
-"""Words by which frameworks, CUDA, NCCL, gloo and Python say what went wrong, and what that means.
+"""Tables of error messages of frameworks, CUDA, NCCL, gloo and Python, with their meanings.
 
-Tables, in the order in which causes are named: what is certain and special before what is general,
-consequences last. A line matches a row if it holds all parts of one of its patterns, in their order
-(``*`` stands between parts, ``^`` for the beginning of the line). The words are those of real failures:
-torch 2.13 and gloo were made to fail for the tests, NCCL's and CUDA's are from public bug reports.
+Rows are in the order in which causes are named: certain and special ones before general ones, consequences
+last. A line matches a row if it contains all parts of one of its patterns in order (``*`` separates parts,
+``^`` is the beginning of the line). The messages come from real failures: torch 2.13 and gloo were made to
+fail for the tests, those of NCCL and CUDA are from public bug reports.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SYMPTOMS = (*hardware.SYMPTOMS, *meeting.SYMPTOMS, *program.SYMPTOMS, *lost_peer
 
 
 def find_symptoms(words: LastWords) -> Iterator[tuple[Symptom, str]]:
-    """Yield what the last words mean with the line that says so, in the table's order.
+    """Yield the symptoms in the last output, each with the line that shows it, in the table's order.
 
-    If there is a traceback, only what its exceptions say counts, and what is loud: a line about a
-    connection that was lost and made again an hour ago is not why a process ended. A line is quoted
-    once: what a special row has explained is not explained again by a general one. One consequence is
-    enough.
+    If there is a traceback, only messages of its exceptions count, and rows that are ``loud``: a line about a
+    connection that was lost and restored an hour ago does not explain why a process ended. Each line is used
+    once: a line that a special row has explained is not explained again by a general one. At most one
+    consequence is yielded.
     """
     said: set[str] = set()
     elsewhere = False
@@ -50,7 +50,7 @@ def _last_match(symptom: Symptom, lines: Sequence[str], said: Container[str]) ->
 
 
 def _holds(line: str, pattern: str) -> bool:
-    """Whether a line holds all parts of a pattern, in their order."""
+    """Whether a line contains all parts of a pattern, in order."""
     if pattern.startswith("^"):
         return line.startswith(pattern[1:])
     place = 0

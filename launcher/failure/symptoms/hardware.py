@@ -1,4 +1,4 @@
-"""What memory that other processes or devices share, and GPUs, are said to lack."""
+"""Error messages about GPUs, and about memory that processes or devices share."""
 
 from __future__ import annotations
 

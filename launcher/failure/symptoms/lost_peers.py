@@ -1,4 +1,4 @@
-"""Consequences: what a process says that has only lost another one."""
+"""Consequences: error messages of a process that has only lost another one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks say that do not find each other, or cannot go on together."""
+"""Error messages of ranks that do not find each other, or cannot continue together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can befall any program: memory, files, limits, its own mistakes."""
+"""Error messages that any program may write: about memory, files, limits, its own errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANK_FLAGS = (
     *("--master_addr", "--master-addr", "--master_port", "--master-port", "--nnodes", "--nproc"),
     *("--local_world_size", "--local-world-size", "--process_id", "--num_processes", "--coordinator_address"),
 )
-"""Arguments of scripts that are started by hand, or by a launcher of their own, on each node."""
+"""Arguments of scripts that are started on each node by hand or by their own launcher."""
 
 SYMPTOMS = (
     Symptom(

@@ -1,4 +1,4 @@
-"""One row of the tables: what some words mean."""
+"""One row of the tables: error messages and their meaning."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Symptom:
-    """What some words mean.
+    """Error messages with one meaning.
 
     Attributes:
         code: Stable name, see docs/failures.md.
-        patterns: What a line must hold.
-        meaning: In words; the line itself is quoted after it.
-        fix: What to do.
+        patterns: Patterns for a line; one must match.
+        meaning: The meaning as text; the line itself is quoted after it.
+        fix: How to fix it.
         retryable: Whether the same command can succeed when started again; None if unknown.
-        consequence: The process says only that another one has failed.
-        loud: No process writes this unless it is about to end because of it: counts
-            outside of the last traceback.
+        consequence: Whether it only shows that another process has failed.
+        loud: Whether a process writes it only if it is about to end because of it: then it counts outside of
+            the last traceback, too.
     """
 
     code: str
