@@ -1,10 +1,11 @@
-"""What runs inside of the training processes, whatever Python and environment those have.
+"""Code that runs inside the training processes, in any Python and environment.
 
-The line that ``launcher hook install`` puts into a site-packages calls `launcher.hook.enter.enter`, which
-calls `arm`; so does `launcher.setup`. Where no launcher has set the variables, `arm` costs the import of
-two small modules.
-What is here runs on Python 3.8 and newer, imports nothing of the launcher outside of this package, and never
-raises: it is a guest in another program.
+`arm` is called by `launcher.setup`, and by `launcher.hook.enter.enter`, which is called by the line that
+``launcher hook install`` adds to a site-packages folder. If no launcher has set the variables, `arm` costs
+the import of two small modules.
+
+This package runs on Python 3.8 and newer and imports nothing of the launcher outside of itself. `arm` never
+raises, because it runs inside another program.
 """
 
 import os
@@ -14,34 +15,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STACKS_VARIABLE = "LAUNCHER_STACKS_FILE"
-"""Names the file for the stacks of a process and of those that it starts."""
+"""Variable with the path of the file for the stacks of a process and its children."""
 STACKS_NAME = "stacks.txt"
-"""How the launcher calls that file, in a folder that is the process's own."""
+"""Name of that file, in a folder of its own for each process."""
 ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
-"""Names the file for an exception that ends the process (torch's error-file protocol)."""
+"""Variable with the path of the file for the exception that ends a process (torch's error-file protocol)."""
 WRITER = "launcher"
-"""Under ``extraInfo.writer`` in our error files; torch's own have no such key."""
+"""Value of ``extraInfo.writer`` in our error files; torch's own files have no such key."""
 STACK_SIGNAL = 61
-"""The signal that asks a process for its stacks: ``SIGRTMAX-3``.
+"""The signal that requests a stack dump from a process: ``SIGRTMAX-3``.
 
-A real-time signal, because the others are taken: SIGUSR1 and SIGUSR2 tell scripts to checkpoint
-(Slurm's ``--signal``, submitit, Lightning), and SIGUSR2 is torch's, Kineto's and the JVM's own. Counted from
-the end, because the beginning differs between C libraries (34 in glibc, 35 in musl) and is what
-tools choose that take "the first ones" (profilers, .NET; systemd's 13 to 29 from there are meant
-for process 1 alone). Not the last one, which is Valgrind's. As a number, because ``import signal``
-is what a process that is not armed should not pay for.
+It is a real-time signal because the others are in use: SIGUSR1 and SIGUSR2 tell scripts to checkpoint
+(Slurm's ``--signal``, submitit, Lightning), and torch, Kineto and the JVM use SIGUSR2 themselves. It is
+counted from the end because the first real-time signal differs between C libraries (34 in glibc, 35 in musl)
+and because profilers and .NET take the first ones. (systemd's SIGRTMIN+13 to SIGRTMIN+29 are meant for
+process 1 only.) It is not the last one, which Valgrind uses. It is a number so that a process that is not
+armed need not ``import signal``.
 """
 
 
 OTHERS = ("SUDO_UID", "PKEXEC_UID")
-"""Where sudo and pkexec say for which user they run a program."""
+"""Variables in which sudo and pkexec name the user who started them."""
 
 
 def has_other_rights(environ: "Mapping[str, str]") -> bool:
-    """Whether this process may do what the user behind its environment could not.
+    """Whether this process has rights that the user who set its environment does not have.
 
-    ``sudo -E`` and set-user-ID programs: a variable that names a file would have it read or made with rights
-    that are not that user's. What root has given away (``sudo -E -u user``) is no such case.
+    This is so for ``sudo -E`` and set-user-ID programs: a variable with a file name would make us read or
+    write the file with rights that the user lacks. It is not so if root started sudo (``sudo -E -u user``).
     """
     if os.getuid() != os.geteuid() or os.getgid() != os.getegid():
         return True
@@ -49,13 +50,13 @@ def has_other_rights(environ: "Mapping[str, str]") -> bool:
 
 
 def arm(*, errors: bool = True) -> None:
-    """Let the launcher ask this process where it is, and hear of the exception that ends it.
+    """Prepare this process for stack dumps, and for a failure report of the exception that ends it.
 
-    Does nothing where no launcher has set the variables for it, in a process with other rights than those of
-    the user who may have set them, and when called again.
+    Does nothing if no launcher has set the variables, if the process has rights that the user who may have
+    set them lacks, and if it has been called before.
 
     Args:
-        errors: Whether an exception is to be written down; not that of a tool beside the job.
+        errors: Whether to write an exception to the error file; False for a tool that is not part of the job.
     """
     stacks_path = os.environ.get(STACKS_VARIABLE)
     error_path = os.environ.get(ERROR_VARIABLE) if errors else None
@@ -64,5 +65,5 @@ def arm(*, errors: bool = True) -> None:
             from launcher.guest.process import arm_process
 
             arm_process(stacks_path, error_path)
-        except Exception:  # noqa: S110 - a guest: not even a broken installation is worth the job
+        except Exception:  # noqa: S110 - not even a broken installation may end the job
             pass

@@ -1,4 +1,4 @@
-"""Take over what was planned for this process: its variables, files and CPUs.
+"""Applies the hook's answer to this process: its variables, files and CPUs.
 
 Python 3.8 and newer.
 """
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def apply_answer(answer: dict[str, Any]) -> None:
-    """Make this process what an answer says (see `launcher.hook.answer`), and mark that.
+    """Set the variables, files and CPUs of an answer (see `launcher.hook.answer`), and a marker.
 
-    Children inherit the mark, so that they do not ask again; nor do they repeat a refusal.
+    Children inherit the marker. So they do not ask again, and do not print a refusal again.
     """
     before = dict(os.environ)
     if answer.get("refused"):
@@ -26,7 +26,7 @@ def apply_answer(answer: dict[str, Any]) -> None:
             f"launcher: hook: no variables set: {answer['refused']} "
             f"(launcher plan tells more; {SWITCH}=0 switches the hook off)\n"
         )
-        for name in list_set(before):  # by a hook around this one, for another process
+        for name in list_set(before):  # set by the hook in an outer process, for that process
             del os.environ[name]
         os.environ[HOOKED] = render_marker(REFUSED, before, undo(before))
         return
@@ -35,18 +35,18 @@ def apply_answer(answer: dict[str, Any]) -> None:
         os.environ.pop(name, None)
     for name, value in answer["set"].items():
         path = paths.get(value, value)
-        if path:  # a file that cannot be made is better not named
+        if path:  # if the file cannot be made, its variable is not set
             os.environ[name] = path
     os.environ[HOOKED] = render_marker(answer["scope"], before, dict(os.environ))
     if answer["cpus"]:
-        try:  # noqa: SIM105 - one import less in the user's process
+        try:  # noqa: SIM105 - avoids an import in the user's process
             os.sched_setaffinity(0, answer["cpus"])
-        except OSError:  # the cpuset has changed since: to run anywhere is better than not
+        except OSError:  # the cpuset has changed: an unbound process is better than a failed one
             pass
 
 
 def _name_file(text: str) -> str:
-    """Return the path of a file in memory that lives as long as this process; empty if there is none."""
+    """Return the path of a memory file that exists as long as this process; empty if it cannot be made."""
     try:
         fd = os.memfd_create("launcher", 0)
         os.write(fd, text.encode())

@@ -1,8 +1,9 @@
-"""What the environment hook leaves behind: which launcher has acted, for which process, and what it has set.
+"""Marker of the environment hook: the scope and process for which it acted, and the variables that it set.
 
-``LAUNCHER_HOOKED=process/1.4,.,.,.../RANK:5d3c1a2b,...``: the scope; rank and size as each starter says
-them (so that a process of another starter, inside of this one, is told apart); the names, each with a
-checksum of its value, so that what was changed since is the user's.
+``LAUNCHER_HOOKED=process/1.4,.,.,.../RANK:5d3c1a2b,...`` has three parts: the scope; rank and size in the
+variables of each starter, which distinguish the process of another starter inside this one; and the names of
+the variables, each with a checksum of its value, so that a variable that was changed later counts as the
+user's.
 
 Python 3.8 and newer.
 """
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DISABLE = "LAUNCHER_DISABLE"
-"""``1`` or ``true``: nothing of the launcher acts, in an entry point, ``launcher run`` or the hook."""
+"""``1`` or ``true``: the launcher does nothing, in an entry point, in ``launcher run`` and in the hook."""
 SWITCH = "LAUNCHER_HOOK"
 """``0`` or ``false``: the hook does nothing at all."""
 HOOKED = "LAUNCHER_HOOKED"
 LAUNCHED = "LAUNCHER_LAUNCHED"
 AGENT, OF_AGENT = "TORCHELASTIC_RUN_ID", "GROUP_RANK"
-"""Both: a worker of torchrun, which has the whole contract from it; one without the other is left over."""
+"""Both are set in a process of torchrun, which gets all variables from it; one alone is left over."""
 AGENT_STORE, NO_STORE = "TORCHELASTIC_USE_AGENT_STORE", "False"
-"""torchrun's agent serves the store of its workers; a launched process has rank 0 serve it."""
+"""torchrun's agent serves the store for its processes; for the launcher's processes rank 0 serves it."""
 CONTRACT = ("RANK", "WORLD_SIZE")
 NEARER = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -34,14 +35,14 @@ NEARER = (
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
     ("HOROVOD_RANK", "HOROVOD_SIZE"),
 )
-"""Starters whose processes may be inside of a process that has its contract already: rank and size."""
+"""Rank and size variables of starters that may run inside a process that already has its `CONTRACT`."""
 REFUSED = "refused"
-TOKEN = "LAUNCHER_TOKEN"  # noqa: S105 - its name
-"""The key to the launchers' own channel, which is no rank's."""
+TOKEN = "LAUNCHER_TOKEN"  # noqa: S105 - a variable's name, not a secret
+"""Variable with the secret of the launchers' control channel, which ranks do not get."""
 
 
 def is_off(environ: Mapping[str, str]) -> bool:
-    """Whether the user has switched the hook off, or all of the launcher."""
+    """Whether the user has switched off the hook or the whole launcher."""
     return environ.get(DISABLE, "").lower() in ("1", "true") or environ.get(SWITCH, "").lower() in (
         "0",
         "false",
@@ -49,17 +50,17 @@ def is_off(environ: Mapping[str, str]) -> bool:
 
 
 def is_worker(environ: Mapping[str, str]) -> bool:
-    """Whether torchrun, or a launcher that is one inside, has started this process as a rank.
+    """Whether torchrun, or a launcher built on it, has started this process as a rank.
 
-    Processes of this launcher have the same variables: what it left there counts first, but for a torchrun
-    inside of such a process.
+    Processes that this launcher starts itself have the same variables. They are recognized by
+    LAUNCHER_LAUNCHED and `NO_STORE`; a torchrun inside such a process sets the latter differently.
     """
     is_ours = environ.get(LAUNCHED) and environ.get(AGENT_STORE) == NO_STORE
     return bool(environ.get(AGENT) and environ.get(OF_AGENT) and not is_ours)
 
 
 def is_left_over(environ: Mapping[str, str]) -> bool:
-    """Whether a starter inside of a launched process speaks of another rank or world."""
+    """Whether a starter inside a launched process has set another rank or size than the `CONTRACT`."""
     if not environ.get(LAUNCHED):
         return False
     contract = tuple(environ.get(name) or None for name in CONTRACT)
@@ -68,47 +69,47 @@ def is_left_over(environ: Mapping[str, str]) -> bool:
 
 
 def identify(environ: Mapping[str, str]) -> str:
-    """Return rank and size as the starters say them: ``"1.4,.,."``; a shell makes the same text."""
+    """Return rank and size in each starter's variables: ``"1.4,.,."``; the hook's shell code makes it too."""
     return ",".join(".".join(environ.get(name, "") for name in pair) for pair in NEARER)
 
 
 def render_marker(scope: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
-    """Return the marker of a hook that has made one environment of another.
+    """Return the marker for a change of the environment by the hook.
 
     Args:
         scope: ``"process"``, ``"node"``, ``"torchrun"`` or `REFUSED`.
-        before: The environment that it found.
-        after: What it made of that.
+        before: The environment before the change.
+        after: The environment after the change.
     """
     names = [name for name, value in after.items() if before.get(name) != value]
     return f"{scope}/{identify(after)}/{','.join(f'{name}:{_sum(after[name])}' for name in sorted(names))}"
 
 
 def has_acted(environ: Mapping[str, str]) -> bool:
-    """Whether the hook has acted for this very process, or around it and it was not started anew since."""
+    """Whether the hook has acted for this process, or in an outer one and no starter has acted since."""
     parts = environ.get(HOOKED, "").split("/")
     return len(parts) == 3 and parts[1] == identify(environ)
 
 
 def list_set(environ: Mapping[str, str]) -> list[str]:
-    """Return the names that the hook has set, unchanged since; none without a marker."""
+    """Return the names of variables that the hook has set and that are unchanged; none without a marker."""
     items = (item.partition(":") for item in environ.get(HOOKED, "").rpartition("/")[2].split(","))
     return [name for name, _, told in items if name in environ and _sum(environ[name]) == told]
 
 
 def undo(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment less what the hook has set: as the platform and the user gave it."""
+    """Return the environment without the hook's variables, as the platform and the user set it."""
     gone = {*list_set(environ), HOOKED}
     return {name: value for name, value in environ.items() if name not in gone}
 
 
 def leave_out(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `undo` with the marker itself: for a message that the hook has acted."""
+    """Return `undo` but with the marker, so that a message can tell that the hook has acted."""
     return {**undo(environ), HOOKED: environ[HOOKED]}
 
 
 def describe_marker(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what a plan says of the hook, as at most one sentence."""
+    """Return the plan's note about the hook: at most one sentence."""
     scope, _, rest = environ.get(HOOKED, "").partition("/")
     if not scope:
         return ()
@@ -122,11 +123,11 @@ def describe_marker(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def needs_action(environ: Mapping[str, str], *, starts_workers: bool) -> bool:
-    """Whether variables may be missing here.
+    """Whether variables may be missing in this process.
 
     Args:
-        environ: The environment of a process that has signs of a job.
-        starts_workers: It is torchrun, which wants other variables than a script.
+        environ: The environment of a process with signs of a job.
+        starts_workers: Whether it is torchrun, which needs other variables than a script.
     """
     if is_worker(environ):
         return False
@@ -138,7 +139,7 @@ def needs_action(environ: Mapping[str, str], *, starts_workers: bool) -> bool:
 
 
 def _sum(value: str) -> str:
-    """Return a checksum (FNV-1a): `binascii` and `zlib` may be files, which another can stand in front of."""
+    """Return a checksum (FNV-1a), without `binascii` and `zlib`, which a file on the path may shadow."""
     found = 2166136261
     for byte in value.encode("utf-8", "surrogateescape"):
         found = (found ^ byte) * 16777619 & 0xFFFFFFFF

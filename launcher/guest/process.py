@@ -1,12 +1,12 @@
-"""Make a process answer for itself: its stacks when it is asked, its exception when one ends it.
+"""Makes a process write its stacks at a signal, and the exception that ends it to an error file.
 
-Stacks are written by faulthandler, in C, from the signal handler: also while the process waits in a
-collective, holds the interpreter's lock or is deep inside of a library. System calls that can be
-restarted are; the others (poll, epoll_wait) end with EINTR, which every program has to expect.
+faulthandler writes the stacks in C from the signal handler, so it works even if the process waits in a
+collective, holds the interpreter's lock or runs deep inside a library. Restartable system calls are
+restarted. The others (poll, epoll_wait) fail with EINTR, which every program must expect.
 
-The exception is written as torch's ``@record`` writes it, for scripts that have no ``@record``. There
-is no hook for exceptions of threads: they do not end the process, ``@record`` does not see them
-either, and a file that names one would blame it for whatever ends the process later.
+The exception is written as torch's ``@record`` writes it, for scripts without ``@record``. Exceptions of
+threads are not written: they do not end the process, ``@record`` does not see them either, and an error file
+would blame the thread for whatever ends the process later.
 
 Python 3.8 and newer.
 """
@@ -33,13 +33,13 @@ TEXT_LIMIT = 1 << 14
 READ_LIMIT_BYTES = 1 << 20
 
 _SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-"""In a folder like /tmp another user can have put a link, a pipe or a device in the place of a file."""
+"""In a folder like /tmp another user can put a link, a pipe or a device in place of the file."""
 _STACKS_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE
 _ERROR_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 
 
 class _Recorder:
-    """An excepthook that writes the exception down and then does what the one before it did."""
+    """An excepthook that writes the exception to the error file and then calls the previous excepthook."""
 
     def __init__(self, path: str, previous: ExceptHook) -> None:
         self.path = path
@@ -47,9 +47,9 @@ class _Recorder:
         self.pid = os.getpid()
 
     def __call__(self, kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        # Ctrl-C and sys.exit() are no errors, and a forked child's end is not this process's.
+        # Ctrl-C and sys.exit() are not errors, and the end of a forked child is not that of this process.
         if not issubclass(kind, (KeyboardInterrupt, SystemExit)) and os.getpid() == self.pid:
-            try:  # noqa: SIM105 - one import less in the user's process
+            try:  # noqa: SIM105 - avoids an import in the user's process
                 write_error_file(self.path, kind, value, trace)
             except Exception:  # noqa: S110 - the traceback below matters more
                 pass
@@ -61,23 +61,24 @@ _answers = False
 
 
 def arm_process(stacks_path: str | None, error_path: str | None) -> None:
-    """Answer `STACK_SIGNAL` into a file, and write an uncaught exception into another.
+    """Write stacks to a file at `STACK_SIGNAL`, and an uncaught exception to another file.
 
     Args:
-        stacks_path: The file for stacks; None or empty for none.
-        error_path: The error file of torch's protocol; None or empty for none.
+        stacks_path: Path of the file for stacks; None or empty for no stacks.
+        error_path: Path of the error file of torch's protocol; None or empty for no error file.
 
     Raises:
-        OSError: The file for stacks cannot be made; the error file is taken care of nevertheless.
+        OSError: The file for stacks cannot be made or is not a regular file. The excepthook is installed
+            nevertheless.
     """
     global _recorder, _answers
-    # The hook at the start and launcher.setup() may be two copies of this module
+    # The hook and launcher.setup() may use two copies of this module
     if error_path and _recorder is None and getattr(sys.excepthook, "path", None) != error_path:
         sys.excepthook = _recorder = _Recorder(error_path, sys.excepthook)
-    # The user's handler stays: it was there first, and we would not know what it is for.
+    # A handler of the user stays: it was there first, and we do not know its purpose.
     if stacks_path and not _answers and signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
-        # Forked children (a DataLoader's workers) have the same file and answer there, too, as do
-        # those that are armed by themselves: questions come one after the other.
+        # Forked children (of a DataLoader) and children that arm themselves write to the same file. This is
+        # safe because the launcher sends one request at a time.
         fd = os.open(stacks_path, _STACKS_FLAGS, 0o600)
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             os.close(fd)
@@ -89,13 +90,13 @@ def arm_process(stacks_path: str | None, error_path: str | None) -> None:
 def write_error_file(
     path: str, kind: type[BaseException], value: BaseException, trace: TracebackType | None
 ) -> None:
-    """Write an exception as torch's ErrorHandler does, unless torch has written one.
+    """Write an exception to the error file as torch's ErrorHandler does, unless torch has written one.
 
-    Of several processes that share the variable (a script and the Python that it starts) the last
-    one stays: the one that has started the others ends last. ``extraInfo`` tells the pid.
+    If several processes share the variable (a script and the Python that it starts), the last one to fail
+    overwrites the file; the parent of the others ends last. ``extraInfo`` has the PID.
 
     Raises:
-        OSError: The file cannot be written, or a link of another user leads there.
+        OSError: The file cannot be written, is a link, or is in a path with a link of another user.
 
     Source:
         torch/distributed/elastic/multiprocessing/errors/error_handler.py, PyTorch 2.13.
@@ -125,7 +126,7 @@ def write_error_file(
 
 
 def _refuse_links(path: str) -> None:
-    """Raise PermissionError where a part of a path is a link of another user's: it can lead anywhere."""
+    """Raise PermissionError if a part of a path is a link of another user, which could lead anywhere."""
     place = os.path.abspath(path)
     while place != "/":
         if os.path.islink(place) and os.lstat(place).st_uid not in (0, os.geteuid()):
@@ -134,7 +135,7 @@ def _refuse_links(path: str) -> None:
 
 
 def _is_ours_to_write(path: str) -> bool:
-    """Whether there is no such file, an empty one, or one that this hook has written."""
+    """Whether the file does not exist, is empty, or was written by this module."""
     import json
 
     try:
@@ -154,7 +155,7 @@ def _is_ours_to_write(path: str) -> bool:
 def _shorten(text: str) -> str:
     if len(text) <= 2 * TEXT_LIMIT:
         return text
-    # Whole lines, or words: half a secret does not look like one
+    # Cut at whole lines or words: half a secret would not be recognized as a secret later
     first, last = text[:TEXT_LIMIT], text[-TEXT_LIMIT:]
     edge = "\n" if "\n" in first and "\n" in last else " "
     first, last = first.rpartition(edge)[0], last.partition(edge)[2]

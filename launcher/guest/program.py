@@ -1,4 +1,4 @@
-"""Which program a Python is about to run, by its own command line: a job's script, or a tool.
+"""Finds the program that a Python is about to run, by its command line: a job's script, or a tool.
 
 Python 3.8 and newer.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 INTERPRETERS = ("python", "pypy")
-"""In the names of programs that are a Python: python3.11-dbg, .python3-wrapped."""
+"""Words in the names of Python interpreters: python3.11-dbg, .python3-wrapped."""
 TORCHRUN = (
     "torchrun",
     "torch.distributed.run",
@@ -22,7 +22,7 @@ TORCHRUN = (
     "composer",
     "composer.cli.launcher",
 )
-"""Programs that start a node's processes and read from variables what they are not told by flags."""
+"""Programs that start a node's processes and read variables in place of missing flags."""
 TOOLS_TEXT = """
     pip pipx pipenv poetry pdm hatch flit uv uvx build twine wheel virtualenv venv ensurepip setuptools
     conda conda-env mamba micromamba easy_install cython cythonize meson ninja
@@ -32,18 +32,18 @@ TOOLS_TEXT = """
     jupyter-notebook ipykernel ipykernel_launcher tensorboard nvitop gpustat
 """
 TOOLS = frozenset(TOOLS_TEXT.split())
-"""Programs of a job's container that are no part of the job."""
+"""Programs in a job's container that are not part of the job."""
 TOOL_FILES = ("setup.py", "get-pip.py", "__pip-runner__.py", "_in_process.py", "torchrun_agent.py")
-"""Files that installers run; what the launcher itself has made torchrun's agent."""
+"""Files that installers run, and the launcher's own script for torchrun's agent."""
 PACKAGES = ("site-packages", "dist-packages")
-"""Folders that others install into."""
+"""Folders for installed packages."""
 
 
 def read_command_line() -> list[str]:
-    """Return this Python's own command line; empty inside of another program.
+    """Return this Python's own command line; empty if another program embeds Python.
 
-    `sys.argv` lacks Python's options and, at this moment, the module behind ``-m``. A program with Python
-    inside may have given that its own command line.
+    `sys.argv` lacks Python's options and, while Python starts, the module after ``-m``. A program that embeds
+    Python may have passed its own command line to it.
     """
     if not _runs_python():
         return []
@@ -55,22 +55,22 @@ def read_command_line() -> list[str]:
 
 
 def _runs_python() -> bool:
-    """Whether the program of this process is a Python by its name, or the loader that runs one."""
+    """Whether this process's program is a Python by its name, or the dynamic loader, which may run one."""
     try:
         name = os.path.basename(os.readlink("/proc/self/exe"))
-    except OSError:  # no /proc: its command line has to do
+    except OSError:  # no /proc: we trust the command line
         return True
     return name.startswith("ld-") or any(word in name for word in INTERPRETERS)
 
 
 def find_program(words: Sequence[str]) -> str:
-    """Return the script's path, ``-m NAME``, or nothing for ``-c``, ``-``, a terminal, another program."""
+    """Return the script's path or ``-m NAME``; empty for ``-c``, ``-``, a terminal, or another program."""
     place = 1
     while place < len(words):
         word = words[place]
         if not word.startswith("-"):
             return word
-        if word == "-":  # the program comes from standard input, the words behind are its own
+        if word == "-":  # the program comes from standard input, the following words are its arguments
             return ""
         if word.startswith("--") or word in WITH_VALUE:
             place += 2 if word in WITH_VALUE else 1
@@ -88,11 +88,11 @@ def find_program(words: Sequence[str]) -> str:
 
 
 def is_job(program: str, folder: str = "") -> bool:
-    """Whether a program may be the job's; what is no tool is.
+    """Whether a program may be part of the job, which is assumed of every program that is not a known tool.
 
     Args:
-        program: As `find_program` has it.
-        folder: Where Python looks first for a module: the working directory.
+        program: Program as returned by `find_program`.
+        folder: The folder in which Python looks first for a module: the working directory.
     """
     if not program:
         return False
@@ -104,12 +104,12 @@ def is_job(program: str, folder: str = "") -> bool:
     above, _, name = place.rpartition("/")
     if name in TOOL_FILES:
         return False
-    is_own = os.path.isdir(place) and not above.endswith(PACKAGES)  # tools are files, or installed
+    is_own = os.path.isdir(place) and not above.endswith(PACKAGES)  # tools are files or installed packages
     return is_own or name.rstrip("0123456789.") not in TOOLS  # pip3.11
 
 
 def _is_module_of(folder: str, name: str) -> bool:
-    """Whether a module stands in a folder itself: the user's, of a tool's name; never the launcher's."""
+    """Whether a folder itself has a module: the user's own with a tool's name, but not the launcher's own."""
     words = name.split(".")
     if words[0] == "launcher" and os.path.isfile(os.path.join(folder, "launcher", "hook", "enter.py")):
         return False
@@ -118,5 +118,5 @@ def _is_module_of(folder: str, name: str) -> bool:
 
 
 def starts_workers(program: str) -> bool:
-    """Whether it is torchrun, or one like it."""
+    """Whether a program is torchrun or a similar one in `TORCHRUN`."""
     return (program[3:] if program.startswith("-m ") else program.rpartition("/")[2]) in TORCHRUN

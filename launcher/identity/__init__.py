@@ -1,1 +1,1 @@
-"""The identity of this node: its index, its ranks, its master, by what all sources claim."""
+"""Decides the identity of this node from the claims of all sources: node_rank, ranks and master."""

@@ -1,6 +1,6 @@
-"""Evidence -> Allocation: what the platform gave us, or everything that is wrong with it.
+"""Decides the Allocation, which is what the platform gave us, from the Evidence of all sources.
 
-All problems are reported together: never one per attempt, and never a guess in place of one.
+All problems are reported together and not one per attempt. A guess never replaces a problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 IDENTIFYING = ((Fact.NODE_COUNT, Fact.NODE_RANK), (Fact.WORLD_SIZE, Fact.RANK))
-"""Either pair identifies this process, whatever else hints at several nodes (MASTER_ADDR under mpirun)."""
+"""Each pair identifies this process, even if a variable hints at several nodes (MASTER_ADDR under mpirun)."""
 
 
 def decide(
@@ -54,18 +54,19 @@ def decide(
     """Decide what the platform gave us.
 
     Args:
-        evidence: What the sources know, inside first.
-        options: What the user asked for.
-        machine: This node; only its GPU count matters here.
-        is_own: Whether a name or an address is literally this node's.
-        starts_processes: What we are to run starts the processes of a node itself.
-        starts_job: It even starts those of other nodes, as mpirun does.
+        evidence: Evidence of the sources, the innermost first.
+        options: The user's options.
+        machine: The devices and CPUs of this node, which may set the number of processes.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
+        starts_processes: Whether the command starts the processes of a node itself.
+        starts_job: Whether it also starts those of other nodes, as mpirun does.
 
     Returns:
         The allocation, and the ledger with provenance and notes.
 
     Raises:
-        EnvironmentUntrusted: Anything malformed, missing or contradictory, all at once.
+        EnvironmentUntrusted: All malformed, missing and contradictory values together.
+        HardwareMissing: This node lacks the devices that the number of processes requires.
     """
     ledger = Ledger(evidence, options)
     alone = starts_job and _is_head(ledger)
@@ -97,7 +98,7 @@ def _settle(
     task: str,
     is_own: Callable[..., bool],
 ) -> dict[str, Any]:
-    """Settle which node and process this is, and where rank 0 is.
+    """Settle the node and process that this is, and the address of rank 0.
 
     Returns:
         Fields of an `Allocation`, by name.
@@ -114,9 +115,9 @@ def _settle(
 
 
 def _is_head(ledger: Ledger) -> bool:
-    """Whether we stand where a whole job is started from (a batch script, the launcher pod of an MPIJob).
+    """Whether we run where a whole job is started from (a batch script, the launcher pod of an MPIJob).
 
-    There are signs of other nodes, and nothing says that a launcher was started there, too.
+    There are signs of other nodes, and no claim that a launcher was started on each of them.
     """
     started = any(ledger.about(fact) for fact in (*STARTED, Fact.NODE_RANK))
     asked = ledger.options.text("scope") == Scope.PROCESS.value
@@ -124,7 +125,7 @@ def _is_head(ledger: Ledger) -> bool:
 
 
 def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
-    """Settle nothing: the job's own launcher finds its nodes."""
+    """Settle only the processes per node: the launcher in the command finds the nodes."""
     settle_processes(ledger, machine)
     ledger.notes.append(
         "this is where the job is started from: its launcher knows the nodes, and is run once"
@@ -134,7 +135,7 @@ def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
 
 
 def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
-    # Only where there is no sign of anything: a sign without an identity is an error, not node 0
+    # Only if there is no sign of other nodes: a sign without an identity is an error, not node 0
     facts = (*STARTED, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.NODE_RANGE)
     only_node_0 = _is_typed_node_0(ledger, facts)
     known = any(ledger.about(fact) for fact in facts) and not only_node_0
@@ -171,13 +172,16 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
 
 
 def _is_typed_node_0(ledger: Ledger, facts: Sequence[Fact]) -> bool:
-    """Whether all that is said of nodes is a ``--node-rank 0``: of one node, as torchrun has it."""
+    """Whether there is no claim but a ``--node-rank 0`` flag, which means a single node, as for torchrun."""
     claims = [claim for fact in facts for claim in ledger.about(fact)]
     return all(claim.fact is Fact.NODE_RANK and claim.value == 0 and is_typed(claim) for claim in claims)
 
 
 def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str, str]]:
-    """Return a master that is another machine as a sign of several nodes, whatever names it."""
+    """Return claims of a master on another machine, except the user's, as signs of several nodes.
+
+    Each sign is (origin, fix).
+    """
     fix = "pass --nnodes N --node-rank R, or unset {} for a single machine"
     elsewhere = [
         claim
@@ -190,7 +194,7 @@ def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str,
 
 
 def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
-    # RANK=0 and WORLD_SIZE=1 are what images carry as defaults: no answer to a sign of several nodes
+    # Images have RANK=0 and WORLD_SIZE=1 as defaults: these do not refute a sign of several nodes
     by_hand = {DEFAULTS, *(item.source for item in ledger.evidence if item.lone)}
     found = [claim for claim in ledger.about(count) if claim.value != 1 or claim.source not in by_hand]
     return bool(found and ledger.about(index))
@@ -199,19 +203,19 @@ def _identifies(ledger: Ledger, count: Fact, index: Fact) -> bool:
 def _settle_node(
     ledger: Ledger, machine: Machine, node_range: tuple[int, int] | None
 ) -> tuple[dict[str, int | None], bool]:
-    """Settle a launcher started once per node: ranks of what was started are ranks of nodes.
+    """Settle a launcher that was started once per node: the starter's ranks are node_ranks.
 
     Returns:
-        What is known of the node, and whether ranks are given out at the start.
+        Fields of an `Allocation` about the node, and whether ranks are assigned at the start.
     """
-    ledger.settle(Fact.RANK)  # for the contradictions among what the starters themselves say
+    ledger.settle(Fact.RANK)  # reports contradictions between the claims of the starters
     ledger.settle(Fact.WORLD_SIZE)
     known, ranks = ledger.about(Fact.NODE_RANK), ledger.about(Fact.RANK)
     for claim in [*ranks, *ledger.about(Fact.WORLD_SIZE)]:
         if claim.fact is Fact.RANK and known and claim.source not in ledger.speakers:
-            continue  # a RANK without a world, or of a world of one: an image's
+            continue  # a RANK without a WORLD_SIZE, or with WORLD_SIZE=1: an image's default
         if claim.fact is Fact.WORLD_SIZE and not any(rank.source == claim.source for rank in ranks):
-            continue  # a world without a rank may count processes
+            continue  # a world_size without a rank may count processes
         if claim.fact is Fact.RANK:
             fact, trust = Fact.NODE_RANK, Trust.DERIVED  # starters may order the nodes differently
         elif node_range is None:
@@ -221,7 +225,7 @@ def _settle_node(
         origin = f"{claim.origin}, one per node"
         ledger.claims.append(Claim(fact, claim.value, origin, claim.source, max(trust, claim.trust)))
     for fact in (*STARTED, Fact.LOCAL_SIZE):
-        ledger.findings.pop(fact, None)  # they counted launchers; a plan speaks of processes
+        ledger.findings.pop(fact, None)  # these counted launchers, but a plan counts processes
     settle_processes(ledger, machine)
     count, rank = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.NODE_RANK)
     if count == 1 and rank is None:
@@ -237,7 +241,7 @@ def _settle_node(
 
 
 def _settle_task(ledger: Ledger) -> dict[str, int | None]:
-    """Settle a process of the job that has no rank: what it is called is all that must be known."""
+    """Settle a process of the job without a rank: only its name must be known, all numbers may be None."""
     return {
         "node_rank": ledger.number(Fact.NODE_RANK),
         "node_count": ledger.number(Fact.NODE_COUNT),
@@ -246,7 +250,7 @@ def _settle_task(ledger: Ledger) -> dict[str, int | None]:
 
 
 def _settle_process(ledger: Ledger) -> dict[str, int | None]:
-    """Settle a launcher started once per process: nothing that is not stated or proven is added."""
+    """Settle a launcher that was started once per process, with only stated or proven numbers."""
     sift_sizes(ledger)
     add_local_size(ledger)
     local_size, world = ledger.number(Fact.LOCAL_SIZE), ledger.number(Fact.WORLD_SIZE)
@@ -276,11 +280,11 @@ def _settle_process(ledger: Ledger) -> dict[str, int | None]:
 
 
 def _add_nodes(ledger: Ledger) -> None:
-    """Add what the sizes prove about the nodes; a quotient alone proves nothing.
+    """Add the node_count and node_rank that the sizes prove; the quotient alone proves nothing.
 
-    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see
-    either. It is taken where the number of nodes is known from elsewhere, fills the world evenly,
-    and the local rank fits.
+    ``rank // local_size`` is wrong for cyclic and for uneven placement, and one process cannot see either. We
+    use it only if the node_count is known from elsewhere and divides the world evenly, and if the local rank
+    fits.
     """
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
@@ -305,7 +309,7 @@ def _add_nodes(ledger: Ledger) -> None:
 
 
 def _is_in_blocks(ledger: Ledger, rank: int, local: int | None, size: int, world: int | None) -> bool:
-    """Whether the rank stands in blocks in an even job, and cannot have been dealt to another node."""
+    """Whether the rank is placed in blocks on equal nodes, and cyclic placement gives no other node."""
     nodes = ledger.number(Fact.NODE_COUNT)
     if nodes is None or local is None or world != nodes * size:
         return False
@@ -330,6 +334,6 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
 def _name_sources(ledger: Ledger) -> str:
     """Name the sources whose claims won, e.g. ``"open_mpi + azure_batch"``."""
     winners = {finding.claim.source for finding in ledger.findings.values()}
-    winners.discard(FILES)  # a default of all machines starts nothing
+    winners.discard(FILES)  # defaults from configuration files do not start anything
     named = [item.source for item in ledger.evidence if item.source in winners]
     return " + ".join(dict.fromkeys(named)) or "local"

@@ -1,4 +1,4 @@
-"""What cannot all be true of one job: numbers that were found, one against the other, each with a fix."""
+"""Finds numbers that cannot all be true of one job, and reports each contradiction with a fix."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Numbers:
-    """Where one process stands, as far as it is known: what `check_numbers` compares; in IDENTITY's order."""
+    """The known numbers of one process, which `check_numbers` compares; fields in IDENTITY's order."""
 
     rank: int | None = None
     world: int | None = None
@@ -25,7 +25,7 @@ class Numbers:
 
 
 def check_process(ledger: Ledger) -> None:
-    """Report numbers of a launcher started once per process that contradict each other."""
+    """Report contradictory numbers of a launcher that was started once per process."""
     check_below(ledger, Fact.RANK, Fact.WORLD_SIZE)
     check_below(ledger, Fact.LOCAL_RANK, Fact.LOCAL_SIZE)
     check_below(ledger, Fact.NODE_RANK, Fact.NODE_COUNT)
@@ -36,15 +36,15 @@ def check_process(ledger: Ledger) -> None:
 
 
 def check_topology(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
-    """Stop at a plan that no placement of processes allows, whatever path led to it.
+    """Refuse a topology that no placement of processes allows, however it was determined.
 
     Args:
         ledger: Each fact with its provenance.
         topology: The shape of the job.
-        is_own: Whether one of some names and addresses is literally this node's.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
 
     Raises:
-        EnvironmentUntrusted: What cannot be true.
+        EnvironmentUntrusted: Values cannot all be true.
     """
     for place in topology.places[:1] + topology.places[-1:]:
         numbers = (topology.world_size, place.local_rank, topology.local_size)
@@ -55,14 +55,14 @@ def check_topology(ledger: Ledger, topology: Topology, is_own: Callable[..., boo
 
 
 def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool]) -> None:
-    """Report a master on another node than node 0, as far as names and addresses show it."""
+    """Report a master that is not on node 0, as far as names and addresses show it."""
     found = [ledger.findings.get(fact) for fact in (Fact.MASTER_ADDR, Fact.NODE_RANK)]
     claims = [finding.claim for finding in found if finding is not None]
     address, node = topology.master_addr, topology.node_rank
     if not address or address.startswith("127.") or not _is_in_order(ledger):
         return
     if len(claims) == 2 and all(is_typed(claim) for claim in claims):
-        return  # the user may have several nodes on one machine
+        return  # the user may run several nodes on one machine
     if node and topology.places and is_own(address):
         ledger.contradiction(
             f"{ledger.origin(Fact.MASTER_ADDR)} is this node itself, but this is node {node} "
@@ -87,7 +87,7 @@ def _check_master(ledger: Ledger, topology: Topology, is_own: Callable[..., bool
 
 
 def _find_rank_0(ledger: Ledger) -> tuple[Fact, ...]:
-    """Return what says that rank 0 is here."""
+    """Return the fact that shows that rank 0 is here: rank, or else node_rank."""
     return tuple(fact for fact in (Fact.RANK, Fact.NODE_RANK) if fact in ledger.findings)[:1]
 
 
@@ -98,8 +98,8 @@ def _name_rank_0(ledger: Ledger) -> str:
 def check_numbers(ledger: Ledger, at: Numbers) -> None:
     """Report numbers of one process that no placement allows.
 
-    Local ranks count a node's processes in the order of their ranks. Nodes are numbered in the order of their
-    lowest ranks, unless the source of the number says otherwise (`Evidence.in_order`).
+    Local ranks number a node's processes in the order of their ranks. Nodes are numbered in the order of
+    their lowest ranks, unless the source of node_rank says otherwise (`Evidence.in_order`).
     """
     for what, facts in _list_impossible(at, in_order=_is_in_order(ledger)):
         named = ", ".join(dict.fromkeys(ledger.origin(fact) for fact in facts if fact in ledger.findings))
@@ -137,7 +137,7 @@ def _list_impossible(at: Numbers, *, in_order: bool) -> Iterator[tuple[str, tupl
 
 
 def _is_in_order(ledger: Ledger) -> bool:
-    """Whether the source of the node's index numbers nodes as ranks."""
+    """Whether the source of node_rank numbers the nodes in the order of their lowest ranks."""
     found = ledger.findings.get(Fact.NODE_RANK)
     return found is None or all(
         item.in_order or item.source != found.claim.source for item in ledger.evidence
@@ -145,7 +145,7 @@ def _is_in_order(ledger: Ledger) -> bool:
 
 
 def _check_sizes(ledger: Ledger) -> None:
-    """Report sizes that contradict each other, each in the way that names its fix."""
+    """Report the first contradiction between sizes, with its own fix."""
     world, size = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.LOCAL_SIZE)
     nodes = ledger.number(Fact.NODE_COUNT)
     if world and size and size > world:
@@ -191,24 +191,24 @@ def _check_sizes(ledger: Ledger) -> None:
 
 
 def _has_one_node(ledger: Ledger) -> bool:
-    """Whether the allocation that our processes cannot leave is this node alone."""
+    """Whether the allocation, which the job's processes cannot leave, has only this node."""
     return any(item.most_nodes == 1 for item in ledger.evidence)
 
 
 def _fills_evenly(ledger: Ledger) -> bool:
-    """Whether a platform that starts as many processes on every node says how many nodes there are."""
+    """Whether node_count is that of a platform with several nodes and equally many processes on each."""
     claim = ledger.findings[Fact.NODE_COUNT].claim
     even = {item.source for item in ledger.evidence if item.even}
     return claim.source in even and claim.trust is not Trust.ASKED and claim.value != 1
 
 
 def _may_count_nodes(ledger: Ledger, world: int, nodes: int) -> bool:
-    """Whether a world size may be meant as a number of nodes: a person's, and never a starter's."""
+    """Whether WORLD_SIZE may be meant as a number of nodes: set by a user or an image, not by a starter."""
     return world == nodes and ledger.findings[Fact.WORLD_SIZE].claim.source == DEFAULTS
 
 
 def check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
-    """Report an index that its count does not have."""
+    """Report an index that is not below its count."""
     number, limit = ledger.number(index), ledger.number(count)
     if number is not None and limit is not None and number >= limit:
         ledger.contradiction(
@@ -218,7 +218,7 @@ def check_below(ledger: Ledger, index: Fact, count: Fact) -> None:
 
 
 def _check_asked(ledger: Ledger) -> None:
-    """Report a number of processes that was asked for where the platform has started another already."""
+    """Report a requested number of processes that differs from the number that the platform has started."""
     given, local_size = ledger.options.get("nproc_per_node"), ledger.number(Fact.LOCAL_SIZE)
     if given and isinstance(given.value, int) and local_size and given.value != local_size:
         ledger.contradiction(
@@ -230,9 +230,9 @@ def _check_asked(ledger: Ledger) -> None:
 
 
 def check_hosts(ledger: Ledger) -> None:
-    """Report a host list of another length than the number of nodes."""
-    # A list is also a claim on the node count, so two lists of different length have met already;
-    # this is for a count that was derived or asked
+    """Report a host list whose length is not the number of nodes."""
+    # Sources that give a list also claim its length as node_count, so lists of different length have been
+    # compared already. This check is for a count that was derived or requested.
     hosts, count = ledger.settle(Fact.HOSTS), ledger.number(Fact.NODE_COUNT)
     stated = ledger.findings.get(Fact.NODE_COUNT)
     if not isinstance(hosts, tuple) or count is None or stated is None or stated.claim.trust is Trust.STATED:
@@ -241,7 +241,7 @@ def check_hosts(ledger: Ledger) -> None:
         return
     world = ledger.number(Fact.WORLD_SIZE)
     if count == 1 and world is not None and world == ledger.number(Fact.LOCAL_SIZE):
-        return  # all processes are here: the list is of an allocation that has more
+        return  # all processes run here: the list is that of a larger allocation
     if len(hosts) != count and ledger.findings[Fact.HOSTS].claim.trust is Trust.STATED:
         ledger.contradiction(
             f"{stated.claim.origin} but {ledger.origin(Fact.HOSTS)} lists {len(hosts)} hosts",

@@ -1,4 +1,4 @@
-"""The nodes of a job as the user lists them, and which of them this one is."""
+"""Reads the user's list of the nodes of a job, and finds this node in it."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 
 HOSTFILE_LIMIT_BYTES = 1 << 22
 COUNTS = ("slots", "cpu", "count")
-"""What Open MPI calls the number of processes on a host."""
+"""Open MPI's words for the number of processes on a host."""
 LINES = "one host per line, node 0 first: NAME, NAME slots=N or NAME:N"
 NAMED_MAX = 8
-"""Of this node's names and addresses, in a message."""
+"""Maximum number of this node's names and addresses in a message."""
 
 
 @frozen
 class Listed:
-    """A list of hosts, how it was given, and the processes on each if it says so."""
+    """A list of hosts, its origin, and the number of processes on each host (None if not listed)."""
 
     hosts: tuple[str, ...]
     origin: str
@@ -45,13 +45,15 @@ class Listed:
 def read_listed(
     options: Options, host: Host, evidence: Sequence[Evidence], *, leads: bool
 ) -> Evidence | None:
-    """Return what a list of hosts says: the nodes, the first as the master, our own place.
+    """Return the evidence in a list of hosts: the nodes, the first one as the master, and our own index.
 
-    A list that the user gives beats what platforms say. Where one command starts the whole job from node 0
-    (``leads``), the list of a platform (a batch script of Slurm) is enough for this node to find its place.
+    The user's list overrules platforms. If one command starts the whole job from node 0 (``leads``), a
+    platform's list (in a Slurm batch script) is used too, so that this node finds its index. None if there is
+    no list to use.
 
     Raises:
-        UsageError: Two lists, a file that cannot be read, or lines that are none of a hostfile.
+        UsageError: There are two lists, or the file cannot be read or is malformed.
+        NotReady: The resolver has not answered in time (see `Host.own_places`).
     """
     listed = _read_options(options, host)
     reader = Reader("manual", {}, host)
@@ -67,17 +69,22 @@ def read_listed(
     found = next((claim for item in evidence for claim in item.claims if claim.fact is Fact.HOSTS), None)
     if found is None or not leads or _knows_place(evidence, options):
         return None
-    assert isinstance(found.value, tuple)  # noqa: S101 - hosts are
+    assert isinstance(found.value, tuple)  # noqa: S101 - a value of HOSTS is a tuple
     _claim_place(reader, Listed(found.value, found.origin), Trust.DERIVED)
     reader.claim(Fact.NODE_COUNT, len(found.value), found.origin, Trust.DERIVED)
     return reader.evidence()
 
 
 def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> None:
-    """Make sure that the nodes are named on which ``who`` is to start processes, if there are several.
+    """Check that a list of hosts exists if ``--nnodes`` requests several nodes.
+
+    Args:
+        options: The user's options.
+        evidence: Evidence of all sources.
+        who: Name of the program that will start processes on these nodes.
 
     Raises:
-        UsageError: They are not.
+        UsageError: There is no list.
     """
     facts = {claim.fact for item in evidence for claim in item.claims}
     asked = options.get("nnodes")
@@ -86,7 +93,7 @@ def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> N
 
 
 def no_hosts(count: int, who: str) -> Problem:
-    """Return that the nodes are not named on which ``who`` is to start processes."""
+    """Return the problem that no list names the nodes on which the program ``who`` will start processes."""
     return Problem(
         "no-hosts",
         f"{who} is to start processes on {count} nodes, and nothing names them",
@@ -132,21 +139,22 @@ def _read_options(options: Options, host: Host) -> Listed | None:
 
 
 def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False) -> Listed:
-    """Return the hosts of a file: a name per line, ``name slots=2``, ``name:2``, or ``name 2``; # comments.
+    """Return the hosts in a file with lines ``name``, ``name slots=2``, ``name:2`` or ``name 2``.
 
-    MVAPICH has a third part, ``name:2:card``. Words may stand apart by blanks or tabs, also around ``=``, as
-    mpiruns have it.
+    ``#`` begins a comment. MVAPICH has a third part, ``name:2:card``. Blanks and tabs separate words, also
+    around ``=``, as for mpirun.
 
     Args:
-        path: Of the file.
-        origin: How it was named.
+        path: Path of the file.
+        origin: Flag or variable that names it.
         host: This node.
-        is_typed: Whether the user has typed its path. Then it may be a pipe, as of ``<(command)``, and
-            what is wrong in it is quoted. A path of the environment can be any file that we may read: none of
-            its text is shown.
+        is_typed: Whether the user has typed the path. Then the file may be a pipe, as in ``<(command)``, and
+            messages quote malformed lines. A path from the environment may be any file that we can read, so
+            messages show none of its text.
 
     Raises:
-        UsageError: It cannot be read, holds no host, or other lines, or numbers that differ.
+        UsageError: It cannot be read, has no host, malformed lines or repeated hosts, or different numbers of
+            processes.
     """
     try:
         text = _read_whole(os.path.abspath(path), origin, host, is_typed)
@@ -172,7 +180,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
 
     Raises:
         UsageError: It cannot be read.
-        Malformed: It is longer than any list of nodes: half of one is another job.
+        Malformed: It is longer than any list of nodes. A truncated list would be another job.
     """
     from launcher.machine.whole import PIPE_S
 
@@ -187,10 +195,10 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
 
 
 def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[str, int | None]]:
-    """Yield the hosts of a file, with the number of processes.
+    """Yield (host, number of processes or None) of each line of a file.
 
     Raises:
-        UsageError: A line is none of a hostfile.
+        UsageError: A line is malformed.
     """
     for number, line in enumerate(text.splitlines(), 1):
         words = line.partition("#")[0].strip()
@@ -206,14 +214,14 @@ def _parse_lines(text: str, origin: str, *, is_quoted: bool) -> Iterator[tuple[s
 
 
 def _parse_line(line: str) -> tuple[str, int | None]:
-    """Return the host of a line, and how many processes it has; words that say something else are left out.
+    """Return the host in a line and its number of processes (None if not given); other words are ignored.
 
     Raises:
-        Malformed: A number that is none.
+        Malformed: The number is malformed.
     """
     name, *words = line.replace("=", " ").split() or [""]
     if name.count(":") in (1, 2) and not name.startswith("[") and not is_host(name):
-        name, text, *_ = name.split(":")  # MVAPICH has its card third
+        name, text, *_ = name.split(":")  # the third part is MVAPICH's card
         return name, parse_int(text, 1)
     for word, following in zip(words, (*words, "")[1:], strict=True):
         if word in COUNTS:

@@ -1,15 +1,15 @@
-"""Which claim wins: one rule for every fact.
+"""Decides which claim wins, by one rule for every fact.
 
-The claim with the most direct trust wins, and within one level the inner source; what the user asked
-for beats all. Two claims that differ on a fact of identity are a contradiction.
+The claim with the most direct trust wins, and within one level that of the inner source. The user's request
+wins over all. Two claims that differ on a fact of identity are a contradiction.
 
-The innermost source that counts what was started is the *starter* of this very process. `srun`, `mpiexec`
-and `flux run` hand on the variables of the process that called them, so sources around the starter can speak
-of another process: what they say of rank, world and local rank never fills a gap.
+The *starter* of this process is the innermost source that counts what was started. `srun`, `mpiexec` and
+`flux run` pass on the variables of the process that called them, so the claims of sources around the starter
+may be about another process. Their rank, world_size and local_rank never fill a gap.
 
-An index of the node that they state can be another node's, and a count another job's (`sift_node`,
-`sift_sizes`). Rank and sizes, which the starter states, are the test: in a job whose nodes all run as many
-processes as this one, few places are left for a rank.
+Their node_rank may be another node's, and their counts another job's (`sift_node`, `sift_sizes`). We test
+them against rank and sizes, which the starter states: in a job whose nodes all run as many processes as this
+one, only few nodes can have a given rank.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ IDENTITY = (
     Fact.NODE_COUNT,
 )
 STARTED = (Fact.RANK, Fact.WORLD_SIZE, Fact.LOCAL_RANK)
-"""Facts that count whatever a platform started: processes, or launchers one per node."""
+"""Facts about the units that a platform started: processes, or one launcher per node."""
 DEFAULTS = "torch_env"
-"""The source of the names that people and images set, too."""
+"""The source of variables (RANK, WORLD_SIZE) that users and images may set too."""
 RULE = "rule"
-"""Source name of claims that follow from other facts alone."""
+"""Source name of claims that follow only from other facts."""
 FLAG_OF = {Fact.NODE_RANK: "--node-rank R", Fact.NODE_COUNT: "--nnodes N"}
 
 
 class Ledger:
-    """The claims of all sources, and what has been settled, found wrong and noted so far."""
+    """The claims of all sources, and the findings, problems and notes so far."""
 
     def __init__(self, evidence: Sequence[Evidence], options: Options) -> None:
         self.options = options
@@ -55,13 +55,13 @@ class Ledger:
         self.notes: list[str] = [note for item in self.evidence for note in item.notes]
         self.findings: dict[Fact, Finding] = {}
         self.speakers = _find_speakers(self.evidence)
-        """Sources that speak of this very process: its starter, and others that give it the same rank."""
+        """Sources about this very process: its starter, and others that give it the same rank."""
         self._leave_out_inherited()
         self.beaten: dict[Fact, tuple[Lost, ...]] = {}
-        """Claims on another fact that a fact has put out of question."""
+        """For a fact, the claims on another fact that it has ruled out."""
 
     def about(self, fact: Fact) -> list[Claim]:
-        """Return the claims on a fact, best first (sorting keeps the order of the sources)."""
+        """Return the claims on a fact, best first, and equally trusted ones in the order of their sources."""
         return sorted((c for c in self.claims if c.fact is fact), key=lambda claim: claim.trust)
 
     def add(self, fact: Fact, value: Value, origin: str, trust: Trust = Trust.INDIRECT) -> None:
@@ -69,29 +69,29 @@ class Ledger:
         self.claims.append(Claim(fact, value, origin, RULE, trust))
 
     def is_inherited(self, claim: Claim) -> bool:
-        """Whether a claim may be about the process that called our starter, or about another node's.
+        """Whether a claim may be about the process that called our starter, or about another node.
 
-        So may be a LAUNCHER_* variable; a flag is typed for this process.
+        This is possible for a LAUNCHER_* variable, but not for a flag, which the user typed for this process.
         """
         if claim.trust is Trust.ASKED:
             return not is_typed(claim)
         return bool(self.speakers) and claim.source not in self.speakers and claim.source != RULE
 
     def leave_out(self, claims: Sequence[Claim], why: str) -> None:
-        """Take claims out of the contest, with a note."""
+        """Remove claims, with a note that gives the reason."""
         for claim in claims:
             self.claims.remove(claim)
             self.findings.pop(claim.fact, None)
             self.notes.append(f"{claim.origin} is not used as {claim.fact.value}: {why}")
 
     def _leave_out_inherited(self) -> None:
-        """Leave out what the starter does not say of this process, and sources around it say of theirs."""
+        """Leave out inherited claims on facts in STARTED that no source about this process states."""
         stated = {claim.fact for claim in self.claims if claim.source in self.speakers}
         gaps = [c for c in self.claims if c.fact in STARTED and c.fact not in stated and self.is_inherited(c)]
         self.leave_out(gaps, f"it is inherited, and {' and '.join(self.speakers)} started this process")
 
     def settle(self, fact: Fact) -> Value | None:
-        """Let the best claim on a fact win, remember why the others lost, return the value."""
+        """Let the best claim on a fact win, record why the others lost, and return its value."""
         claims = self.about(fact)
         if not claims:
             return None
@@ -101,17 +101,17 @@ class Ledger:
         return winner.value
 
     def number(self, fact: Fact) -> int | None:
-        """Settle a fact that is a number."""
+        """Settle a fact and return its value; None if it is unknown or not a number."""
         value = self.settle(fact)
         return value if isinstance(value, int) else None
 
     def origin(self, fact: Fact) -> str:
-        """Return where a settled fact came from, for messages."""
+        """Return the origin of a settled fact, for messages."""
         finding = self.findings.get(fact)
         return finding.claim.origin if finding else f"no {fact.value}"
 
     def correct(self, *facts: Fact) -> str:
-        """Return what to do about facts that contradict each other, by their flags or variables."""
+        """Return the fix for contradictory facts, with the names of their flags or variables."""
         fix = f"correct {' or '.join(map(self._name, facts))}"
         typed = all(self.origin(fact).startswith("--") for fact in facts)
         return fix if typed else f"{fix}, or unset the wrong one"
@@ -121,20 +121,20 @@ class Ledger:
         return word if word.startswith("--") or word.isupper() else f"the {fact.value}"
 
     def is_broken(self) -> bool:
-        """Whether something is known to be wrong that explains why other things are missing."""
+        """Whether a reported problem explains why other facts are missing."""
         codes = ("malformed-variable", "no-identity", "ambiguous-scope")
         return any(problem.code in codes for problem in self.problems)
 
     def has_contradiction(self) -> bool:
-        """Whether values are known that cannot all be true."""
+        """Whether a contradiction has been reported."""
         return any(problem.code == "contradiction" for problem in self.problems)
 
     def contradiction(self, what: str, fix: str, where: str = "") -> None:
-        """Report values that cannot all be true."""
+        """Report a contradiction: values that cannot all be true."""
         self.problems.append(Problem("contradiction", what, where or self._where(), fix))
 
     def missing(self, what: str, fix: str) -> None:
-        """Report what nothing states."""
+        """Report a fact that no source states."""
         self.problems.append(Problem("missing-variable", what, self._where(), fix))
 
     def _where(self) -> str:
@@ -154,19 +154,19 @@ class Ledger:
         return f"{winner.source} is nearer to the process than {loser.source}"
 
     def _contradicts(self, winner: Claim, loser: Claim) -> bool:
-        """Whether two different values of one fact must not stand beside each other.
+        """Whether two different values of one fact are a contradiction.
 
-        A flag overrules platforms, but does not make this process another one than its starter has started. A
-        variable may be an image's, or have been set for all nodes alike.
+        A flag overrules platforms, but it cannot change which process the starter has started. A variable may
+        come from an image, or may have been set to the same value on all nodes.
         """
         if winner.fact not in IDENTITY or loser.trust is Trust.INDIRECT:
             return False
         if winner.trust is not Trust.ASKED:
-            # Our address's place in a list is true, and the list can have another order than the starter
+            # Our index in a list is correct, but the list may have another order than the starter's nodes
             orders = winner.fact is Fact.NODE_RANK and winner.trust is loser.trust is Trust.DERIVED
             return not (orders and self.is_inherited(loser))
         if winner.origin.startswith(OWN_PLACE):
-            return False  # no other node finds itself there
+            return False  # no other node has this place in the list
         is_left_over = loser.source == DEFAULTS and loser.source not in self.speakers
         may_be_inherited = winner.fact in (Fact.NODE_RANK, Fact.NODE_COUNT) and not is_typed(winner)
         return loser.source in self.speakers or (may_be_inherited and not is_left_over)
@@ -181,7 +181,7 @@ class Ledger:
         elif one.trust is Trust.ASKED:
             verb = "leave out" if is_typed(one) else "unset"
             leave = f"{verb} {_name_only(one.origin)}"
-            # What a person or an image has set can be the wrong one of the two; a platform's cannot be unset
+            # A variable of a user or an image may be the wrong one; a platform's variable cannot be unset
             by_hand = f"unset {_name_only(other.origin)}, or {leave}"
             manual = f"{leave}, or pass --source manual to go by the flags alone"
             self.contradiction(what, by_hand if other.source == DEFAULTS else manual)
@@ -198,20 +198,20 @@ class Ledger:
 
 
 def is_typed(claim: Claim) -> bool:
-    """Whether the user typed it on this command line, rather than set a variable: ``torchrun --nnodes 2``."""
+    """Whether a claim is a flag on this command line (``torchrun --nnodes 2``) and not a variable."""
     return _name_only(claim.origin).startswith("-")
 
 
 def _name_only(origin: str) -> str:
-    """Return the flag or the variable of an origin, which may begin with the command that the flag is of."""
+    """Return the flag or variable in an origin, which may begin with the command that the flag belongs to."""
     words = origin.replace("=", " ", 1).split(" ")
     return next((word for word in words[:3] if word.startswith("-")), words[0])
 
 
 def _find_speakers(evidence: Sequence[Evidence]) -> tuple[str, ...]:
-    """Return the sources that speak of this very process, the starter first; empty where nothing counts.
+    """Return the sources about this very process, the starter first; empty without a starter.
 
-    A world of one is what images carry as a default: no starter.
+    A WORLD_SIZE of 1 does not show a starter, because images have it as a default.
     """
     found: list[str] = []
     rank: Value | None = None
@@ -236,21 +236,21 @@ def _values(claims: Sequence[Claim]) -> set[Value]:
 
 
 def sift_sizes(ledger: Ledger) -> None:
-    """Leave out what nothing proves of number of nodes and local size.
+    """Leave out an inherited node_count and local_size that nothing proves.
 
-    For a launcher that was started once per process, as `sift_node`.
+    Like `sift_node`, this is for a launcher that was started once per process.
     """
     _sift_count(ledger)
     _sift_size(ledger)
 
 
 def _sift_count(ledger: Ledger) -> None:
-    """Leave out a number of nodes that this job's processes do not fill evenly: it may be an outer job's."""
+    """Leave out a node_count that the job's processes do not fill evenly: it may be an outer job's."""
     world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
-    even = {item.source for item in ledger.evidence if item.even}  # another size there is a contradiction
+    even = {item.source for item in ledger.evidence if item.even}  # for these another size is a contradiction
     for claim in list(_inherited(ledger, Fact.NODE_COUNT)):
         count = claim.value
-        # One node, or all processes here: right, or a contradiction that is named elsewhere
+        # One node, or more than half of the processes here: correct, or reported elsewhere as a contradiction
         if not world or not size or not isinstance(count, int) or 1 in (count, world // size):
             continue
         if count * size != world and count - 1 <= world - size and claim.source not in even:
@@ -260,7 +260,10 @@ def _sift_count(ledger: Ledger) -> None:
 
 
 def _sift_size(ledger: Ledger) -> None:
-    """Leave out a local size that is not every node's."""
+    """Leave out an inherited local_size whose product with node_count is not world_size.
+
+    Nothing is left out if a source about this process states local_size.
+    """
     world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
     wrong = [
         claim
@@ -272,7 +275,7 @@ def _sift_size(ledger: Ledger) -> None:
 
 
 def sift_node(ledger: Ledger) -> None:
-    """Leave out a node index that nothing proves; report one that does not fit the rank and the sizes."""
+    """Leave out a node_rank that nothing proves; report one that does not fit the rank and the sizes."""
     if _states(ledger, Fact.NODE_RANK) is not None:
         return
     places = _list_places(ledger)
@@ -294,7 +297,10 @@ def sift_node(ledger: Ledger) -> None:
 
 
 def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
-    """Refuse an index that was said; leave out one that a list of hosts gave, in an order of its own."""
+    """Report a node_rank that does not fit; only leave it out if it is from a host list.
+
+    A host list may have another order than the ranks.
+    """
     if claim.trust is Trust.DERIVED:
         ledger.leave_out([claim], "its list has the nodes in another order than the ranks")
         return
@@ -308,7 +314,10 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
 
 
 def _list_places(ledger: Ledger) -> list[int] | None:
-    """Return the nodes that this rank can stand on, in blocks first; None where nodes may be uneven."""
+    """Return the nodes that can have this rank, that of placement in blocks first.
+
+    None if numbers are missing, or if nodes may run different numbers of processes.
+    """
     rank, local = ledger.number(Fact.RANK), ledger.number(Fact.LOCAL_RANK)
     world, size = ledger.number(Fact.WORLD_SIZE), _known_size(ledger)
     nodes = ledger.number(Fact.NODE_COUNT)
@@ -318,12 +327,12 @@ def _list_places(ledger: Ledger) -> list[int] | None:
 
 
 def _known_size(ledger: Ledger) -> int | None:
-    """Return how many processes the starter runs here, or what follows from its numbers."""
+    """Return the best claimed local_size that is a number, without settling it; None if there is none."""
     return next((c.value for c in ledger.about(Fact.LOCAL_SIZE) if isinstance(c.value, int)), None)
 
 
 def _states(ledger: Ledger, fact: Fact) -> object:
-    """Return what the sources that speak of this process say of a fact."""
+    """Return the value that the sources about this process state for a fact; None if they state none."""
     return next((c.value for c in ledger.about(fact) if c.source in ledger.speakers), None)
 
 

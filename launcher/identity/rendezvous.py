@@ -1,8 +1,8 @@
-"""How the processes meet: what gives out the ranks, and the address and port of rank 0. Pure.
+"""Settles the rendezvous of a job: what assigns the ranks, and the address and port of rank 0. Pure.
 
-The platform gives out ranks before the start, or torchrun's rendezvous does at it.
-A static rendezvous is told every node's index. All others (c10d, etcd) give out indices as nodes come,
-and again after each failure; so do elastic jobs, whose number of nodes is a range.
+Ranks are assigned by the platform before the start, or by torchrun's rendezvous at the start. A static
+rendezvous is given every node's node_rank. All others (c10d, etcd) assign node_ranks as nodes join, and again
+after each failure. So do elastic jobs, whose node_count is a range.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STATIC, C10D = "static", "c10d"
 FREE = "one node: a port that is free"
 LOOPBACK = "127.0.0.1"
 MANUAL = "manual"
-"""The source of what the user asks for."""
+"""Source name of the user's own claims."""
 ALL_HERE = "; where all processes are on this node, set LOCAL_WORLD_SIZE as well"
 
 
 def choose_backend(options: Options, node_count: int | None) -> str:
-    """Return the rendezvous of a job: as asked, or the one that can do what was asked.
+    """Return the rendezvous backend of a job: the requested one, or one that supports the options.
 
     Args:
-        options: What the user asked for.
+        options: The user's options.
         node_count: Number of nodes; None for a range.
     """
     asked = options.text("rdzv_backend")
@@ -38,17 +38,20 @@ def choose_backend(options: Options, node_count: int | None) -> str:
         return STATIC  # there is no other node; c10d would only hide the port
     if asked and (asked != STATIC or node_count is not None):
         return asked
-    # Static agents cannot tell each other to start again
+    # Agents with a static rendezvous cannot tell each other to restart
     return C10D if node_count is None or options.number("max_restarts", 0) else STATIC
 
 
 def gives_ranks(options: Options, node_count: int | None) -> bool:
-    """Whether ranks are known only once the nodes have met; ``node_count`` is None for a range."""
+    """Whether the rendezvous assigns the ranks at the start; ``node_count`` is None for a range."""
     return choose_backend(options, node_count) != STATIC
 
 
 def read_range(ledger: Ledger) -> tuple[int, int] | None:
-    """Return (least, most) nodes if the job is elastic: a range wins, unless a number was asked for."""
+    """Return (least, most) nodes if the job is elastic, else None.
+
+    A range wins over a number, unless the user requested the number and not the range.
+    """
     ranges, counts = ledger.about(Fact.NODE_RANGE), ledger.about(Fact.NODE_COUNT)
     if not ranges or (counts and counts[0].trust is Trust.ASKED and ranges[0].trust is not Trust.ASKED):
         return None
@@ -57,7 +60,7 @@ def read_range(ledger: Ledger) -> tuple[int, int] | None:
 
 
 def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> None:
-    """Let the range or the count win for good, and remember the other as lost."""
+    """Settle whether the range or the node_count wins, and record the claims on the other one as lost."""
     beaten = Fact.NODE_RANGE if node_range is None else Fact.NODE_COUNT
     winner = Fact.NODE_COUNT if node_range is None else Fact.NODE_RANGE
     lost = [claim for claim in ledger.claims if claim.fact is beaten]
@@ -70,7 +73,7 @@ def settle_range(ledger: Ledger, node_range: tuple[int, int] | None) -> None:
 
 
 def knows_who_is_who(ledger: Ledger) -> bool:
-    """Whether a rendezvous will tell which node this is, so that no variable must."""
+    """Whether a rendezvous will assign this node's node_rank, so that no variable needs to state it."""
     if read_range(ledger) is not None:
         return True
     counts = ledger.about(Fact.NODE_COUNT)
@@ -81,25 +84,25 @@ def knows_who_is_who(ledger: Ledger) -> bool:
 def settle_master(
     ledger: Ledger, single: bool, scope: Scope, is_own: Callable[..., bool], *, at_start: bool
 ) -> tuple[str, int]:
-    """Settle address and port.
+    """Settle the address and the port of the master.
 
     Args:
-        ledger: What is known.
-        single: All processes run on this node.
+        ledger: Each fact with its provenance.
+        single: Whether all processes run on this node.
         scope: How often the launcher was started.
-        is_own: Whether one of some names and addresses is literally this node's.
-        at_start: Ranks are given out at the start, perhaps at a server that is no node of the job.
+        is_own: Function that tells whether one of some names and addresses is literally this node's.
+        at_start: Whether ranks are assigned at the start, perhaps by a server that is not a node of the job.
 
     Returns:
-        The address, empty if there is none (and a problem, unless the nodes meet elsewhere), and the
-        port; 0 stands for one that is free.
+        The address, and the port (0 for any free one). The address is empty if the rendezvous is a separate
+        server, or if it is unknown, which is reported as a problem.
     """
     if single:
         _leave_out_elsewhere(ledger, is_own)
-        # Before circumstance: mpirun's idea of its own name need not resolve inside a container
+        # Wins over INDIRECT claims: the host name that mpirun reports need not resolve inside a container
         ledger.add(Fact.MASTER_ADDR, LOOPBACK, "one node", Trust.DERIVED)
     chooses = single and (scope is Scope.NODE or ledger.number(Fact.WORLD_SIZE) == 1)
-    # Processes that a platform has started cannot agree on a port that each would choose
+    # Processes that a platform has started would each choose another port, so they use the default
     if chooses:
         ledger.add(Fact.MASTER_PORT, 0, FREE, Trust.DERIVED)
     else:
@@ -128,13 +131,13 @@ def settle_master(
 
 
 def _judge_loopback(ledger: Ledger, *, at_start: bool) -> None:
-    """Obey a user who has typed a job of several nodes on this machine; refuse any other master that is us.
+    """Report a loopback master of a job with several nodes, unless the user typed such a job on one machine.
 
-    A variable can be an image's, and each of a platform's nodes would be a job of its own.
+    A variable may come from an image. On a platform's nodes, each node would become a separate job.
     """
     address = ledger.findings[Fact.MASTER_ADDR].claim
     if any(item.seals and item.source == address.source for item in ledger.evidence):
-        return  # the workers of torchrun, or of the launcher around this one, have met there
+        return  # set by torchrun, or by the launcher around this one, whose processes have met there
     origin = address.origin
     size = Fact.NODE_RANGE if Fact.NODE_RANGE in ledger.findings else Fact.NODE_COUNT
     facts = [Fact.MASTER_ADDR, size, *([] if at_start else [Fact.NODE_RANK])]
@@ -152,7 +155,7 @@ def _judge_loopback(ledger: Ledger, *, at_start: bool) -> None:
 
 
 def _knows_of_nodes(ledger: Ledger) -> bool:
-    """Whether a platform says that there are several nodes, or which of them this is."""
+    """Whether a platform states that there are several nodes, or states the node_rank."""
     of_platforms = [claim for item in ledger.evidence[1:] for claim in item.claims if claim.source != MANUAL]
     return any(
         claim.fact in (Fact.NODE_RANK, Fact.HOSTS, Fact.NODE_RANGE)
@@ -162,14 +165,14 @@ def _knows_of_nodes(ledger: Ledger) -> bool:
 
 
 def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:
-    """Leave out a master that a variable puts on another machine than the only node."""
+    """Leave out a master that a variable places on another machine than the only node."""
     claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
     away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
     ledger.leave_out(away, "all processes are on this node, and it is no name or address of it")
 
 
 def _miss_address(ledger: Ledger) -> None:
-    """Report that nothing says where rank 0 is, unless what is wrong already explains it."""
+    """Report that the address of rank 0 is missing, unless another problem explains it."""
     counts = (Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.NODE_RANGE)
     sizes = ", ".join(ledger.origin(fact) for fact in counts if fact in ledger.findings)
     if sizes and not ledger.is_broken():
@@ -181,24 +184,27 @@ def _miss_address(ledger: Ledger) -> None:
 
 
 def _spans_nodes(ledger: Ledger) -> bool:
-    """Whether it is known that there are several nodes, rather than not known that there is one."""
+    """Whether there are known to be several nodes, rather than an unknown number."""
     nodes, size = ledger.number(Fact.NODE_COUNT), ledger.number(Fact.LOCAL_SIZE)
     return Fact.NODE_RANGE in ledger.findings or (nodes or 1) > 1 or size is not None
 
 
 def _fix_address(origin: str) -> str:
-    """Return how to name another master, where one was named like this."""
+    """Return the fix that names another master, by the flag or variable of the wrong one."""
     flag = next((word for word in origin.split(" ") if word.startswith("-")), "")
     if origin.startswith("-"):
         return f"{flag} with the address of node 0"
-    if flag:  # of a command that is a launcher: torchrun --rdzv_endpoint localhost:0
+    if flag:  # of a command that is a launcher itself: torchrun --rdzv_endpoint localhost:0
         return f"{flag} with the address of node 0, or leave it out where the platform names that"
     name = origin.partition(" ")[0].partition("=")[0]
     return f"set {name} to the address of node 0, or unset it"
 
 
 def _check_rank_0_is_master(ledger: Ledger) -> None:
-    """Rank 0 listens at the master's address: what names the master must not place it elsewhere."""
+    """Report a rank 0 that is not on node 0 of the source that names the master.
+
+    Rank 0 listens at the master's address, and that source takes its node 0 as the master.
+    """
     master = ledger.findings[Fact.MASTER_ADDR].claim
     found = ledger.findings.get(Fact.RANK) or ledger.findings.get(Fact.NODE_RANK)
     if found is None or master.trust is Trust.ASKED or found.claim.trust is Trust.ASKED:

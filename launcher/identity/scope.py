@@ -1,7 +1,7 @@
-"""How often were we started: once per node, or once per process?
+"""Decides whether the launcher was started once per node or once per process.
 
-Decided by comparing how many were started on this node with how many processes it should run; never
-by the presence of RANK, which platforms set in both cases.
+It compares the number of launchers that were started on this node with the number of processes that the node
+should run. The presence of RANK decides nothing, because platforms set it in both cases.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from launcher.identity.ledger import RULE, STARTED, Ledger
 from launcher.identity.topology import find_node
 
 ONE_PER_NODE = "tensorflow"
-"""A framework in which one process computes on all GPUs of its node."""
+"""A framework in which one process uses all GPUs of its node."""
 TWO = 2
-"""Of two processes, one that is alone on its node shows that the other is, too."""
+"""Largest world in which one process alone on its node proves that the other one is alone too."""
 
 
 def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = False) -> Scope:
-    """Decide how often we were started: local size against processes per node, never RANK alone.
+    """Return how often we were started, by comparing local_size with the wanted processes per node.
 
-    ``starts_processes``: what we are to run starts the processes of a node itself. What says so
-    has started one launcher per node, unless the platform shows that there are several.
+    ``starts_processes``: the command starts the processes of a node itself. Then the platform is taken to
+    have started one launcher per node, unless it shows that there are several.
     """
     asked = ledger.options.text("scope", "auto")
     several = _find_several(ledger)
@@ -62,7 +62,10 @@ def decide_scope(ledger: Ledger, machine: Machine, *, starts_processes: bool = F
 
 
 def _starts_nodes(ledger: Ledger) -> bool:
-    """Report that the platform starts one launcher per node, and nothing inside of it a process."""
+    """Whether ``--scope process`` contradicts a platform that starts one launcher per node; report it.
+
+    It does not if any source gives this process a rank.
+    """
     per_node = next((item for item in ledger.evidence if item.starts is Scope.NODE), None)
     if per_node is None or ledger.about(Fact.RANK):
         return False
@@ -76,10 +79,10 @@ def _starts_nodes(ledger: Ledger) -> bool:
 
 
 def _find_several(ledger: Ledger) -> Claim | None:
-    """Return what shows that several processes were started on this node, and which of them this is.
+    """Return a claim that shows that several processes were started on this node; None without one.
 
-    It is said by a source that gives this process its rank: then a platform around it, which starts one
-    launcher per node, has started what started this.
+    The claim must be of a source that gives this very process its rank. A platform around it that starts one
+    launcher per node has then started the starter of this process.
     """
     ranked = {claim.source for claim in ledger.about(Fact.RANK)}.intersection(ledger.speakers)
     for fact, alone in ((Fact.LOCAL_RANK, 0), (Fact.LOCAL_SIZE, 1)):
@@ -90,7 +93,7 @@ def _find_several(ledger: Ledger) -> Claim | None:
 
 
 def _is_one_per_node(item: Evidence) -> bool:
-    """Whether a source of processes has started one on every node."""
+    """Whether a source has started exactly one process on every node."""
     known = {claim.fact: claim.value for claim in item.claims}
     world, nodes = known.get(Fact.WORLD_SIZE), known.get(Fact.NODE_COUNT)
     return known.get(Fact.LOCAL_SIZE) == 1 and world is not None and world == nodes
@@ -117,14 +120,14 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
 
 
 def _outnumbers_nodes(ledger: Ledger) -> bool:
-    """Whether more were started than there are nodes: some share theirs, so that none is an agent."""
+    """Whether more launchers were started than there are nodes, so that some share a node."""
     world = ledger.number(Fact.WORLD_SIZE)
     counts = (ledger.number(Fact.NODE_COUNT), *(item.most_nodes for item in ledger.evidence))
     return world is not None and any(count is not None and world > count for count in counts)
 
 
 def _is_above_its_node(ledger: Ledger) -> bool:
-    """Whether the index of what was started cannot be that of its node."""
+    """Whether the rank is larger than node_rank, and so cannot be the rank of a node."""
     rank, node = ledger.number(Fact.RANK), ledger.number(Fact.NODE_RANK)
     return rank is not None and node is not None and rank > node
 
@@ -142,8 +145,8 @@ def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
 def _may_be_a_rest(ledger: Ledger) -> bool:
     """Whether this process may be alone because the nodes before it are full (``-hosts a:2,b:1``).
 
-    It is not where the nodes are counted, or where its node has its rank's number; where the user says how
-    many processes a node has, it is meant to start them.
+    This is excluded if node_count or node_rank is known. It is also excluded if the number of processes per
+    node is requested or stated, because then the launcher is meant to start them.
     """
     world = ledger.number(Fact.WORLD_SIZE) or 1
     known = ledger.about(Fact.NODE_COUNT) or ledger.about(Fact.NODE_RANK)
@@ -168,7 +171,7 @@ def _described(ledger: Ledger, fact: Fact) -> str:
 
 
 def settle_processes(ledger: Ledger, machine: Machine) -> None:
-    """Settle how many processes a launcher per node starts here."""
+    """Settle the number of processes that a launcher per node starts here."""
     count, origin = processes_wanted(ledger, machine)
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     _check_visible(ledger, machine, claims)
@@ -180,7 +183,11 @@ def settle_processes(ledger: Ledger, machine: Machine) -> None:
 
 
 def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> None:
-    """Stop where the platform says this node has more GPUs than are visible, and other nodes count on it."""
+    """Refuse a node with fewer visible GPUs than the platform says, if the job may have other nodes.
+
+    Raises:
+        HardwareMissing: GPUs are missing.
+    """
     if ledger.number(Fact.NODE_COUNT) == 1 or machine.gpu_count is None or not claims:
         return
     claim, visible = claims[0], machine.gpu_count
@@ -196,10 +203,13 @@ def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> Non
 
 
 def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
-    """Return how many processes a node should run, and where that number comes from.
+    """Return the number of processes that a node should run, and its origin.
 
-    A number that was asked for or stated; else one, of a framework that wants one; else the visible GPUs;
-    else what the platform says it has (only where the machine cannot be seen, in a replay); else one.
+    The number is the first of: a number that is requested or stated; 1 for a framework that needs one process
+    per node; the visible GPUs; the platform's number, if this machine's GPUs are unknown (in a replay); 1.
+
+    Raises:
+        HardwareMissing: A word such as ``gpu`` sets the number, and there is no such device.
     """
     claims = ledger.about(Fact.PROCESSES_PER_NODE)
     for claim in claims:
@@ -223,7 +233,7 @@ def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
     kinds = dict(machine.accelerators)
     gpus, integrated = kinds.pop(AMD_GPU, 0), kinds.pop(INTEGRATED_XPU, 0)
     found = {"gpu": machine.gpu_count or gpus, **kinds, "cpu": machine.cpu_count or 1}
-    if word == "auto":  # torch's is the accelerator that it was built for; a CPU's own graphics are none
+    if word == "auto":  # torch takes the accelerator that it was built for; integrated graphics do not count
         word = next(kind for kind, count in found.items() if count != 0)
     count = found.get(word, integrated if word == "xpu" else 0)
     if not count:
@@ -232,7 +242,7 @@ def _resolve_word(claim: Claim, machine: Machine) -> tuple[int, str]:
 
 
 def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
-    """Return that no device of a kind is there, or that it cannot be told how many are."""
+    """Return the problem that there is no device of a kind, or that their number is unknown."""
     where = "command line" if claim.origin.startswith("-") else f"environment, source {claim.source}"
     if word == "gpu":
         fix = "--nproc-per-node N, or give the container GPUs (docker run --gpus all)"
@@ -245,14 +255,14 @@ def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
 
 
 def add_local_size(ledger: Ledger) -> None:
-    """Work out how many were started on this node where no variable says so, as far as that is certain."""
+    """Add the number of launchers started on this node if no variable states it but other facts prove it."""
     if ledger.about(Fact.LOCAL_SIZE):
         return
     world, nodes = ledger.number(Fact.WORLD_SIZE), ledger.number(Fact.NODE_COUNT)
     if not world or (world > 1 and not nodes):
         return
     count = nodes or 1
-    if count in (1, world):  # every node has a process
+    if count in (1, world):  # every node has at least one process
         size, why = world // count, ""
     elif world % count == 0 and _fills_evenly(ledger, ledger.findings[Fact.NODE_COUNT].claim.source):
         size, why = world // count, " over " + ledger.origin(Fact.NODE_COUNT)
@@ -268,7 +278,7 @@ def _fills_evenly(ledger: Ledger, source: str) -> bool:
 
 
 def _fits(ledger: Ledger, size: int, nodes: int) -> bool:
-    """Whether this process can stand where its numbers say if every node runs as many as this one."""
+    """Whether the numbers of this process are possible if every node runs ``size`` processes."""
     rank, local, node = map(ledger.number, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK))
     if rank is None or local is None:
         return True

@@ -1,4 +1,4 @@
-"""Allocation + processes per node -> Topology: pure arithmetic."""
+"""Makes a Topology from an Allocation and the number of processes per node: pure arithmetic."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from launcher.core.model import Allocation, Place, Scope, Topology
 def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     """Return the shape of the job.
 
-    Where ranks are given out at the start, only what all processes share is known. Else, at NODE scope
-    every node is taken to run the same number of processes, so that the world is
-    ``node_count * processes_per_node`` and ranks are consecutive on a node. At PROCESS scope the
-    platform has counted already.
+    If ranks are assigned at the start, or if the process has none, there are no places. Otherwise, at NODE
+    scope every node is assumed to run the same number of processes: world_size is ``node_count *
+    processes_per_node``, and ranks are consecutive on a node. At PROCESS scope the platform's numbers count.
 
     Args:
-        allocation: What the platform gave us.
-        processes_per_node: Processes to start here; not used at PROCESS scope.
+        allocation: The allocation from the platform.
+        processes_per_node: Number of processes to start here; not used at PROCESS scope.
     """
     if allocation.ranks_at_start:
         count = allocation.node_count
@@ -25,7 +24,7 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
     if allocation.task:
         return make_topology(allocation, allocation.world_size, allocation.local_size, ())
     if allocation.scope is Scope.PROCESS:
-        assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation holds it
+        assert allocation.rank is not None  # noqa: S101 - for mypy; Allocation checks it
         assert allocation.world_size is not None and allocation.local_rank is not None  # noqa: S101
         return make_topology(
             allocation,
@@ -42,7 +41,7 @@ def plan_topology(allocation: Allocation, processes_per_node: int) -> Topology:
 def make_topology(
     allocation: Allocation, world_size: int | None, local_size: int | None, places: tuple[Place, ...]
 ) -> Topology:
-    """Return the shape of a job whose nodes and master are as the platform gave them."""
+    """Return the shape of a job with the nodes and the master of the allocation."""
     return Topology(
         world_size=world_size,
         node_count=allocation.node_count,
@@ -55,11 +54,11 @@ def make_topology(
 
 
 def find_node(rank: int, local_rank: int, local_size: int, node_count: int) -> tuple[int | None, int | None]:
-    """Return the node of a rank in a job of nodes that all run ``local_size`` processes.
+    """Return the node of a rank in a job whose nodes all run ``local_size`` processes.
 
     Returns:
-        The node if ranks are placed in blocks (node by node), and if they are dealt (in turn); None where the
-        local rank shows that they are not.
+        The node for placement in blocks (node by node), and that for cyclic placement (one rank per node in
+        turn). None instead of a node if the local rank excludes that placement.
     """
     block, place = divmod(rank, local_size)
     turn, node = divmod(rank, node_count)

@@ -1,4 +1,4 @@
-"""What is in this node: one file per kind of part."""
+"""Readers of this node's hardware and system state, one file per subject."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ if TYPE_CHECKING:
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 OTHERS = ("kfd", "accel", "hl", "davinci", "neuron", "cambricon_dev", "mtgpu", "renderD")
-"""Beginnings of device files of AMD, Gaudi, TPUs, Ascend, Trainium and others; of Intel in dri."""
+"""Device file prefixes of AMD, Gaudi, TPUs, Ascend, Trainium and others; Intel's are in /dev/dri."""
 
 
 def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False) -> Machine:
-    """Read what planning needs of a node; what cannot be read is None.
+    """Return the devices and CPUs that planning needs; a value that cannot be read is None.
 
     Args:
         host: The node.
-        environ: The environment that the launcher was started with.
-        counts: Whether processes are to be counted by a word, so that all kinds of accelerators matter.
+        environ: The environment of the launcher.
+        counts: Whether a word (``auto``, ``xpu``) sets the process count, so that all kinds of accelerators
+            must be counted.
 
     Raises:
-        EnvironmentUntrusted: A GPU is listed twice.
+        EnvironmentUntrusted: CUDA_VISIBLE_DEVICES lists a GPU twice.
     """
     devices = (*host.list_folder("/dev"), *host.list_folder("/dev/dri"))
     bound, exposed, listed = host.affinity(), host.gpu_count(), environ.get(VISIBLE)

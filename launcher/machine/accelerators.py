@@ -1,6 +1,6 @@
-"""Accelerators other than NVIDIA's, counted by their device files and by what variables hide of them.
+"""Counts accelerators other than NVIDIA's by their device files, less those that variables hide.
 
-Loaded only where ``--nproc-per-node`` is a word (``auto``, ``xpu``, ...): torch itself would ask a driver's
+Loaded only if ``--nproc-per-node`` is a word (``auto``, ``xpu``, ...). torch itself would ask the driver's
 library, which takes seconds.
 
 Source: docs.kernel.org, gpu/amdgpu and accel; ROCm, "GPU isolation techniques"; intel.com, "Flattening GPU
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 INTEL, HABANA = "0x8086", "0x1da3"
-"""Vendors, as PCI numbers them."""
+"""PCI vendor IDs."""
 KFD_NODES = "/sys/class/kfd/kfd/topology/nodes"
 PLAIN = (
     ("npu", "davinci", "ASCEND_RT_VISIBLE_DEVICES"),
     ("mlu", "cambricon_dev", "MLU_VISIBLE_DEVICES"),
     ("musa", "mtgpu.", "MUSA_VISIBLE_DEVICES"),
 )
-"""Kinds with a file /dev/NAMEn for each, and the variable that lists those a process sees."""
+"""(kind, prefix of its device files in /dev, variable that lists the devices that a process sees)."""
 
 
 def count_accelerators(host: Host, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
-    """Return (kind, how many a process here can see) of each kind that is here; None: that cannot be told."""
+    """Return (kind, number that a process here can see, None if unknown) of each kind that is present."""
     found: list[tuple[str, int | None]] = [
         (AMD_GPU, _count_amd(host, environ)),
         *_count_intel(host, environ),
@@ -53,7 +53,7 @@ def _read_vendor(host: Host, device: str) -> str:
 
 
 def _count_amd(host: Host, environ: Mapping[str, str]) -> int | None:
-    """Count what computes and has a render node that is exposed to us: GPUs, or partitions of one."""
+    """Count the AMD GPUs, or partitions of one, that compute and whose render node is exposed to us."""
     exposed = set(_numbered(host.list_folder("/dev/dri"), "renderD"))
     if "kfd" not in host.list_folder("/dev") or not exposed:
         return 0
@@ -70,7 +70,10 @@ def _count_amd(host: Host, environ: Mapping[str, str]) -> int | None:
 
 
 def _count_intel(host: Host, environ: Mapping[str, str]) -> list[tuple[str, int | None]]:
-    """Count what Level Zero lists: tiles, where a GPU has several, unless it is told to show GPUs."""
+    """Count Intel's devices as Level Zero lists them, integrated GPUs only if there is no other.
+
+    A device is a tile, or a whole GPU if ZE_FLAT_DEVICE_HIERARCHY is COMPOSITE.
+    """
     apart: list[int | None] = []
     integrated = 0
     for name in _numbered(host.list_folder("/dev/dri"), "renderD"):
@@ -90,12 +93,12 @@ def _count_intel(host: Host, environ: Mapping[str, str]) -> list[tuple[str, int 
     count = sum(tiles or 1 for tiles in apart) if flat else len(apart)
     mask = environ.get("ZE_AFFINITY_MASK")
     if mask and not mask.replace(",", "").isdecimal():
-        return [("xpu", None)]  # tiles of a GPU: 0.0,0.1
+        return [("xpu", None)]  # the mask names tiles: 0.0,0.1
     return [("xpu", count_visible_gpus(count, mask or None))]
 
 
 def _count_tiles(host: Host, device: str) -> int | None:
-    """Count the tiles of a GPU; None where the older driver shows several engines, which may be tiles."""
+    """Count the tiles of a GPU; None if the older driver lists several GTs, which may be tiles."""
     tiles = len(_numbered(host.list_folder(device), "tile"))
     if tiles:
         return tiles
@@ -108,5 +111,5 @@ def _count_habana(host: Host, environ: Mapping[str, str]) -> int:
     accels = _numbered(host.list_folder("/dev/accel"), "accel")
     ours = [name for name in accels if _read_vendor(host, f"/sys/class/accel/{name}/device") == HABANA]
     exposed = len(ours or _numbered(host.list_folder("/dev"), "hl"))
-    listed = environ.get("HABANA_VISIBLE_MODULES", "all")  # numbers of the whole machine's modules
+    listed = environ.get("HABANA_VISIBLE_MODULES", "all")  # indices among all modules of the node
     return exposed if listed == "all" else min(exposed, len(list(filter(None, listed.split(",")))))

@@ -1,11 +1,11 @@
-"""The addresses of this network namespace, from the kernel itself.
+"""Reads the addresses of this network namespace from the kernel.
 
-psutil knows them too, and costs 20 ms before it says the first: most of what a process of a job of
-several nodes would pay for its launcher.
+psutil can read them too, but costs 20 ms, which would be most of the launcher's cost for a process of a job
+with several nodes.
 
 Source: netdevice(7): SIOCGIFCONF, SIOCGIFNETMASK and struct ifreq; Linux net/ipv6/addrconf.c
-(/proc/net/if_inet6: address, index, length of the prefix, scope, flags and name); net/ipv4/devinet.c
-(a request that carries an address means that one of several).
+(/proc/net/if_inet6: address, index, prefix length, scope, flags and name); net/ipv4/devinet.c (a request with
+an address selects that one of several).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SIOCGIFCONF = 0x8912
 SIOCGIFNETMASK = 0x891B
 IFREQ_BYTES = 40
-"""Of struct ifreq where pointers have 64 bits: the name in 16, then the address from 20 on."""
+"""Size of struct ifreq with 64-bit pointers: the name in the first 16 bytes, the address from byte 20 on."""
 BUFFER_LIMIT_BYTES = 1 << 20
 IF_INET6 = "/proc/net/if_inet6"
 
@@ -33,7 +33,7 @@ Netmasks = dict[str, tuple[tuple[str, "str | None"], ...]]
 def read_netmasks() -> Netmasks:
     """Return the addresses of every interface, IPv4 before IPv6, each with its netmask.
 
-    An interface without an address is there too. Empty if the kernel refuses.
+    Includes interfaces without an address. Empty if the kernel refuses.
     """
     try:
         names = [name for _, name in if_nameindex()]
@@ -47,7 +47,7 @@ def read_netmasks() -> Netmasks:
 
 
 def _read_ipv4() -> Iterator[tuple[str, str, str | None]]:
-    """Yield (interface, address, netmask); an alias (eth0:1) is an address of its interface."""
+    """Yield (interface, address, netmask); an alias (eth0:1) counts as an address of its interface."""
     probe = socket(AF_INET, SOCK_DGRAM)
     try:
         for request in _list_requests(probe):
@@ -58,7 +58,10 @@ def _read_ipv4() -> Iterator[tuple[str, str, str | None]]:
 
 
 def _list_requests(probe: socket) -> list[bytes]:
-    """Return a struct ifreq for each address; the kernel fills what fits, so a full buffer was too small."""
+    """Return a struct ifreq for each address.
+
+    The kernel returns only as many as fit, so after a full buffer we ask again with a larger one.
+    """
     size = 64 * IFREQ_BYTES
     while True:
         buffer = array.array("B", bytes(size))
@@ -74,7 +77,7 @@ def _ask_netmask(probe: socket, request: bytes) -> bytes | None:
     try:
         return fcntl.ioctl(probe.fileno(), SIOCGIFNETMASK, request)
     except OSError:
-        return None  # gone since
+        return None  # the address is gone
 
 
 def _name(request: bytes) -> str:
@@ -105,7 +108,7 @@ def parse_if_inet6(text: str) -> list[tuple[str, str, str]]:
 
 
 def _grouped(digits: str) -> str:
-    """Return 32 digits as an address in the shortest form: the first longest row of zeros is ``::``."""
+    """Return 32 digits as an address in the shortest form: the first longest run of zeros is ``::``."""
     groups = [digits[start : start + 4].lstrip("0") or "0" for start in range(0, 32, 4)]
     text = ":".join(groups)
     for count in range(8, 1, -1):

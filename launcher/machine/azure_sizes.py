@@ -1,10 +1,10 @@
-"""Azure's sizes of VMs with GPUs or an RDMA network, as one table: what every VM of a size has.
+"""Table of Azure's VM sizes with GPUs or an RDMA network: what every VM of a size has.
 
-A size that is not in the table is no error: its kind is None, and nothing follows from it.
+A size that is not in the table is not an error: its kind is None, and we conclude nothing from it.
 
-Source: Azure/azurehpc-health-checks conf/*.conf (devices, counts, rates), Microsoft Learn "HPC VM
-sizes" and the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (what its images write to
-/etc/nccl.conf, and where their topology files are and what they say of PCI), Azure's NCCL benchmark settings
+Source: Azure/azurehpc-health-checks conf/*.conf (devices, counts, rates), Microsoft Learn "HPC VM sizes" and
+the pages of the NC, ND, HB, HC and HX series, Azure/azhpc-images (contents of /etc/nccl.conf in its images,
+paths of their topology files, and the PCI layout in these), Azure's NCCL benchmark settings
 (graceblackwell.conf).
 """
 
@@ -15,13 +15,15 @@ from launcher.core.frozen import frozen
 
 @frozen
 class Switch:
-    """A PCI switch of the machine below a VM: what hangs below it, by PCI domains (all are bus 0, device 0).
+    """A PCI switch of the physical machine below a VM, with the PCI domains of the devices below it.
+
+    All these devices are bus 0, device 0 of their domain.
 
     Attributes:
         node: Its NUMA node.
         gpus: Domains of the GPUs.
         ports: Domains of the InfiniBand devices.
-        speed: Of its links, in NCCL's words.
+        speed: Speed of its links, in NCCL's notation.
     """
 
     node: int
@@ -35,19 +37,19 @@ class VmKind:
     """What the VMs of a size have.
 
     Attributes:
-        sizes: Names in lower case, without ``standard_``; one ``*`` stands for anything.
-        gpu: Model; None without GPUs.
-        gpu_counts: GPUs, one number per name, or one for all.
-        port_count: InfiniBand ports that programs can use by verbs.
-        rate_gbps: Of each.
-        has_verbs: False where there is an RDMA network, but no way for NCCL or UCX to use it (Network
-            Direct instead of SR-IOV).
-        family: Name of Azure's settings for it, and of its topology file; empty without any.
-        graph: Whether the family has a graph file besides.
-        settings: What Azure documents for the family, files apart: what its images write to /etc/nccl.conf,
-            for GB200 and GB300 what its benchmarks use.
-        switches: Which GPUs and ports share a PCI switch, where the VM's own tree does not show it.
-        has_imex: Whether NVLink leads to other VMs, through a channel that a container must be given.
+        sizes: Names in lower case without ``standard_``; one ``*`` matches any text.
+        gpu: Model of the GPUs; None without GPUs.
+        gpu_counts: Number of GPUs, one per name, or one for all names; for a name with ``*`` all that occur.
+        port_count: Number of InfiniBand ports that programs can use by verbs.
+        rate_gbps: Rate of each port in Gb/s; None without ports.
+        has_verbs: False if there is an RDMA network that NCCL and UCX cannot use (Network Direct instead of
+            SR-IOV).
+        family: Name of Azure's settings and topology file for the size; empty without them.
+        graph: Whether the family also has a graph file.
+        settings: Settings that Azure documents for the family, except files: those that its images write to
+            /etc/nccl.conf, and for GB200 and GB300 those of its benchmarks.
+        switches: PCI switches that GPUs and ports share, if the VM's own PCI tree does not show them.
+        has_imex: Whether NVLink connects to other VMs, through a channel that must be given to a container.
     """
 
     sizes: tuple[str, ...]
@@ -81,12 +83,12 @@ _ND_V4 = tuple(
         (3, (0xB, 0xC), (0x105, 0x106)),
     )
 )
-"""Pairs of GPUs with pairs of ports; the first GPU is on node 1."""
+"""Each switch has two GPUs and two ports; the first GPU is on NUMA node 1."""
 _ND_V5 = tuple(
     Switch(place // 4, (gpu,), (0x101 + place,), "32.0 GT/s PCIe")
     for place, gpu in enumerate((0x1, 0x2, 0x3, 0x8, 0x9, 0xA, 0xB, 0xC))
 )
-"""Each GPU with a port of its own."""
+"""Each switch has one GPU and one port."""
 KINDS = (
     VmKind(("nc6", "nc12", "nc24"), "K80", (1, 2, 4)),
     VmKind(("nc24r",), "K80", (4,), has_verbs=False),
@@ -172,22 +174,22 @@ KINDS = (
     VmKind(("hb176rs_v4", "hx176rs"), None, (0,), 1, 400),
     VmKind(("a8", "a9", "h16r", "h16mr"), None, has_verbs=False),
 )
-"""By size. Not here: sizes without GPUs and without an RDMA network."""
+"""Sizes with GPUs or an RDMA network."""
 
 
 def find_kind(size: str) -> VmKind | None:
-    """Return what is known of a size; None for one that is not in the table.
+    """Return the kind of a size; None for a size that is not in the table.
 
     Args:
-        size: In any case, with ``Standard_`` or without. Sizes with constrained cores
-            (``Standard_HB120-16rs_v3``) have all else of the whole one.
+        size: Name of the size in any case, with or without ``Standard_``. A size with constrained cores
+            (``Standard_HB120-16rs_v3``) is like the full size in all else.
     """
     bare = bare_size(size)
     return next((kind for kind in KINDS if any(_fits(bare, name) for name in kind.sizes)), None)
 
 
 def bare_size(size: str) -> str:
-    """Return a size in lower case without ``standard_`` and without the number of cores that are left."""
+    """Return a size in lower case without ``standard_`` and without a constrained number of cores."""
     name = size.strip().lower().removeprefix("standard_")
     head, dash, tail = name.partition("-")
     return head + tail.lstrip("0123456789") if dash and head[-1:].isdecimal() else name

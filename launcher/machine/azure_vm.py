@@ -1,9 +1,8 @@
-"""The VM of Azure that we run in: how a container can know its size, and with that what it has.
+"""Finds the size of the Azure VM that we run in, which tells a container what the VM has.
 
-The size stands in a variable (Azure ML's common runtime), its family in another (what Azure's images
-call NCCL_TOPO_FAMILY), else only the instance metadata service knows it. That one is asked where a
-caller wants it, never by `read_vm`: outside of Azure there is no answer, and in Kubernetes it is often
-blocked.
+Azure ML's common runtime sets a variable with the size, and Azure's images set NCCL_TOPO_FAMILY to the size's
+family. Otherwise only the instance metadata service knows the size. `read_vm` never asks it; callers use
+`ask_vm` for that: outside of Azure the service does not answer, and in Kubernetes it is often blocked.
 
 Source: Microsoft Learn, "Azure Instance Metadata Service".
 """
@@ -25,12 +24,12 @@ FAMILY = "NCCL_TOPO_FAMILY"  # ndv5
 BATCH_NODE = "AZ_BATCH_NODE_ID"
 ASSET_TAG_FILE = "/sys/class/dmi/id/chassis_asset_tag"
 ASSET_TAG = "7783-7084-3265-9085-8269-3286-77"
-"""What every Azure VM has there, and nothing else (cloud-init tells Azure by it too)."""
+"""Content of that file on every Azure VM and nowhere else (cloud-init detects Azure by it too)."""
 IMDS = "http://169.254.169.254"
 SIZE_PATH = "/metadata/instance/compute/vmSize?api-version=2021-01-01&format=text"
 IMDS_TIMEOUT_S = 1.0
 SIZE_LIMIT = 64
-"""Longer than any name of a size."""
+"""More characters than any size's name has."""
 
 
 @frozen
@@ -38,9 +37,10 @@ class Vm:
     """The VM that we run in, as far as it is known.
 
     Attributes:
-        size: As told, e.g. ``Standard_ND96isr_H100_v5``; empty if only the family is known.
-        kind: None for a size, or a family, that is not in the table.
-        origin: What says so.
+        size: Size as the source spells it, e.g. ``Standard_ND96isr_H100_v5``; empty if only the family is
+            known.
+        kind: Its entry in the table; None for an unknown size or family.
+        origin: Variable or service that named the size or family.
     """
 
     size: str
@@ -49,21 +49,21 @@ class Vm:
 
     @property
     def name(self) -> str:
-        """The size, or the family."""
+        """The size, or else the family; empty for an unknown family."""
         return self.size or (self.kind.family if self.kind else "")
 
     @property
     def gpu_count(self) -> int | None:
-        """GPUs that a VM of this size has; None where the name does not tell."""
+        """Number of GPUs of a VM of this size; None if the name does not tell."""
         counts = self.kind.gpu_counts if self.kind and self.size else ()
         if self.kind is None or len(counts) == 1:
             return counts[0] if counts else None
-        found = [count for size, count in zip(self.kind.sizes, counts) if size == bare_size(self.size)]  # noqa: B905 - a pattern has fewer
+        found = [count for size, count in zip(self.kind.sizes, counts) if size == bare_size(self.size)]  # noqa: B905 - a name with * has more counts
         return found[0] if found else None
 
 
 def read_vm(environ: Mapping[str, str]) -> Vm | None:
-    """Return the VM that variables speak of; None if none does. No service is asked."""
+    """Return the VM that the environment names; None if it names none. Asks no service."""
     size = _read_context(environ.get(CONTEXT, ""))
     if size:
         return Vm(size, find_kind(size), f"{CONTEXT}: vm_size {shorten(size)!r}")
@@ -76,7 +76,7 @@ def read_vm(environ: Mapping[str, str]) -> Vm | None:
 
 
 def _in_common(kinds: list[VmKind]) -> VmKind:
-    """Return what all members of a family have; ports only where the members agree."""
+    """Return what all sizes of a family have in common; GPU and ports only if all sizes agree on them."""
     first = kinds[0]
     if len({(kind.port_count, kind.rate_gbps, kind.gpu) for kind in kinds}) == 1:
         return first
@@ -93,7 +93,7 @@ def _in_common(kinds: list[VmKind]) -> VmKind:
 
 
 def _read_context(text: str) -> str:
-    """Return ``vm_size`` of the common runtime's JSON; empty where it is null, missing or no name."""
+    """Return ``vm_size`` of the common runtime's JSON; empty if it is null, missing or not a size's name."""
     if "vm_size" not in text:
         return ""
     import json
@@ -106,16 +106,16 @@ def _read_context(text: str) -> str:
 
 
 def _as_size(value: object) -> str:
-    """Return the name of a size; empty for anything else."""
+    """Return a value that may be a size's name without spaces around it; empty for any other value."""
     text = value.strip() if isinstance(value, str) else ""
     plain = text.isascii() and text.replace("_", "a").replace("-", "a").isalnum()
     return text if plain and len(text) <= SIZE_LIMIT else ""
 
 
 def is_azure(host: Host, environ: Mapping[str, str]) -> bool:
-    """Whether this is certainly a VM of Azure: by its firmware, by Batch, or by a size of the table.
+    """Whether this is certainly an Azure VM: by its firmware, by Batch, or by a size in the table.
 
-    AZUREML_* alone do not say so: Azure ML also runs jobs in Kubernetes elsewhere.
+    AZUREML_* variables alone prove nothing: Azure ML also runs jobs in Kubernetes clusters elsewhere.
     """
     if environ.get(BATCH_NODE):
         return True
@@ -126,14 +126,14 @@ def is_azure(host: Host, environ: Mapping[str, str]) -> bool:
 
 
 _asked: dict[str, str] = {}
-"""What the service said in this process; a job's VM does not change."""
+"""Answers of the service to this process, by base URL; a job's VM does not change."""
 
 
 def ask_size(base_url: str = IMDS, timeout_s: float = IMDS_TIMEOUT_S) -> str:
-    """Ask Azure's metadata service for the size of this VM; empty without an answer.
+    """Ask Azure's metadata service for the size of this VM; return an empty string without an answer.
 
-    The connection is direct: a proxy would tell us its own size. It takes at most about ``timeout_s``,
-    and no time at all where there is no way to the address.
+    The connection is direct, because a proxy would report its own VM's size. ``timeout_s`` limits each
+    network operation. Without a route to the address the call fails at once.
     """
     if base_url not in _asked:
         _asked[base_url] = _ask(base_url, timeout_s)
@@ -156,6 +156,6 @@ def _ask(base_url: str, timeout_s: float) -> str:
 
 
 def ask_vm(base_url: str = IMDS) -> Vm | None:
-    """Return the VM that the metadata service speaks of; None if it does not answer."""
+    """Return the VM that the metadata service reports; None if it does not answer."""
     size = ask_size(base_url)
     return Vm(size, find_kind(size), "the instance metadata service") if size else None

@@ -1,4 +1,4 @@
-"""Our own control group, v1 and v2: its folders, and what its memory controller counts.
+"""Reads our own control group, v1 or v2: its folders, its memory limit and its memory events.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.events, memory.max),
 cgroup-v1/memory.rst (memory.oom_control, memory.failcnt, memory.limit_in_bytes ...).
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 ROOT = "/sys/fs/cgroup"
 PATH_MAX = 4096
 UNLIMITED = 1 << 60
-"""v1 writes "no limit" as the largest number of pages, in bytes."""
+"""Limit in bytes from which on there is none: v1 writes "no limit" as the largest number of whole pages."""
 
 
 def cgroup_folders(host: Host, *controllers: str) -> list[str]:
-    """Return the folders of our cgroup and of those above it, v2 and v1, innermost first.
+    """Return the folders of our cgroup and of its ancestors, v2 and v1, innermost first.
 
     Args:
-        host: The machine.
-        controllers: Those of v1 that are wanted, e.g. ``"memory"``; v2 has all in one folder.
+        host: The node.
+        controllers: The wanted controllers of v1, e.g. ``"memory"``; v2 has all controllers in one folder.
 
     Returns:
-        Paths that may or may not be there: in a container the path that the kernel states can be the
-        one outside. ``[ROOT]`` where the kernel states nothing.
+        Paths that need not exist: in a container the kernel may report the path that the cgroup has outside.
+        ``[ROOT]`` if the kernel reports none.
     """
     folders: list[str] = []
     for line in (host.read_text("/proc/self/cgroup") or "").splitlines():
@@ -45,21 +45,21 @@ def cgroup_folders(host: Host, *controllers: str) -> list[str]:
 
 
 def _mounts(names: str, controllers: tuple[str, ...]) -> list[str]:
-    """Return where a hierarchy of /proc/self/cgroup is mounted below ROOT."""
+    """Return the possible mount points below ROOT of a hierarchy in /proc/self/cgroup."""
     if not names:
-        return ["", "/unified"]  # the second where v1 is there, too
+        return ["", "/unified"]  # the second one if v1 is mounted too
     wanted = [name for name in names.split(",") if name in controllers]
     return list(dict.fromkeys([f"/{names}", *(f"/{name}" for name in wanted)])) if wanted else []
 
 
 @frozen
 class MemoryEvents:
-    """What the memory controller has counted for our cgroup; None where it does not say.
+    """Event counts of our cgroup's memory controller; None if it does not report them.
 
     Attributes:
-        oom_kill: Processes of ours that were killed for lack of memory, by any limit.
-        limit_hits: How often our own limit was reached (v2: and nothing could be freed).
-        file: Where ``oom_kill`` stands, empty if nowhere.
+        oom_kill: Number of processes of the cgroup that the kernel killed for lack of memory, by any limit.
+        limit_hits: Number of times that our own limit was reached (v2: and no memory could be freed).
+        file: File with ``oom_kill``; empty without one.
     """
 
     oom_kill: int | None = None
@@ -70,7 +70,7 @@ class MemoryEvents:
 def read_memory_events(host: Host) -> MemoryEvents:
     """Return the counters of the innermost cgroup that has them.
 
-    v1 counts for this cgroup alone, v2 for those below it, too. The root of v2 counts nothing.
+    v1 counts events of this cgroup only, v2 also those of its descendants. The root of v2 has no counters.
     """
     for folder in cgroup_folders(host, "memory"):
         events = _fields(host, f"{folder}/memory.events")
@@ -85,11 +85,11 @@ def read_memory_events(host: Host) -> MemoryEvents:
 
 
 def _v1_hits(host: Host, folder: str) -> int | None:
-    """Return how often a limit of a cgroup of v1 was reached.
+    """Return how often a memory limit of a v1 cgroup was reached; None without a counter.
 
-    Memory with swap has a limit of its own, and where both are the same (Kubernetes; --memory-swap like
-    --memory) the kernel meets that one first: mm/memcontrol.c, try_charge_memcg. Linux 6.18 does not count
-    that any longer (seen); there only the highest use tells.
+    Memory plus swap has its own limit. If both limits are equal (Kubernetes; --memory-swap equal to
+    --memory), the kernel checks that one first: mm/memcontrol.c, try_charge_memcg. Linux 6.18 no longer
+    counts these hits (observed). So if none are counted, a peak use at the limit counts as one hit.
     """
     names = ("memory.failcnt", "memory.memsw.failcnt", "memory.max_usage_in_bytes", "memory.limit_in_bytes")
     own, with_swap, most, limit = (_number(host, f"{folder}/{name}") for name in names)
@@ -100,7 +100,7 @@ def _v1_hits(host: Host, folder: str) -> int | None:
 
 
 def read_memory_limit(host: Host) -> int | None:
-    """Return the smallest limit in bytes of our cgroup and those above it that we see; None for no limit."""
+    """Return the lowest memory limit in bytes of our cgroup and its visible ancestors; None if unlimited."""
     limits = [
         limit
         for folder in cgroup_folders(host, "memory")
@@ -112,15 +112,15 @@ def read_memory_limit(host: Host) -> int | None:
 
 
 def read_node_oom_kill(host: Host) -> int | None:
-    """Return how many processes of the whole node were killed for lack of memory since its start."""
-    # 200 lines, of which one is wanted: not worth a dictionary at every start.
+    """Return how many processes the node has killed for lack of memory since boot; None if unknown."""
+    # The file has 200 lines and we need one, so we do not build a dictionary at every start.
     _, found, rest = ("\n" + (host.read_text("/proc/vmstat") or "")).partition("\noom_kill ")
     number = rest.partition("\n")[0]
     return int(number) if found and _is_number(number) else None
 
 
 def _fields(host: Host, path: str) -> dict[str, int]:
-    """Return a file of lines like ``oom_kill 0``."""
+    """Return the fields of a file with lines like ``oom_kill 0``."""
     words = [line.split() for line in (host.read_text(path) or "").splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and _is_number(pair[1])}
 

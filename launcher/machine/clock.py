@@ -1,4 +1,4 @@
-"""The clock, and whether anything keeps it right.
+"""Reads the clock, and whether it is synchronized.
 
 Source: adjtimex(2); systemd-timesyncd.service(8) (/run/systemd/timesync/synchronized).
 """
@@ -17,19 +17,19 @@ TIMESYNC = "/run/systemd/timesync"
 MARK = "synchronized"
 TIME_ERROR = 5
 STRUCT_BYTES = 512
-"""More than struct timex has anywhere; all zero it asks, and changes nothing."""
+"""Larger than struct timex on any platform. A buffer of zeros is a query that changes nothing."""
 
 
 @frozen
 class Clock:
-    """What the clock says, in seconds since 1970, and whether it is kept right; None if unknown."""
+    """The time in seconds since 1970, and whether the clock is synchronized (None if unknown)."""
 
     now_s: float
     is_synchronized: bool | None
 
 
 def read_clock(host: Host) -> Clock:
-    """Return the clock of this machine; of a container, that of the machine under it."""
+    """Return the state of this node's clock, which containers share."""
     marked = MARK in host.list_folder(TIMESYNC)
     return Clock(time.time(), True if marked else _ask_kernel())
 

@@ -1,7 +1,7 @@
-"""How many CPUs the cgroup grants, whatever the affinity mask that we inherited says.
+"""Counts the CPUs that the cgroup grants, independently of the affinity mask that we inherited.
 
-mpirun binds each process it starts to one core when there are one or two of them; the cgroup's
-cpuset is what the container really has, and a quota (Docker's ``--cpus``) bounds it further.
+mpirun binds each process that it starts to one core if it starts one or two. The cgroup's cpuset is what the
+container really has, and a quota (Docker's ``--cpus``) limits it further.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/cpusets.rst.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ONLINE = "/sys/devices/system/cpu/online"
 CPU_LIMIT = 1 << 16
-"""More than any kernel counts (NR_CPUS is 8192 at most): a greater number is no CPU's."""
+"""More CPUs than any kernel supports (NR_CPUS is at most 8192); a larger number is not a CPU."""
 
 
 def read_granted_cpus(host: Host) -> int | None:
@@ -32,7 +32,7 @@ def read_granted_cpus(host: Host) -> int | None:
 
 
 def read_cpuset(host: Host) -> frozenset[int]:
-    """Return the CPUs that the cgroup admits, whatever our own mask says; empty if unreadable."""
+    """Return the CPUs of the cgroup, independently of our own affinity mask; empty if unreadable."""
     return _first_cpu_list(host, cgroup_folders(host, "cpuset"))
 
 
@@ -46,7 +46,7 @@ def _first_cpu_list(host: Host, folders: list[str]) -> frozenset[int]:
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """Return the CPUs that a kernel list such as ``0-3,8,10-11`` names; empty if it is not one."""
+    """Return the CPUs in a kernel list such as ``0-3,8,10-11``; empty if the text is not such a list."""
     cpus: set[int] = set()
     for part in text.strip().split(","):
         low, dash, high = part.partition("-")
@@ -86,4 +86,4 @@ def _quota(host: Host, folder: str) -> int | None:
         return None
     if not int(words[1]):
         return None
-    return -(-int(words[0]) // int(words[1]))  # half a CPU still runs one thread
+    return -(-int(words[0]) // int(words[1]))  # rounded up: half a CPU still runs one thread

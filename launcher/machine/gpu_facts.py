@@ -1,7 +1,7 @@
-"""What is known of each GPU: frozen values, their form in a snapshot, and which of them CUDA would see.
+"""Properties of each GPU: frozen values, their form in a snapshot, and the lookup of a GPU by its CUDA name.
 
-A fact is None where it is unknown; an empty tuple says that there is none. They are read by
-`launcher.machine.nvml`. Nothing here is on the launch path, which needs only the number of GPUs.
+None means unknown, and an empty tuple means that there is none. `launcher.machine.nvml` reads the properties.
+The launch path does not need this module: it needs only the number of GPUs.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ T = TypeVar("T", int, str, bool)
 
 NVIDIA, AMD = "NVIDIA", "AMD"
 ENDS = ("gpu", "switch", "cpu")
-"""What can be at the other end of an NVLink."""
+"""Kinds of devices at the other end of an NVLink."""
 COUNT_LIMIT = 1 << 10
-"""More links, instances or reasons than any GPU has: a file that says so is not believed."""
+"""More links, instances or throttle reasons than any GPU has; a snapshot's items beyond it are ignored."""
 
 
 @frozen
 class NvLink:
-    """The active links from one GPU to one thing.
+    """The active links from one GPU to one other device.
 
     Attributes:
-        to: One of `ENDS`; None if NVML does not say.
-        address: PCI address of the other end; None if it is not shown (in most VMs a switch is not).
-        count: Links that are active.
-        gbps: Rate of one link in one direction, in Gb/s.
+        to: One of `ENDS`; None if NVML does not report it.
+        address: PCI address of the other end; None if it is hidden (most VMs hide switches).
+        count: Number of active links.
+        gbps: Rate of one link in one direction, in Gb/s; None if unknown.
     """
 
     to: str | None
@@ -40,7 +40,7 @@ class NvLink:
 
 @frozen
 class MigInstance:
-    """A part of a GPU that behaves as one: its UUID (``MIG-...``), its profile's name, its memory."""
+    """A MIG instance, a part of a GPU that acts as a GPU: its UUID (``MIG-...``), profile name and memory."""
 
     uuid: str
     name: str | None = None
@@ -52,20 +52,20 @@ class GpuFacts:
     """A GPU that is exposed to us.
 
     Attributes:
-        index: Among those exposed, in the order of PCI addresses.
-        vendor: `NVIDIA` or `AMD`; of the latter only the address is known.
+        index: Its index among the exposed GPUs, in the order of PCI addresses.
+        vendor: `NVIDIA` or `AMD`; for AMD only address and NUMA node are known.
         address: PCI address as the kernel writes it.
         capability: CUDA compute capability, e.g. ``9.0``.
-        numa_node: Whose CPUs are nearest.
-        links: NVLinks that are active, by their other end; None if NVML does not say.
-        mig: Instances that it is divided into; empty if it is not; None if NVML does not say.
-        fabric_cluster, fabric_clique: Which multi-node NVLink it belongs to.
-        has_ecc: Whether its memory is checked now.
-        retired_pages: Pages of memory given up for good (GPUs before Ampere).
-        remapped_rows: Rows of memory replaced by spare ones (from Ampere on).
+        numa_node: The nearest NUMA node.
+        links: Active NVLinks, by their other end; None if NVML does not report them.
+        mig: Its MIG instances; empty if it is not divided; None if NVML does not report it.
+        fabric_cluster, fabric_clique: The multi-node NVLink domain that it belongs to.
+        has_ecc: Whether ECC is on for its memory.
+        retired_pages: Number of permanently retired memory pages (GPUs before Ampere).
+        remapped_rows: Number of memory rows replaced by spare ones (Ampere and newer).
         remapping_failed: Whether spare rows ran out: the GPU should be replaced.
         needs_reset: Whether pages or rows wait for the GPU's next reset.
-        throttle: Why its clocks are lower than they could be; empty if they are not.
+        throttle: Reasons why its clocks are reduced; empty if they are not.
     """
 
     index: int
@@ -89,7 +89,7 @@ class GpuFacts:
 
 
 def describe_gpu(gpu: GpuFacts) -> dict[str, object]:
-    """Return a GPU as a JSON object, as it stands in snapshots and in ``launcher topology``."""
+    """Return a GPU as a JSON object, as in snapshots and ``launcher topology``."""
     fields: dict[str, object] = {**vars(gpu)}
     address = fields.pop("address")
     fields["pci_bus_id"] = address
@@ -104,7 +104,7 @@ def _describe_link(link: NvLink) -> dict[str, object]:
 
 
 def parse_gpu(index: int, fields: Mapping[str, object]) -> GpuFacts:
-    """Return a GPU from a snapshot; a field of another type than it should have is None."""
+    """Return a GPU from a snapshot; a field of the wrong type is None."""
     return GpuFacts(
         index=index,
         vendor=AMD if fields.get("vendor") == AMD else NVIDIA,
@@ -174,10 +174,11 @@ def _parse_texts(value: object) -> tuple[str, ...] | None:
 
 
 def find_nvlink_gbps(gpus: Sequence[GpuFacts]) -> float | None:
-    """Return what the NVLinks of a GPU give together in one direction, in Gb/s; None if nothing tells.
+    """Return the total rate of a GPU's NVLinks in one direction, in Gb/s; None if unknown.
 
-    Only where any GPU reaches any other by them: through switches, or of two GPUs directly. In pairs and
-    meshes it depends on which GPUs a job takes. The GPU with the least counts: all must pass it.
+    It is known only if every GPU reaches every other one by NVLink: through switches, or directly between two
+    GPUs. With pairs or a mesh it depends on the GPUs that a job uses. The result is the minimum over all
+    GPUs, because the slowest one limits the others.
     """
     ends = {"switch", "gpu"} if len(gpus) == 2 else {"switch"}
     rates = [_sum_links(gpu, ends) for gpu in gpus]
@@ -191,11 +192,13 @@ def _sum_links(gpu: GpuFacts, ends: Set[str]) -> float | None:
 
 
 def find_gpu(gpus: Sequence[GpuFacts], name: str) -> GpuFacts | None:
-    """Return the GPU that an item of CUDA_VISIBLE_DEVICES means, or that its MIG instance is a part of.
+    """Return the GPU that an entry of CUDA_VISIBLE_DEVICES names, or that its MIG instance is part of.
+
+    None if the entry matches no exposed GPU, or if a UUID prefix matches several.
 
     Args:
-        gpus: The exposed GPUs, in the order in which CUDA counts them.
-        name: An index, a UUID or its beginning, or an instance (``MIG-<uuid>``, formerly
+        gpus: The exposed GPUs, in CUDA's order.
+        name: An index, a UUID or a prefix of one, or a MIG instance (``MIG-<uuid>``, formerly
             ``MIG-GPU-<uuid>/1/0``).
     """
     if name.isascii() and name.isdecimal():

@@ -1,7 +1,7 @@
-"""The processes that use the GPUs at this moment, by NVML.
+"""Lists the processes that use the GPUs at this moment, by NVML.
 
-Processes of other containers have numbers that mean nothing here, or are not shown at all; the memory that
-is taken is shown in any case.
+The PIDs of processes of other containers mean nothing here, or are not listed at all. The used memory
+includes theirs in any case.
 
 Source: NVIDIA NVML API reference (nvmlDeviceGetComputeRunningProcesses, nvmlDeviceGetMemoryInfo).
 """
@@ -13,7 +13,7 @@ from launcher.core.frozen import frozen
 
 @frozen
 class GpuUse:
-    """One GPU: its index in NVML, bytes taken and bytes in all, and the pids of processes that compute."""
+    """The use of one GPU: its NVML index, used and total bytes of memory, and PIDs of compute processes."""
 
     index: int
     used_bytes: int
@@ -22,7 +22,7 @@ class GpuUse:
 
 
 def read_gpu_use() -> tuple[GpuUse, ...]:
-    """Return the use of each GPU that NVML shows and that answers; empty without a driver."""
+    """Return the use of each GPU that NVML lists and that answers; empty without NVML or a driver."""
     try:
         import pynvml
     except ImportError:

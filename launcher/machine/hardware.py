@@ -1,4 +1,4 @@
-"""All of a node's parts at once, and how far they are from each other: what ``launcher topology`` shows."""
+"""Reads all parts of a node and the distances between them, for ``launcher topology``."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ if TYPE_CHECKING:
     from launcher.machine.network import Interface
 
 FUNCTION_LIMIT = 1024
-"""More PCI addresses than the GPUs and ports of one machine have above them."""
+"""More PCI addresses than the GPUs and ports of one node and their bridges have."""
 
 
 @frozen
 class NumaNode:
-    """A NUMA node and those of its CPUs that we may use. ``number`` None: the kernel tells no nodes.
+    """A NUMA node and those of its CPUs that we may use.
 
-    ``core_count``: the physical cores that they are on; fewer than CPUs where cores have several threads.
+    Attributes:
+        number: Its number; None if the kernel reports no NUMA nodes.
+        cpus: CPUs that we may use.
+        core_count: Number of their physical cores, fewer than CPUs if cores have several threads.
     """
 
     number: int | None
@@ -35,13 +38,13 @@ class NumaNode:
 
 @frozen
 class Part:
-    """A GPU or a port as the matrix names it, and where it hangs.
+    """A GPU or a port in the distance matrix, with its place in the PCI tree.
 
     Attributes:
-        label: ``GPU0``; ``mlx5_0``, or ``mlx5_0:2`` where the device has several ports.
-        path: In the PCI tree; empty if that is not known.
-        numa_node: None if that is not known.
-        gpu, port: The one of them that it is.
+        label: ``GPU0``; ``mlx5_0``, or ``mlx5_0:2`` if the device has several ports.
+        path: Its path in the PCI tree; empty if unknown.
+        numa_node: Its NUMA node; None if unknown.
+        gpu, port: The GPU or the port; the other one is None.
     """
 
     label: str
@@ -59,10 +62,10 @@ class Hardware:
         hostname: The node's own name.
         nodes: NUMA nodes, by number.
         gpus: Exposed GPUs: NVIDIA's in the order of PCI addresses, then AMD's.
-        ports: Of RDMA devices, InfiniBand or not.
+        ports: Ports of RDMA devices, InfiniBand or not.
         interfaces: Network interfaces.
         routes: (interface, networks that it leads to).
-        functions: What /sys says of their PCI addresses, and of the bridges above them.
+        functions: PCI functions of the GPUs and ports, and the bridges above them.
     """
 
     hostname: str
@@ -74,12 +77,12 @@ class Hardware:
     functions: tuple[PciFunction, ...] = ()
 
     def function(self, address: str | None) -> PciFunction | None:
-        """Return what is known of a PCI address."""
+        """Return the PCI function with an address; None if it is unknown."""
         return next((known for known in self.functions if known.address == address), None)
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """GPUs, then ports, as the matrix has them."""
+        """GPUs, then ports, in the order of the matrix."""
         gpus = [
             Part(f"GPU{gpu.index}", self._path(gpu.address), self._node(gpu.numa_node), gpu=gpu)
             for gpu in self.gpus
@@ -96,12 +99,12 @@ class Hardware:
         return known.path if known else ()
 
     def _node(self, node: int | None) -> int | None:
-        """Return a device's node: where there is one only, it is that one, whatever the device says."""
+        """Return a device's NUMA node; if there is only one, that one, whatever the device reports."""
         return self.nodes[0].number if len(self.nodes) == 1 else node
 
 
 def read_hardware(host: Host) -> Hardware:
-    """Return the parts of a machine. Slow: asks NVML, and opens some files of each device."""
+    """Return the parts of a node. Slow: asks NVML, and opens several files of each device."""
     nvidia = host.gpu_facts()
     amd = [replace(gpu, index=len(nvidia) + gpu.index) for gpu in read_amd_gpus(host)]
     gpus, ports = (*nvidia, *amd), host.hca_ports()
@@ -117,7 +120,7 @@ def read_hardware(host: Host) -> Hardware:
 
 
 def read_functions(host: Host, gpus: Sequence[GpuFacts], ports: Sequence[Port]) -> tuple[PciFunction, ...]:
-    """Return what /sys says of the PCI addresses of GPUs and ports, and of the bridges above them."""
+    """Return the PCI functions of GPUs and ports, and of the bridges above them, as /sys shows them."""
     wanted = [gpu.address for gpu in gpus if gpu.address] + [name for port in ports for name in port.pci_path]
     found: dict[str, PciFunction] = {}
     while wanted and len(found) < FUNCTION_LIMIT:
@@ -129,7 +132,10 @@ def read_functions(host: Host, gpus: Sequence[GpuFacts], ports: Sequence[Port]) 
 
 
 def _nodes(layout: Layout, gpus: Iterable[GpuFacts], ports: Iterable[Port]) -> tuple[NumaNode, ...]:
-    """Return the nodes that have CPUs of ours, and those that have a GPU or a port."""
+    """Return the NUMA nodes with CPUs that we may use, and those with a GPU or a port.
+
+    If the CPUs' node is unknown and all devices name the same node, the CPUs belong to that one.
+    """
     cpus: dict[int | None, list[int]] = {}
     cores: dict[int | None, int] = {}
     for core in layout.cores:
@@ -147,9 +153,9 @@ def _nodes(layout: Layout, gpus: Iterable[GpuFacts], ports: Iterable[Port]) -> t
 
 
 def distance(a: Part, b: Part) -> str:
-    """Return how far two parts are from each other, as ``nvidia-smi topo -m`` says it.
+    """Return the distance between two parts, in the notation of ``nvidia-smi topo -m``.
 
-    ``NV4`` for four NVLinks between two GPUs, also through a switch; else what `relate` says.
+    ``NV4`` means four NVLinks between two GPUs, also through a switch; otherwise see `relate`.
     """
     if a == b:
         return SELF
@@ -161,16 +167,16 @@ def distance(a: Part, b: Part) -> str:
 
 
 def count_links(a: GpuFacts, b: GpuFacts) -> int:
-    """Return how many NVLinks two GPUs have between them, directly, or each to the switches."""
+    """Return the number of NVLinks between two GPUs: direct ones, or else the fewer links to switches."""
     direct = sum(link.count for link in a.links or () if is_link_between(link, b))
     return direct or min(count_switched(a), count_switched(b))
 
 
 def is_link_between(link: NvLink, other: GpuFacts) -> bool:
-    """Whether links lead straight to another GPU."""
+    """Whether links lead directly to another GPU."""
     return link.to != "switch" and link.address is not None and link.address == other.address
 
 
 def count_switched(gpu: GpuFacts) -> int:
-    """Return how many NVLinks lead from a GPU to switches."""
+    """Return the number of NVLinks from a GPU to switches."""
     return sum(link.count for link in gpu.links or () if link.to == "switch")

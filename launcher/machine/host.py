@@ -1,9 +1,9 @@
-"""The only reader of this machine: /proc, /sys, /dev, the hostname, addresses.
+"""Access to this node: /proc, /sys, /dev, the hostname, addresses, ports, programs and packages.
 
-`Host` takes a root, so that a folder can stand in for a machine; `launcher.planning.recorded.RecordedHost`
-answers the same questions from a snapshot file. What cannot be read is None or empty, and the caller
-decides what that means; only `Host.find_mpi` raises. It is one class, because a machine is replaced as a
-whole; how something is read stands in `launcher.machine`, which is loaded with the first question.
+`Host` takes a root, so that a folder can replace a machine. `launcher.planning.recorded.RecordedHost` returns
+the same values from a snapshot file. A value that cannot be read is None or empty, and the caller decides
+what that means; methods that raise document it. `Host` is one class because a machine is replaced as a whole.
+The modules of `launcher.machine` do the reading, and are loaded on first use.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ LOOK_UP_S = 10.0
 
 
 class Host:
-    """A machine whose files lie under ``root``.
+    """A machine whose files are under ``root``.
 
-    All names that it is asked for are looked up in ``look_up_s`` together: a plan waits no longer. ``port``
-    stands for one that is free, where none is to be taken: in a plan that is only shown.
+    ``look_up_s`` limits the seconds for all name lookups together, so that a plan never waits longer.
+    ``port`` is returned as the free port, for a plan that is only shown; with 0 a real one is reserved.
     """
 
     def __init__(self, root: str = "/", look_up_s: float = LOOK_UP_S, port: int = 0) -> None:
@@ -47,13 +47,13 @@ class Host:
         self._held: tuple[socket, ...] = ()
 
     def path(self, path: str) -> str:
-        """Return where an absolute path of the machine lies for us."""
+        """Return the path under ``root`` of an absolute path of the machine."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def read_text(self, path: str) -> str | None:
         """Return a file's text (at most 1 MiB, undecodable bytes escaped), None if unreadable.
 
-        Only a regular file is read: of a pipe or a terminal its reader would miss what we have taken.
+        Reads regular files only: what we read from a pipe or a terminal would be lost to its real reader.
         """
         try:
             return _read(self.path(path)).decode("utf-8", "surrogateescape")
@@ -61,61 +61,62 @@ class Host:
             return None
 
     def read_whole(self, path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
-        """Return a file that the user has named: a regular one, or a pipe if it may be waited for.
+        """Return the content of a file that the user names: a regular file, or a pipe if ``pipe_s`` is not 0.
 
         Returns:
-            At most one byte more than the limit, by which a longer file is known.
+            At most one byte more than the limit, which shows that the file is longer.
 
         Raises:
-            OSError: It cannot be read, is no such file, or a pipe does not end within ``pipe_s`` seconds.
+            OSError: It cannot be read, is another kind of file, or is a pipe that does not end within
+                ``pipe_s`` seconds.
         """
         from launcher.machine.whole import read_whole
 
         return read_whole(self.path(path), limit_bytes, pipe_s)
 
     def has_file(self, path: str) -> bool:
-        """Whether there is something of a name."""
+        """Whether a path exists, as a file of any kind or as a link."""
         return os.path.lexists(self.path(path))
 
     def read_guarded(self, path: str, limit_bytes: int, *, of_system: bool) -> bytes:
-        """Return a regular file that decides what we do, unless other users decide what is in it.
+        """Return the content of a regular file that configures us; refuse one that all users can write.
 
         Args:
-            path: Of the file.
-            limit_bytes: At most one byte more is returned, by which a longer file is known.
-            of_system: Whether it must be root's, or ours.
+            path: Path of the file.
+            limit_bytes: At most one byte more is returned, which shows that the file is longer.
+            of_system: Whether the file must belong to root or to our user.
 
         Raises:
-            OSError: It cannot be read, is no such file, or others can write it.
+            OSError: It cannot be read, is not a regular file, has a wrong owner, or all users can write it.
         """
         from launcher.machine.whole import read_guarded
 
         return read_guarded(self.path(os.path.abspath(path)), limit_bytes, of_system=of_system)
 
     def read_link(self, path: str) -> str | None:
-        """Return where a symbolic link points, None if it is none."""
+        """Return the target of a symbolic link, None if it is not a link."""
         try:
             return os.readlink(self.path(path))
         except (OSError, ValueError):
             return None
 
     def list_folder(self, path: str) -> tuple[str, ...]:
-        """Return the names in a folder, sorted; empty if there is none."""
+        """Return the names in a folder, sorted; empty if it cannot be listed."""
         try:
             return tuple(sorted(os.listdir(self.path(path))))
         except (OSError, ValueError):
             return ()
 
     def is_recorded(self) -> bool:
-        """Whether this is only a file about a machine, which cannot be asked anything new."""
+        """Whether this is only a snapshot of a machine, which has no answer to new questions."""
         return False
 
     def is_init(self) -> bool:
-        """Whether we are process 1 of a container: what stays there must do an init's work."""
+        """Whether we are process 1 of a container: if we stay, we must do the work of an init."""
         return os.getpid() == 1
 
     def age_s(self, path: str) -> float | None:
-        """Return how many seconds ago a file was last written, None without one."""
+        """Return the seconds since a file was last written, None if it does not exist."""
         import time
 
         try:
@@ -124,7 +125,7 @@ class Host:
             return None
 
     def space(self, path: str) -> tuple[int, int] | None:
-        """Return (size, free) in bytes of the file system that a path is on, None if unreadable."""
+        """Return (size, free) in bytes of a path's file system, None if unreadable."""
         try:
             found = os.statvfs(self.path(path))
         except (OSError, ValueError):
@@ -132,41 +133,48 @@ class Host:
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def hostname(self) -> str:
-        """Return the node's own name."""
+        """Return the hostname of this node."""
         return os.uname().nodename
 
     def addresses(self) -> dict[str, tuple[str, ...]]:
-        """Return the IP addresses of every interface, zone suffixes dropped."""
+        """Return the IP addresses of every interface, without zone suffixes."""
         return {name: tuple(address for address, _ in pairs) for name, pairs in self.netmasks().items()}
 
     def netmasks(self) -> dict[str, tuple[tuple[str, str | None], ...]]:
-        """Return the IP addresses of every interface, zone suffixes dropped, each with its netmask."""
+        """Return the IP addresses of every interface, without zone suffixes, each with its netmask."""
         from launcher.machine.addresses import read_netmasks
 
         return read_netmasks()
 
     def own_addresses(self) -> frozenset[str]:
-        """Return all addresses of this node, and its name."""
+        """Return all addresses of this node, and its hostname."""
         addresses = {address for items in self.addresses().values() for address in items}
         return frozenset({*addresses, self.hostname()})
 
     def is_own(self, name: str) -> bool:
-        """Whether a name or an address is this node's, by what it is called or by what it resolves to."""
+        """Whether a name or an address is this node's, literally or by the addresses that it resolves to.
+
+        Raises:
+            NotReady: The resolver has not answered in time.
+        """
         return bool(self.own_places((name,)))
 
     def is_called(self, *names: str) -> bool:
-        """Whether one of these names and addresses is literally this node's; nothing is resolved."""
+        """Whether one of these names and addresses is literally this node's, without resolving it.
+
+        Of a host name only the part before the first dot must be the same.
+        """
         own, hostname = self.own_addresses(), self.hostname()
         return any(_is_called(name, own, hostname) for name in names)
 
     def own_places(self, names: Sequence[str]) -> list[int]:
-        """Return the places in a list of names and addresses at which this node stands.
+        """Return the indices of this node in a list of names and addresses.
 
-        Nothing is resolved where a name or an address is literally ours: a resolver that is down takes
-        seconds for each name.
+        If a name or an address is literally ours, nothing is resolved: a resolver that is down takes seconds
+        for each name.
 
         Raises:
-            NotReady: The resolver has not answered for all names in time: a guess would be another job.
+            NotReady: The resolver has not answered for all names in time. A guess could start another job.
         """
         own, hostname = self.own_addresses(), self.hostname()
         places = [place for place, name in enumerate(names) if _is_called(name, own, hostname)]
@@ -178,11 +186,11 @@ class Host:
         return [place for place, name in enumerate(names) if not own.isdisjoint(found[name])]
 
     def resolve(self, name: str) -> frozenset[str]:
-        """Return the addresses of a name; none if it cannot be resolved, or not in time."""
+        """Return the addresses of a name; empty if it cannot be resolved in time."""
         return self.look_up((name,)).get(name, frozenset())
 
     def look_up(self, names: Sequence[str]) -> Mapping[str, frozenset[str]]:
-        """Return the addresses of names, all asked at once; a name without an answer in time is left out."""
+        """Return the addresses of names, resolved in parallel, without names that got no answer in time."""
         import time
 
         from launcher.machine.names import resolve_names
@@ -204,35 +212,35 @@ class Host:
         return NotReady(Problem("resolver-silent", what, "the resolver of this node, /etc/resolv.conf", fix))
 
     def address_of(self, name: str) -> str:
-        """Return the address of ours that a name of ours means; the name itself where none is known."""
+        """Return our address behind a name of ours; the name itself if it is an address, or if unknown."""
         own = self.own_addresses()
         found = sorted(address for address in self.resolve(name) if address in own and address != name)
         return name if name in own - {self.hostname()} or not found else found[0]
 
     def is_root(self) -> bool:
-        """Whether programs that ask are told that we are root."""
+        """Whether our effective user ID is root's."""
         return os.geteuid() == 0
 
     def interfaces(self) -> tuple[Interface, ...]:
-        """Return the network interfaces. Costs a millisecond or two: some files of each."""
+        """Return the network interfaces. Costs a millisecond or two: reads several files of each."""
         from launcher.machine.network import read_interfaces
 
         return read_interfaces(self)
 
     def routes(self) -> dict[str, tuple[str, ...]]:
-        """Return the networks that each interface leads to; ``default`` for all others."""
+        """Return the networks that each interface leads to, with ``default`` for the default route."""
         from launcher.machine.network import read_routes
 
         return read_routes(self)
 
     def hca_ports(self, *, tables: bool = True) -> tuple[Port, ...]:
-        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for their tables."""
+        """Return the ports of RDMA devices, InfiniBand or not; see `read_ports` for ``tables``."""
         from launcher.machine.infiniband import read_ports
 
         return read_ports(self, tables=tables)
 
     def nccl_plugins(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of the plugins that NCCL could load, the loader's first choice of each name."""
+        """Return the paths of the plugins that NCCL could load; of each name the first in search order."""
         from launcher.machine.libraries import NCCL_PLUGINS, find_libraries
 
         return find_libraries(self, environ, NCCL_PLUGINS)
@@ -244,7 +252,7 @@ class Host:
         return ask_vm()
 
     def home(self) -> str:
-        """Return the user's home folder as the system's accounts have it; empty without an account."""
+        """Return the user's home folder from the system's accounts; empty without an account."""
         import pwd
 
         try:
@@ -253,12 +261,12 @@ class Host:
             return ""
 
     def verbs_devices(self) -> frozenset[str] | None:
-        """Return the names uverbsN of the RDMA device files exposed to us, None if that is not known."""
+        """Return the names (uverbsN) of the RDMA device files exposed to us, None if unknown."""
         names = self.list_folder("/dev/infiniband")
         return frozenset(name for name in names if name.startswith("uverbs"))
 
     def address_towards(self, target: str) -> str | None:
-        """Return the address of ours that a host would see us by, None if there is no way to it."""
+        """Return the address from which we would reach a host, None if it has no address or no route."""
         import socket
 
         from launcher.machine.names import is_address
@@ -268,17 +276,17 @@ class Host:
         try:
             family, kind, protocol, _, where = socket.getaddrinfo(target, 9, type=socket.SOCK_DGRAM)[0]
             with socket.socket(family, kind, protocol) as probe:
-                probe.connect(where)  # which sends nothing: the kernel looks up the route
+                probe.connect(where)  # sends nothing: the kernel looks up the route
                 ours = str(probe.getsockname()[0]).partition("%")[0]
         except (OSError, ValueError):
             return None
         loops = ours == "::1" or ours.startswith("127.")
-        return str(where[0]) if loops else ours  # through the loopback, so the target is this machine
+        return str(where[0]) if loops else ours  # the route is the loopback, so the target is this node
 
     def free_port(self) -> int:
-        """Return a port that is free, with the next one, where Horovod would meet: always the same.
+        """Return a free port, always the same; the next port, which Horovod's rendezvous uses, is free too.
 
-        Both are held as long as this object lives: see `launcher.machine.ports`.
+        Both are reserved as long as this object exists: see `launcher.machine.ports`.
         """
         if not self._port:
             from launcher.core.environ import DEFAULT_PORT
@@ -286,35 +294,35 @@ class Host:
 
             try:
                 self._port, self._held = hold_pair()
-            except OSError:  # sockets are refused here: what is not served needs no port of its own
+            except OSError:  # if we may not open sockets, nothing will listen and any number will do
                 self._port = DEFAULT_PORT
         return self._port
 
     def find_torch(self, python: str | None, environ: Mapping[str, str]) -> str | None:
-        """Return the version of torch that a Python has; empty without one, None if that cannot be known.
+        """Return the version of torch that a Python has; empty without torch, None if unknown.
 
-        ``python`` is the first word of a command line; None means ours, see `own_python`.
+        ``python`` is the first word of a command line; None means the default Python, see `own_python`.
         """
         from launcher.machine.pythons import own_python
 
         return self.find_version(python or own_python(environ), environ, "torch")
 
     def find_version(self, python: str, environ: Mapping[str, str], name: str) -> str | None:
-        """Return the version of a package that a Python has; empty without one, None if unknown."""
+        """Return the version of a package that a Python has; empty without it, None if unknown."""
         from launcher.machine.pythons import find_version
 
         return find_version(python, environ, name)
 
     def has_module(self, name: str) -> bool:
-        """Whether the launcher's own Python would import a module; it is not imported."""
+        """Whether the launcher's own Python can find a module; does not import it."""
         from importlib.util import find_spec
 
         return find_spec(name) is not None
 
     def packages(self, python: str | None, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
-        """Return the packages of a Python that matter to a job, None if that cannot be known.
+        """Return the packages of a Python that matter to a job, None if unknown.
 
-        ``python`` is the first word of a command line; None means ours, see `own_python`.
+        ``python`` is the first word of a command line; None means the default Python, see `own_python`.
         """
         from launcher.machine.packages import find_packages
         from launcher.machine.pythons import own_python
@@ -322,44 +330,44 @@ class Host:
         return find_packages(python or own_python(environ), environ)
 
     def libraries(self, name: str, environ: Mapping[str, str]) -> tuple[Library, ...]:
-        """Return the copies of a shared library, the one that is loaded first."""
+        """Return the copies of a shared library in search order: the first one is loaded."""
         from launcher.machine.loader import find_library
 
         return find_library(self, environ, name)
 
     def clock(self) -> Clock:
-        """Return what the clock says, and whether it is kept right."""
+        """Return the time, and whether the clock is synchronized."""
         from launcher.machine.clock import read_clock
 
         return read_clock(self)
 
     def gpu_use(self) -> tuple[GpuUse, ...]:
-        """Return the processes that use the GPUs. Slow: NVML."""
+        """Return the processes and the memory in use on each GPU. Slow: asks NVML."""
         from launcher.machine.gpu_use import read_gpu_use
 
         return read_gpu_use()
 
     def mpi_starters(self, environ: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the paths of all mpiruns on a PATH, the first that is found first."""
+        """Return the paths of the mpiruns and mpiexecs on PATH, in search order."""
         from launcher.machine.mpi import list_starters
 
         return list_starters(environ)
 
     def find_mpi(self, environ: Mapping[str, str]) -> Mpi | None:
-        """Return the mpirun or mpiexec that a PATH has, None without one.
+        """Return the first mpirun on PATH, or else the first mpiexec; None without either.
 
         Raises:
-            Unavailable: The first that it has is of no family that we know.
+            Unavailable: It does not report its version, or is of an unknown family.
         """
         from launcher.machine.mpi import find_mpi
 
         return find_mpi(environ)
 
     def gpu_count(self) -> int | None:
-        """Return how many NVIDIA GPUs are exposed to us, by their device files.
+        """Return the number of NVIDIA GPUs exposed to us, by their device files; None if unknown.
 
-        The device files are what the container runtime grants; /proc/driver/nvidia lists the whole
-        machine, and NVML costs tens of milliseconds to answer the same question.
+        The container runtime grants the device files. /proc/driver/nvidia lists all GPUs of the node, and
+        NVML needs tens of milliseconds for the same answer.
         """
         return len(self.gpu_minors())
 
@@ -369,32 +377,32 @@ class Host:
         return frozenset(name[6:] for name in names if name[:6] == "nvidia" and name[6:].isdigit())
 
     def accelerators(self, environ: Mapping[str, str]) -> tuple[tuple[str, int | None], ...]:
-        """Return how many a process here can see of each kind of accelerator that is not NVIDIA's."""
+        """Return (kind, number that a process here can see) of each kind of accelerator but NVIDIA's."""
         from launcher.machine.accelerators import count_accelerators
 
         return count_accelerators(self, environ)
 
     def gpu_facts(self) -> tuple[GpuFacts, ...]:
-        """Return everything that is known of the exposed NVIDIA GPUs. Slow: NVML."""
+        """Return all known properties of the exposed NVIDIA GPUs. Slow: asks NVML."""
         from launcher.machine.nvml import read_gpu_facts
 
         return read_gpu_facts(self)
 
     def affinity(self) -> frozenset[int] | None:
-        """Return the CPUs this process may run on; None where the kernel does not say."""
+        """Return the CPUs that this process may run on; None if the kernel does not report them."""
         try:
             return frozenset(os.sched_getaffinity(0))
         except OSError:
             return None
 
     def granted_cpus(self) -> int | None:
-        """Return how many CPUs the cgroup grants; None if that cannot be read."""
+        """Return the number of CPUs that the cgroup grants; None if it cannot be read."""
         from launcher.machine.cpus import read_granted_cpus
 
         return read_granted_cpus(self)
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """Return where the exposed NVIDIA GPUs are: PCI addresses and NUMA nodes, in CUDA's order."""
+        """Return the PCI addresses and NUMA nodes of the exposed NVIDIA GPUs, in CUDA's order."""
         from launcher.machine.numa import read_gpus
 
         return read_gpus(self, name_gpus=False)
@@ -403,8 +411,8 @@ class Host:
         """Return our CPUs by core and NUMA node, and the GPUs by NUMA node.
 
         Args:
-            name_gpus: Whether UUIDs are wanted. The driver may let a reader wait while another process
-                initializes a GPU, so they are read only where CUDA_VISIBLE_DEVICES holds some.
+            name_gpus: Whether to read the GPUs' UUIDs. The driver may block a reader while another process
+                initializes a GPU, so the UUIDs are read only if CUDA_VISIBLE_DEVICES has some.
         """
         from launcher.machine.numa import read_layout
 
@@ -420,7 +428,7 @@ class Host:
             if cmdline is None or stat is None:
                 break
             lines.append(tuple(cmdline.split("\0")[:-1]))
-            # The second field is the name in parentheses and may itself hold any character.
+            # The second field is the name in parentheses, which can contain any character.
             words = stat.rpartition(")")[2].split()[:2]
             parent = int(words[1]) if len(words) == 2 and words[1].isdecimal() and len(words[1]) < 10 else 0
         return tuple(lines)
@@ -433,7 +441,7 @@ def _is_called(name: str, own: frozenset[str], hostname: str) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Return a file's bytes; a third of the time that `open` takes, which counts with 100 small files."""
+    """Return a file's bytes; takes a third of the time of `open`, which matters for 100 small files."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):

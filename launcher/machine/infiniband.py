@@ -1,12 +1,12 @@
-"""The RDMA ports of this node, and which of them are InfiniBand that a job can use.
+"""Reads the RDMA ports of this node, and tells which of them are InfiniBand that a job can use.
 
-A device under /sys/class/infiniband need not be InfiniBand: Azure's accelerated networking, RoCE,
-EFA and Omni-Path are there too, and their names say nothing (``mlx5_0`` may be any of the first
-three). So nothing is concluded from names: the port states its link layer, the driver its make.
+A device under /sys/class/infiniband need not be InfiniBand: Azure's accelerated networking, RoCE, EFA and
+Omni-Path are there too. A port is recognized by its link layer and its driver. Names prove little: ``mlx5_0``
+may be InfiniBand, RoCE or accelerated networking. Only Omni-Path's device names are used as well.
 
-What stands in the files is believed only in the kernel's own form. A fact that is missing, refused
-or in another form is None, and the other facts stay. A port is left out only if its folder is not
-named by a number, or if none of link layer, state and rate can be read: then it is gone.
+A value counts only in the kernel's own format. A value that is missing, unreadable or in another format is
+None, and the other values stay. A port is left out only if its folder's name is not a number, or if none of
+link layer, state and rate can be read: then the port is gone.
 
 Source: Linux Documentation/ABI/stable/sysfs-class-infiniband, drivers/infiniband/core/sysfs.c;
 drivers/infiniband/hw/efa/efa_verbs.c (EFA's link layer is unspecified, which sysfs writes "Unknown").
@@ -28,22 +28,22 @@ DEVICES = "/sys/class/infiniband"
 VERBS = "/sys/class/infiniband_verbs"
 LINK_LAYERS = ("InfiniBand", "Ethernet", "Unknown", "Unspecified")
 STATES = ("NOP", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER")
-"""By the number that the kernel writes in front."""
+"""Port states, indexed by the number that the kernel writes before the name."""
 GID_TYPES = ("IB/RoCE v1", "RoCE v2")
 OMNI_PATH = ("hfi", "opa")
-"""Beginnings of its driver's name (hfi1) and of its devices' (hfi1_0; opap1s0 where udev names by place)."""
+"""Prefixes of Omni-Path's driver (hfi1) and devices (hfi1_0; opap1s0 if udev names them by PCI slot)."""
 EMPTY_PKEYS_LIMIT = 8
-"""So many empty entries in a row end the table: a ConnectX has 128, and the firmware is asked for each."""
+"""Empty entries in a row after which reading stops: a ConnectX has 128, each a query to the firmware."""
 
 
 @frozen
 class Gid:
-    """An entry of a port's table of global identifiers.
+    """An entry in a port's table of global identifiers.
 
     Attributes:
-        index: Its place in the table, which is what NCCL_IB_GID_INDEX counts.
-        address: As the kernel writes it: eight groups of four hexadecimal digits.
-        type: One of `GID_TYPES`; InfiniBand's are of the first.
+        index: Its index in the table, as in NCCL_IB_GID_INDEX.
+        address: Its address as the kernel writes it: eight groups of four hexadecimal digits.
+        type: One of `GID_TYPES` (the first for InfiniBand); None if unknown.
     """
 
     index: int
@@ -56,18 +56,18 @@ class Port:
     """A port of an RDMA device.
 
     Attributes:
-        device: As under /sys/class/infiniband, e.g. ``mlx5_0``.
-        number: Of the port, from 1 on.
-        link_layer: One of `LINK_LAYERS`.
-        state: One of `STATES`.
-        rate_gbps: Signalling rate; only that of an ACTIVE port means anything.
-        gids: The entries that are not zero, by index.
-        pkeys: (index, partition key) of the entries that are not zero.
-        numa_node: Of the device; None if the kernel tells none.
+        device: Name of the device under /sys/class/infiniband, e.g. ``mlx5_0``.
+        number: Number of the port, from 1.
+        link_layer: One of `LINK_LAYERS`; None if unknown.
+        state: One of `STATES`; None if unknown.
+        rate_gbps: Signalling rate in Gb/s; only meaningful if the port is ACTIVE.
+        gids: The non-zero entries, by index.
+        pkeys: (index, partition key) of the non-zero entries.
+        numa_node: NUMA node of the device; None if the kernel reports none.
         pci_path: PCI root and functions down to the device's own, e.g. ``("pci0000:00",
-            "0000:00:01.0", "0000:01:00.0")``; empty for a device in software.
-        interface: The network interface of the port: IP over InfiniBand, or Ethernet.
-        has_uverbs: Whether the device file that programs need is exposed to us. None: not recorded.
+            "0000:00:01.0", "0000:01:00.0")``; empty for a software device.
+        interface: Network interface of the port: IP over InfiniBand, or Ethernet.
+        has_uverbs: Whether the device file that programs need is exposed to us; None if not recorded.
         driver: Kernel driver of the device, e.g. ``mlx5_core``, ``efa``.
     """
 
@@ -88,23 +88,23 @@ class Port:
 def is_omni_path(port: Port) -> bool:
     """Whether a port is Omni-Path.
 
-    It states link layer InfiniBand too, but nothing written for InfiniBand's verbs runs well on it.
+    Omni-Path reports the link layer InfiniBand too, but programs for InfiniBand verbs do not run well on it.
     """
     return any(name.startswith(OMNI_PATH) for name in (port.driver or "", port.device))
 
 
 def is_usable(port: Port) -> bool:
-    """Whether a port is InfiniBand with a subnet behind it."""
+    """Whether a port is InfiniBand, not Omni-Path, and connected to an active subnet."""
     return port.link_layer == "InfiniBand" and port.state == "ACTIVE" and not is_omni_path(port)
 
 
 def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
-    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10; see above for what is left out.
+    """Return the ports of all RDMA devices, mlx5_2 before mlx5_10.
 
     Args:
-        host: The machine.
-        tables: Whether identifiers and partition keys are wanted: with RoCE there are hundreds per port.
-            Without them the interface is that of the device, of a bond its first member.
+        host: The node.
+        tables: Whether to read identifiers and partition keys, of which RoCE has hundreds per port. Without
+            them a port's interface is that of its device; for a bond, the first member.
     """
     exposed = host.verbs_devices()
     verbs = _read_verbs(host) if exposed else {}
@@ -118,7 +118,7 @@ def read_ports(host: Host, *, tables: bool = True) -> tuple[Port, ...]:
 
 
 def _read_verbs(host: Host) -> dict[str, str]:
-    """Return the device file's name of each device."""
+    """Return the name of the device file (``uverbsN``) of each device."""
     pairs = [(read_line(host, f"{VERBS}/{name}/ibdev"), name) for name in host.list_folder(VERBS)]
     return {device: name for device, name in pairs if device is not None}
 
@@ -152,19 +152,19 @@ def _read_device(host: Host, device: str, has_uverbs: bool | None, tables: bool)
 
 
 def _numbers(host: Host, folder: str, digits: int) -> list[int]:
-    """Return the numbers that name something in a folder."""
+    """Return the numbers of at most ``digits`` digits among the names in a folder, sorted."""
     names = host.list_folder(folder)
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and len(name) <= digits)
 
 
 def parse_state(text: str) -> str | None:
-    """Return the name in e.g. ``4: ACTIVE``; None if number and name are no such pair."""
+    """Return the name in e.g. ``4: ACTIVE``; None if the number does not belong to the name."""
     number, _, name = text.partition(": ")
     return name if name in STATES and number == str(STATES.index(name)) else None
 
 
 def parse_rate(text: str) -> float | None:
-    """Return the Gb/s of e.g. ``400 Gb/sec (4X NDR)`` or ``2.5 Gb/sec (1X SDR)``; None if there are none."""
+    """Return the Gb/s in e.g. ``400 Gb/sec (4X NDR)`` or ``2.5 Gb/sec (1X SDR)``; None if 0 or malformed."""
     words = text.split()
     whole, _, rest = (words or [""])[0].partition(".")
     is_rate = whole.isdecimal() and len(whole) <= 6 and (rest or "0").isdecimal() and words[1:2] == ["Gb/sec"]
@@ -172,7 +172,7 @@ def parse_rate(text: str) -> float | None:
 
 
 def parse_pci_path(link: str) -> tuple[str, ...]:
-    """Return the PCI part of where a device's link points; see `Port.pci_path`."""
+    """Return the PCI part of the target of a device's link; see `Port.pci_path`."""
     return tuple(name for name in link.split("/") if _is_pci_root(name) or parse_pci_address(name))
 
 
@@ -197,7 +197,7 @@ def _read_gid_type(host: Host, place: str, index: int) -> str | None:
 
 
 def _is_gid(text: str) -> bool:
-    """Whether a text is an identifier, and not the zero that stands for none."""
+    """Whether a text is a non-zero identifier; zero stands for an empty entry."""
     groups = text.split(":")
     is_hex = all(len(group) == 4 and not group.strip("0123456789abcdef") for group in groups)
     return len(groups) == 8 and is_hex and bool(text.strip("0:"))
@@ -217,17 +217,17 @@ def _read_pkeys(host: Host, place: str) -> tuple[tuple[int, int], ...]:
 
 
 def parse_pkey(text: str) -> int | None:
-    """Return the number in e.g. ``0x8001``; None if it is none, or zero, which stands for no key."""
+    """Return the number in e.g. ``0x8001``; None if it is malformed, or zero, which stands for no key."""
     digits = text.removeprefix("0x")
     is_pkey = len(digits) == 4 and not digits.strip("0123456789abcdef") and text != digits
     return int(digits, 16) or None if is_pkey else None
 
 
 def _read_interface(host: Host, folder: str, number: int, gids: Sequence[Gid]) -> str | None:
-    """Return the interface that the port's first identifier belongs to (over Ethernet), or else its device's.
+    """Return the interface of the port's first identifier (over Ethernet), or else that of its device.
 
-    A device with two ports has an interface for each, which counts from 0 in ``dev_port``. One port can
-    have more (a partition's ``ib0.8001``); the first is the port's own.
+    A device with two ports has an interface for each; ``dev_port`` numbers the ports from 0. A port can have
+    more interfaces (``ib0.8001`` of a partition); the first one is the port's own.
     """
     if gids:
         owner = read_line(host, f"{folder}/ports/{number}/gid_attrs/ndevs/{gids[0].index}")
@@ -240,5 +240,5 @@ def _read_interface(host: Host, folder: str, number: int, gids: Sequence[Gid]) -
 
 
 def _is_interface_name(text: str) -> bool:
-    """Whether the kernel would let an interface have that name (net/core/dev.c, dev_valid_name)."""
+    """Whether the kernel accepts this name for an interface (net/core/dev.c, dev_valid_name)."""
     return len(text) < 16 and text not in (".", "..") and not set(text) & set(" \t/:")

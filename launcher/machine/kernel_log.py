@@ -1,8 +1,7 @@
-"""The kernel's log from a certain moment on, where we may read it.
+"""Reads the kernel log from a certain moment on, if we are allowed to.
 
-The descriptor keeps our place: the kernel gives every reader its own. So nothing has to be compared
-with clocks, and what an earlier job has left in the log is not ours. Most containers have no
-/dev/kmsg; then there is nothing.
+The kernel keeps a position for every descriptor, so we need not compare times, and we see no messages of an
+earlier job. Most containers have no /dev/kmsg; then there are no messages.
 
 Source: Linux Documentation/ABI/testing/dev-kmsg.
 """
@@ -18,17 +17,17 @@ if TYPE_CHECKING:
 
 KERNEL_LOG = "/dev/kmsg"
 RECORD_BYTES = 8192
-"""No record is longer (CONSOLE_EXT_LOG_MAX)."""
+"""Maximum length of a record (CONSOLE_EXT_LOG_MAX)."""
 READS_MAX = 20_000
-"""More than a log buffer holds: a kernel that writes while we read must not keep us."""
+"""More records than a log buffer holds: a kernel that keeps writing must not keep us reading."""
 
 
 def open_kernel_log(host: Host) -> int | None:
-    """Return a descriptor that reads what the kernel says from now on; None where it may not be read.
+    """Return a descriptor for the kernel's messages from now on; None if we may not read them.
 
     The descriptor does not block and is closed on exec.
     """
-    # Some containers link it to a terminal, which must not become ours.
+    # Some containers link it to a terminal, which must not become our controlling terminal.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     try:
         fd = os.open(host.path(KERNEL_LOG), flags)
@@ -36,16 +35,16 @@ def open_kernel_log(host: Host) -> int | None:
         return None
     try:
         os.lseek(fd, 0, os.SEEK_END)
-    except OSError:  # a pipe or a terminal, with another job's words in it
+    except OSError:  # a pipe or a terminal, which may contain another job's output
         os.close(fd)
         return None
     return fd
 
 
 def read_kernel_log(fd: int, word: str) -> list[str]:
-    """Return the messages since the descriptor was opened or last read that hold a word, oldest first.
+    """Return the messages with a word since the descriptor was opened or last read, oldest first.
 
-    Empty if the descriptor is not readable any more. What the kernel has overwritten is lost.
+    Empty if the descriptor is no longer readable. Messages that the kernel has overwritten are lost.
     """
     wanted = word.encode()
     found: list[str] = []
@@ -54,8 +53,8 @@ def read_kernel_log(fd: int, word: str) -> list[str]:
             data = os.read(fd, RECORD_BYTES)
         except OSError as error:
             if error.errno == EPIPE:
-                continue  # overwritten before we came: the next read goes on with the oldest there is
-            break  # BlockingIOError: that was all
+                continue  # overwritten before we read it: the next read returns the oldest message left
+            break  # BlockingIOError: there are no more messages
         if not data:
             break
         found.extend(_message(line) for line in data.splitlines() if wanted in line)
@@ -63,6 +62,6 @@ def read_kernel_log(fd: int, word: str) -> list[str]:
 
 
 def _message(line: bytes) -> str:
-    """Return the text of ``6,339,5140900,-;NVRM: ...``."""
+    """Return the text after the semicolon in ``6,339,5140900,-;NVRM: ...``."""
     head, semicolon, text = line.partition(b";")
     return (text if semicolon and b"," in head else line).decode("utf-8", "replace")

@@ -1,9 +1,9 @@
-"""Shared libraries as the dynamic loader would find them, without running any code.
+"""Finds shared libraries by name prefix, as the dynamic loader would, without running any code.
 
-It looks in the folders of LD_LIBRARY_PATH, then in its cache, then in the default folders; the first of
-a name wins. What a library's own RUNPATH adds is not seen here.
+The loader searches the folders of LD_LIBRARY_PATH, then its cache, then the default folders; the first file
+of a name wins. Folders that a library's own RUNPATH adds are ignored.
 
-Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (paths in the cache stand whole between NULs).
+Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (the cache holds full paths between NUL bytes).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 NCCL_PLUGINS = ("libnccl-net", "libnccl-tuner", "libsharp_coll", "libmsccl")
-"""Beginnings of what NCCL loads, or is replaced by: net plugins, tuners, SHARP, MSCCL and MSCCL++."""
+"""Prefixes of libraries that NCCL loads, or that replace it: net plugins, tuners, SHARP, MSCCL, MSCCL++."""
 SEARCH = "LD_LIBRARY_PATH"
 CACHE = "/etc/ld.so.cache"
 DEFAULTS = (
@@ -26,7 +26,7 @@ DEFAULTS = (
 
 
 def find_libraries(host: Host, environ: Mapping[str, str], beginnings: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths of libraries ``*.so`` whose names begin so, one per name, in the loader's order."""
+    """Return the paths of ``*.so`` files with one of these name prefixes, one per name, in search order."""
     found: dict[str, str] = {}
     for path in _all(host, environ, tuple(beginnings)):
         found.setdefault(path.rpartition("/")[2], path)
@@ -47,7 +47,7 @@ def _all(host: Host, environ: Mapping[str, str], beginnings: tuple[str, ...]) ->
 
 
 def list_libraries(host: Host, folder: str, beginnings: tuple[str, ...]) -> list[str]:
-    """Return the libraries of one folder whose names begin so."""
+    """Return the paths of the ``*.so`` files of one folder with one of these name prefixes."""
     place = folder.rstrip("/")
     return [f"{place}/{name}" for name in host.list_folder(folder) if _fits(name, beginnings)]
 
@@ -57,5 +57,5 @@ def _fits(name: str, beginnings: tuple[str, ...]) -> bool:
 
 
 def _leads_elsewhere(host: Host, folder: str) -> bool:
-    """Whether a default folder is another one of them by a link (/lib is /usr/lib nowadays)."""
+    """Whether a link makes a default folder the same as another one (/lib links to /usr/lib today)."""
     return host.read_link("/" + folder.split("/")[1]) is not None

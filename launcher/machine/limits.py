@@ -1,4 +1,4 @@
-"""The resource limits of this process.
+"""Reads the resource limits of this process.
 
 Source: proc(5), /proc/PID/limits: a name of fixed width, then soft limit, hard limit and unit.
 """
@@ -18,14 +18,14 @@ OPEN_FILES = "Max open files"
 
 @frozen
 class Limit:
-    """A limit that holds, and the one up to which it may be raised; None stands for none."""
+    """A soft limit, and the hard limit up to which it may be raised; None means unlimited."""
 
     soft: int | None
     hard: int | None
 
 
 def read_limit(host: Host, name: str) -> Limit | None:
-    """Return one of our limits, in bytes or pieces; None if it cannot be read."""
+    """Return one of our limits, in bytes or as a count; None if it cannot be read."""
     for line in (host.read_text(FILE) or "").splitlines():
         words = line[len(name) :].split() if line.startswith(name + " ") else []
         if len(words) >= 2 and all(map(_is_limit, words[:2])):

@@ -1,9 +1,9 @@
-"""All copies of a shared library, in the order in which the dynamic loader looks for it.
+"""Finds all copies of a shared library, in the search order of the dynamic loader.
 
-It looks at LD_PRELOAD, then in the folders of LD_LIBRARY_PATH, then in its cache, then in the default
-folders. What a library's own RPATH adds is not seen here.
+The loader takes LD_PRELOAD first, then searches the folders of LD_LIBRARY_PATH, its cache, and the default
+folders. Folders that a library's own RPATH adds are ignored.
 
-Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (paths in the cache stand whole between NULs).
+Source: ld.so(8); glibc sysdeps/generic/dl-cache.h (the cache holds full paths between NUL bytes).
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ LINKS_LIMIT = 8
 
 @frozen
 class Library:
-    """A file that would be loaded under a name: ``path`` as the loader has it, ``file`` behind its links."""
+    """A file that can be loaded under a name: ``path`` as the loader finds it, ``file`` without links."""
 
     path: str
     file: str
 
     @property
     def version(self) -> str:
-        """The version in the file's name, ``"2.21.5"`` of ``libnccl.so.2.21.5``; empty without one."""
+        """Version in the file's name, ``"2.21.5"`` for ``libnccl.so.2.21.5``; empty if it has none."""
         version = self.file.rpartition("/")[2].partition(".so.")[2]
         return version if "." in version else ""
 
 
 def find_library(host: Host, environ: Mapping[str, str], name: str) -> tuple[Library, ...]:
-    """Return every copy of a library, e.g. ``libnccl.so.2``, the one that is loaded first."""
+    """Return all copies of a library, e.g. ``libnccl.so.2``, in search order: the first one is loaded."""
     found: dict[str, Library] = {}
     for path in _candidates(host, environ, name):
         file = _follow(host, _through(host, path))
@@ -63,14 +63,14 @@ def _exists(host: Host, path: str) -> bool:
 
 
 def _through(host: Host, path: str) -> str:
-    """Return a path without the link at its beginning: /lib is /usr/lib nowadays."""
+    """Return a path with a link at its top folder resolved: /lib links to /usr/lib today."""
     first, slash, rest = path[1:].partition("/")
     target = host.read_link(f"/{first}") if slash else None
     return path if target is None else f"/{target.strip('/')}/{rest}"
 
 
 def _follow(host: Host, path: str) -> str:
-    """Return the file behind links in one folder or to another; a circle ends somewhere in it."""
+    """Return the file that a chain of links leads to; stops after `LINKS_LIMIT` links, also in a loop."""
     for _ in range(LINKS_LIMIT):
         target = host.read_link(path)
         if target is None:

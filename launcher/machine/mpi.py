@@ -1,12 +1,12 @@
-"""Which mpirun this machine has: found on PATH, asked once what it is.
+"""Finds mpirun on PATH, and reads its family and version.
 
-Nothing of MPI is loaded: ``mpirun --version`` is a program that prints a line and ends. The first line of
-each family, as the real programs print it (Spectrum MPI and MVAPICH from their documentation)::
+No MPI library is loaded: ``mpirun --version`` prints its version and exits. The first line of each family, as
+the real programs print it (Spectrum MPI and MVAPICH from their documentation)::
 
     mpirun (Open MPI) 4.1.4
     mpirun (Open MPI) 5.0.11
     mpirun (IBM Spectrum MPI) 10.4.0.3
-    HYDRA build details:                         (MPICH, and MVAPICH, which names itself further down)
+    HYDRA build details:                         (MPICH, and MVAPICH, whose name follows further down)
     Intel(R) MPI Library for Linux* OS, Version 2021.18.1 Build 20260626 (id: b44796a)
 """
 
@@ -34,15 +34,15 @@ PATTERNS = (
     (MVAPICH, r"(?is)HYDRA build details:\s*Version:\s*([0-9]+[0-9.]*)(?=.*mvapich)"),
     (MPICH, r"HYDRA build details:\s*Version:\s*([0-9]+[0-9.]*)"),
 )
-"""Family, and what its version follows; the first that matches counts."""
+"""(family, pattern of its output with the version); the first match counts."""
 
 KIN = {SPECTRUM: OPEN_MPI, MVAPICH: MPICH}
-"""Families that take the options of another: they are made from it."""
+"""Families that accept the options of another one, from which they are derived."""
 
 NAMES = ("mpirun", "mpiexec")
 VERSION_TIMEOUT_S = 20.0
 NEEDED = ("PATH", "HOME", "LD_LIBRARY_PATH", "OPAL_PREFIX", "I_MPI_ROOT", "TMPDIR")
-"""All that a starter needs to say its version: where its own files are. Open MPI 5 wants a HOME, any."""
+"""Variables that a starter needs to find its files and print its version. Open MPI 5 needs any HOME."""
 QUOTED_LENGTH = 120
 
 
@@ -51,9 +51,9 @@ class Mpi:
     """An installed MPI starter.
 
     Attributes:
-        path: Of mpirun or mpiexec, absolute; its daemons lie beside it.
-        family: One of the families of `PATTERNS`.
-        version: Numbers with dots, ``"4.1.4"``.
+        path: Absolute path of mpirun or mpiexec, in the folder of its daemons.
+        family: One of the families in `PATTERNS`.
+        version: Its version, e.g. ``"4.1.4"``.
     """
 
     path: str
@@ -70,22 +70,22 @@ class Mpi:
 
     @property
     def dialect(self) -> str:
-        """Whose options it takes: those of Open MPI, MPICH or Intel MPI."""
+        """Family whose options it accepts: Open MPI, MPICH or Intel MPI."""
         return KIN.get(self.family, self.family)
 
     @property
     def uses_prrte(self) -> bool:
-        """Whether it is Open MPI 5: PRRTE starts its processes, and has other names for most options."""
+        """Whether it is Open MPI 5 or newer: PRRTE starts its processes, and renames most options."""
         return self.family == OPEN_MPI and self.major >= 5
 
 
 def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
     """Return the first mpirun on PATH, or else the first mpiexec; None without either.
 
-    Runs it once, for its version, with no more of the environment than `NEEDED`.
+    Runs it once, to read its version, with only the variables in `NEEDED`.
 
     Raises:
-        Unavailable: It does not say what it is, or is none of the families.
+        Unavailable: It does not report its version, or is of an unknown family.
     """
     import shutil
     import subprocess
@@ -111,7 +111,7 @@ def find_mpi(environ: Mapping[str, str]) -> Mpi | None:
 
 
 def list_starters(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the starters on PATH, one per folder, each mpirun or else mpiexec; nothing is run."""
+    """Return the starters on PATH: mpirun or else mpiexec of each folder, without repeats. Runs nothing."""
     found: dict[str, str] = {}
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         paths = (os.path.join(os.path.abspath(folder), name) for name in NAMES)
@@ -122,10 +122,10 @@ def list_starters(environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def parse_version(path: str, text: str) -> Mpi:
-    """Return what the output of ``mpirun --version`` says.
+    """Return the starter that the output of ``mpirun --version`` describes.
 
     Raises:
-        Unavailable: It is none of the families.
+        Unavailable: It is of an unknown family.
     """
     import re
 
@@ -138,7 +138,7 @@ def parse_version(path: str, text: str) -> Mpi:
 
 
 def unknown_mpirun(what: str) -> Problem:
-    """Return the problem of a starter for which there is no command line."""
+    """Return the problem for a starter that we cannot use."""
     fix = f"put the mpirun of {_known()} first on PATH"
     return Problem("unknown-mpirun", printable(what), "PATH", fix)
 
@@ -149,10 +149,10 @@ def _known() -> str:
 
 
 def _beside_its_daemons(path: str) -> str:
-    """Return the path in the folder where a link leads, if the program has its name there too.
+    """Return the path in the folder that a link leads to, if the program has the same name there.
 
-    Named by path, Open MPI looks for its daemon in that folder on every node; beside a link in
-    /usr/local/bin there is none.
+    Started by its path, Open MPI looks for its daemon in the folder of that path on every node. The folder of
+    a link, e.g. /usr/local/bin, has no daemon.
     """
     real = os.path.join(os.path.dirname(os.path.realpath(path)), os.path.basename(path))
     return real if os.access(real, os.X_OK) else path

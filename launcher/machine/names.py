@@ -1,7 +1,7 @@
-"""Look names up, many at once, and for a bounded time: a name server that is down takes ten seconds for each.
+"""Resolves many names in parallel within a time limit: a name server that is down costs 10 s per name.
 
-Forks ask and write the answers to one pipe. A thread that waits for a name server cannot be ended, and would
-share locks with what is forked later; a fork is killed.
+Forked child processes ask the resolver and write the answers to one pipe. They can be killed. A thread that
+waits for a name server cannot be stopped, and may hold locks that a later fork would inherit.
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ if TYPE_CHECKING:
 
 PROCESSES = 32
 LINE_BYTES = select.PIPE_BUF
-"""What the kernel writes to a pipe in one piece, though others write there too."""
+"""Bytes that the kernel writes to a pipe atomically, even with several writers."""
 GRACE_S = 0.5
-"""After which a fork ends by itself whose parent was killed."""
+"""Seconds after the time limit at which a child ends by itself, in case its parent was killed."""
 REAP_S = 5.0
-"""What processes may take to be gone that were killed, on a busy machine."""
+"""Seconds that killed children may need to exit on a busy node."""
 _STEP_S = 0.002
 
 
 def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[str]]:
-    """Return the addresses of names; of a name that is not known none.
+    """Return the addresses of each name, an empty set for an unknown name.
 
-    A name without an answer in time is not in what is returned. No process is left behind.
+    Names without an answer within ``limit_s`` seconds are left out. All child processes have ended on return,
+    unless the kernel holds one for longer than `REAP_S`.
     """
     answers = {name: frozenset((name,)) for name in names if is_address(name)}
     asked = [name for name in dict.fromkeys(names) if name not in answers]
@@ -44,7 +45,7 @@ def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[s
             for place in range(min(PROCESSES, len(asked))):
                 pids.append(_start(range(place, len(asked), PROCESSES), asked, writing, limit_s))
         except OSError:
-            pass  # no more processes: what has none asking gets no answer
+            pass  # no more processes: the names without a child get no answer
         finally:
             os.close(writing)
         for line in _read_lines(reading, deadline):
@@ -57,7 +58,7 @@ def resolve_names(names: Iterable[str], limit_s: float) -> dict[str, frozenset[s
 
 
 def is_address(name: str) -> bool:
-    """Whether a name is an address already, as addresses are written."""
+    """Whether a name is an IPv4 or IPv6 address in standard notation."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, name)
@@ -68,7 +69,7 @@ def is_address(name: str) -> bool:
 
 
 def ask_resolver(name: str) -> frozenset[str]:
-    """Return the addresses of a name, for as long as the resolver takes; none if it is not known."""
+    """Return the addresses of a name, without a time limit; an empty set for an unknown name."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
@@ -89,7 +90,7 @@ def _start(places: Iterable[int], names: Sequence[str], writing: int, limit_s: f
 
 
 def _work(places: Iterable[int], names: Sequence[str], writing: int, limit_s: float, parent: int) -> None:
-    """Ask, in a process of its own, which ends here: no handler of the parent's runs in it."""
+    """Resolve names in the child process and exit it; the parent's signal handlers do not run in it."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
@@ -117,10 +118,10 @@ def _read_lines(reading: int, deadline: float) -> Iterable[str]:
 
 
 def _end(pids: Sequence[int]) -> None:
-    """End the children, and collect them; one that the kernel holds is not waited for."""
+    """Kill and reap the children; give up after `REAP_S` on one that the kernel holds."""
     left = [pid for pid in pids if not _is_gone(pid)]
     for pid in left:
-        os.kill(pid, signal.SIGKILL)  # a child that was not waited for: the pid is its own
+        os.kill(pid, signal.SIGKILL)  # not reaped yet, so the PID is still the child's
     until = time.monotonic() + REAP_S
     while (left := [pid for pid in left if not _is_gone(pid)]) and time.monotonic() < until:
         time.sleep(_STEP_S)
@@ -130,4 +131,4 @@ def _is_gone(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG) != (0, 0)
     except ChildProcessError:
-        return True  # SIGCHLD is ignored, or another part of the program has taken its status
+        return True  # SIGCHLD is ignored, or another part of the program has reaped it

@@ -1,8 +1,7 @@
-"""The interfaces of this node, and which of them leads to the other nodes of the job.
+"""Reads the network interfaces of this node, and finds the one that leads to the other nodes of the job.
 
-Addresses and masks come from the kernel's own answer (`Host.netmasks`), the rest from /sys/class/net.
-A sysfs that was mounted for another network namespace lists that one's interfaces: what it cannot
-tell of ours is None.
+The kernel itself reports addresses and masks (`Host.netmasks`), /sys/class/net has the rest. A sysfs that was
+mounted for another network namespace lists the interfaces of that one; properties that it lacks are None.
 
 Source: Linux Documentation/ABI/testing/sysfs-class-net (carrier, flags, speed, type, master),
 include/uapi/linux/if.h (flags), include/uapi/linux/if_arp.h (types), include/uapi/linux/route.h;
@@ -29,12 +28,12 @@ LINK_LOCAL = ("fe80", "ff00")
 IFF_UP = 0x1
 IFF_LOOPBACK = 0x8
 SPEED_LIMIT_MBPS = 1 << 31
-"""Some kernels write their -1 for "unknown" as 4294967295."""
+"""Larger speeds count as unknown: some kernels write their -1 for "unknown" as 4294967295."""
 KINDS_BY_ARP_TYPE = {1: "ethernet", 32: "infiniband", 772: "loopback"}
 DEVTYPES = ("bridge", "bond", "vlan", "wlan")
 """Kinds that the kernel names in an interface's uevent file."""
 OF_THIS_MACHINE_ALONE = ("docker", "virbr", "podman", "cni", "lxcbr", "lxdbr")
-"""Beginnings of names that container engines and hypervisors give to bridges inside of one machine."""
+"""Name prefixes of bridges that container engines and hypervisors create inside one node."""
 
 
 @frozen
@@ -42,18 +41,18 @@ class Interface:
     """A network interface.
 
     Attributes:
-        name: As in ``ip addr``.
-        addresses: IPv4 and IPv6 addresses without zones, each with the length of its network's prefix;
-            None where that is not known.
-        is_up: Whether it is switched on. None: /sys does not know it.
-        has_carrier: Whether the cable (or the other end of a pair) is there. None: it is off, or unknown.
-        speed_mbps: None where the driver knows none; a pair of virtual ends claims 10,000.
-        is_loopback: Whether it only leads back to this machine.
-        kind: ``ethernet`` (hardware, or a hypervisor's), ``infiniband`` (IP over it), ``loopback``,
+        name: Name as in ``ip addr``.
+        addresses: IPv4 and IPv6 addresses without zones, each with the prefix length of its network, None if
+            that is unknown.
+        is_up: Whether it is enabled; None if /sys does not list it.
+        has_carrier: Whether the cable (or the other end of a pair) is connected; None if disabled or unknown.
+        speed_mbps: Speed in Mb/s; None if the driver reports none. A virtual pair (veth) reports 10,000.
+        is_loopback: Whether it only leads back to this node.
+        kind: ``ethernet`` (hardware, or a hypervisor's), ``infiniband`` (IP over InfiniBand), ``loopback``,
             ``bridge``, ``bond``, ``vlan``, ``wlan``, ``virtual`` (a pair into a container, a tunnel,
-            a dummy), ``other``; None if /sys does not know it.
-        master: The bridge or bond that it is a member of; of the fast path of accelerated
-            networking, the interface that has the address.
+            a dummy), ``other``; None if /sys does not list it.
+        master: The bridge or bond that it is a member of. For the fast path of accelerated networking,
+            the interface that has the address.
     """
 
     name: str
@@ -92,9 +91,9 @@ def _read_interface(host: Host, name: str, netmasks: Iterable[tuple[str, str | N
 
 
 def read_routes(host: Host) -> dict[str, tuple[str, ...]]:
-    """Return where each interface leads, e.g. ``("default", "10.0.0.0/24")``; the main table's, in its order.
+    """Return the networks that each interface leads to, e.g. ``("default", "10.0.0.0/24")``.
 
-    Of IPv6, what only holds on one link or on this machine is left out.
+    They are in the order of the main routing table. IPv6 routes for one link or this node only are left out.
     """
     found: dict[str, dict[str, None]] = {}
     lines = [*_lines(host, ROUTES, _parse_route), *_lines(host, ROUTES_6, _parse_route_6)]
@@ -109,14 +108,14 @@ def _lines(
     for line in (host.read_text(path) or "").splitlines():
         try:
             route = parse(line.split())
-        except ValueError:  # the line of titles, or what no kernel writes
+        except ValueError:  # the header line, or a malformed line
             continue
         if route is not None and _is_name(route[0]):
             yield route
 
 
 def _parse_route(words: list[str]) -> tuple[str, str] | None:
-    """Return (interface, network) of a line: name, destination, gateway, flags, ..., eighth the mask."""
+    """Return (interface, network) of a line: name, destination, gateway, flags, ..., mask (the eighth)."""
     if len(words) < 8:
         return None
     destination, flags, mask = (int(words[place], 16) for place in (1, 3, 7))
@@ -128,7 +127,7 @@ def _parse_route(words: list[str]) -> tuple[str, str] | None:
 
 
 def _parse_route_6(words: list[str]) -> tuple[str, str] | None:
-    """Return (interface, network) of a line: destination, its length, ..., flags, interface."""
+    """Return (interface, network) of a line: destination, prefix length, ..., flags, interface."""
     if len(words) < 10 or words[0].startswith(LINK_LOCAL) or words[9] == "lo":
         return None
     length, flags = int(words[1], 16), int(words[8], 16)
@@ -153,7 +152,7 @@ def _is_name(text: str) -> bool:
 
 
 def prefix_length(netmask: str | None) -> int | None:
-    """Return 24 for ``255.255.255.0``, 32 for ``ffff:ffff::``; None if that is no netmask."""
+    """Return 24 for ``255.255.255.0``, 32 for ``ffff:ffff::``; None if it is not a netmask."""
     if netmask is None:
         return None
     try:
@@ -191,7 +190,7 @@ def _read_kind(host: Host, folder: str) -> str | None:
 
 
 def find_interface(interfaces: Iterable[Interface], address: str) -> Interface | None:
-    """Return the first interface that has an address, in whatever way it is written; None for a name."""
+    """Return the first interface with an address, in any notation of it; None for a name."""
     wanted = _parse(address)
     if wanted is None:
         return None
@@ -203,11 +202,11 @@ def _texts(interface: Interface) -> list[str]:
 
 
 def network_of(interface: Interface, address: str) -> str | None:
-    """Return the narrowest network of an interface that an address is in, e.g. ``10.77.0.0/24``.
+    """Return the narrowest network of an interface with an address, e.g. ``10.77.0.0/24``; None without one.
 
     Args:
-        interface: Where to look.
-        address: Its own address, or one that can be reached through it without a router.
+        interface: The interface.
+        address: Its own address, or one that it reaches without a router.
     """
     wanted = _parse(address)
     networks = [_network(own, length) for own, length in interface.addresses]
@@ -225,17 +224,17 @@ def _network(address: str, length: int | None) -> ipaddress.IPv4Network | ipaddr
 def cluster_interface(
     host: Host, interfaces: Sequence[Interface], own: str | None, peers: Iterable[str] = ()
 ) -> Interface | None:
-    """Return the interface that leads to the other nodes of the job, None if that cannot be told.
+    """Return the interface that leads to the other nodes of the job, None if unknown.
 
-    It is the one that has our address of the host list; else the one that the kernel would send
-    through to reach a peer. A bridge of containers inside of this machine, or the loopback, it is
-    never: no other node could answer there.
+    It is the interface with our address in the host list, or else the one that the kernel uses to reach a
+    peer. It is never the loopback or a container bridge inside this node, because no other node could answer
+    there.
 
     Args:
-        host: Asked for routes, and so for names; a recorded one knows neither.
-        interfaces: All of this node's.
-        own: This node in the host list: an address, or a name; None if unknown.
-        peers: Other nodes, addresses or names; asked in order until one tells.
+        host: The node, which finds routes and resolves names; a recorded one has only recorded routes.
+        interfaces: All interfaces of this node.
+        own: This node in the host list: an address or a name; None if unknown.
+        peers: Addresses or names of other nodes, tried in order until one gives the answer.
     """
     for address in _own_addresses(host, own, peers):
         found = find_interface(interfaces, address)
@@ -245,7 +244,7 @@ def cluster_interface(
 
 
 def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterable[str]:
-    """Yield addresses of ours that others may see us by, the surest first; each may cost a look-up."""
+    """Yield our addresses that other nodes may use, the most certain first; each may cost a name lookup."""
     if own is not None and _parse(own) is not None:
         yield own
     names = [own] if own is not None and _parse(own) is None else []
@@ -258,12 +257,12 @@ def _own_addresses(host: Host, own: str | None, peers: Iterable[str]) -> Iterabl
 def find_source(
     interfaces: Sequence[Interface], routes: Mapping[str, Sequence[str]], target: str
 ) -> str | None:
-    """Return the address of ours from which a packet to an address would go, by the routes of this node.
+    """Return our source address for packets to an address, by the routes of this node; None if unknown.
 
     Args:
-        interfaces: All of this node's.
-        routes: What `read_routes` gives; where it gives nothing, the networks of the interfaces count.
-        target: An address; of a name nothing is known here.
+        interfaces: All interfaces of this node.
+        routes: Routes as returned by `read_routes`; if empty, the networks of the interfaces count.
+        target: An address; for a name the result is None.
     """
     wanted = _parse(target)
     if wanted is None:
@@ -287,7 +286,7 @@ def find_source(
 
 
 def _way(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-    """Return the network of a route; ``default`` is the widest one of either kind."""
+    """Return the network of a route, None if its IP version differs; ``default`` fits both versions."""
     if text == "default":
         return ipaddress.ip_network("0.0.0.0/0" if version == 4 else "::/0")
     network = ipaddress.ip_network(text)
@@ -295,12 +294,12 @@ def _way(text: str, version: int) -> ipaddress.IPv4Network | ipaddress.IPv6Netwo
 
 
 def leads_out(interface: Interface) -> bool:
-    """Whether other nodes can be behind it: no loopback, no bridge between containers of this machine."""
+    """Whether an interface can lead to other nodes: not the loopback, not a container bridge."""
     return not interface.is_loopback and not interface.name.startswith(OF_THIS_MACHINE_ALONE)
 
 
 def _parse(address: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return an address without its zone, as IPv4 where it is a mapped one; None if it is no address."""
+    """Return an address without its zone, a mapped one as IPv4; None if the text is not an address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""How CPUs and GPUs hang together: physical cores, NUMA nodes, and the node that each GPU is on.
+"""Reads the layout of CPUs and GPUs: physical cores, NUMA nodes, and the NUMA node of each GPU.
 
-Without NVML, which costs tens of milliseconds and a library: the driver's folder in /proc names the
-GPUs that a container was given, and sysfs knows the NUMA node of every PCI device.
+NVML is not used: it costs tens of milliseconds and a library. The driver's folder in /proc lists the GPUs
+that a container was given, and sysfs has the NUMA node of every PCI device.
 
 Source: Linux Documentation/ABI/stable/sysfs-devices-node (cpulist), admin-guide/cputopology.rst
 (thread_siblings_list), ABI/testing/sysfs-devices-system-cpu (smt/active), ABI/testing/sysfs-bus-pci
@@ -27,7 +27,7 @@ DRIVER_DEVICES, AMD_DEVICES = "/sys/bus/pci/drivers/nvidia", "/sys/bus/pci/drive
 
 
 def read_layout(host: Host, name_gpus: bool) -> Layout:
-    """Return the CPUs of our mask and our cgroup by core and NUMA node, and the GPUs by NUMA node."""
+    """Return the CPUs of our affinity mask and cgroup by core and NUMA node, and the GPUs' NUMA nodes."""
     own, cpuset = host.affinity() or frozenset(), read_cpuset(host)
     return Layout(
         own=tuple(sorted(own)),
@@ -38,10 +38,10 @@ def read_layout(host: Host, name_gpus: bool) -> Layout:
 
 
 def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
-    """Return the physical cores that these CPUs are on, by NUMA node, then by CPU.
+    """Return the physical cores of these CPUs, ordered by NUMA node, then by CPU.
 
-    A CPU that no node lists is offline: the kernel lists only what is online. Without any node (a
-    kernel without NUMA, a masked /sys) all cores are of an unknown one.
+    A CPU that no NUMA node lists is offline and left out: the kernel lists only online CPUs. If there are no
+    NUMA nodes (a kernel without NUMA, a masked /sys), the node of all cores is None.
     """
     nodes = _read_nodes(host)
     left = {cpu: nodes.get(cpu) for cpu in sorted(cpus) if cpu in nodes or not nodes}
@@ -59,7 +59,7 @@ def read_cores(host: Host, cpus: frozenset[int]) -> tuple[Core, ...]:
 
 
 def _read_nodes(host: Host) -> dict[int, int]:
-    """Return the NUMA node of each CPU. Nodes of memory alone list none."""
+    """Return the NUMA node of each CPU. Nodes with only memory list no CPU."""
     names = [name[4:] for name in host.list_folder(NODES) if name[:4] == "node" and name[4:].isdecimal()]
     return {
         cpu: int(name)
@@ -73,10 +73,10 @@ def _siblings(host: Host, cpu: int) -> frozenset[int]:
 
 
 def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
-    """Return the exposed GPUs in CUDA's order; empty if it cannot be told which they are.
+    """Return the exposed GPUs in CUDA's order; empty if it is unknown which ones are exposed.
 
-    CUDA counts equal GPUs by PCI address. Where the driver lists more of them than we have device
-    files (a container that was given some), the minor numbers tell which are ours.
+    CUDA orders equal GPUs by PCI address. If the driver lists more GPUs than we have device files (a
+    container that was given some of them), the minor numbers tell which are ours.
     """
     minors = host.gpu_minors()
     if not minors:
@@ -95,7 +95,7 @@ def read_gpus(host: Host, name_gpus: bool = True) -> tuple[Gpu, ...]:
 
 
 def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
-    """Return domain, bus, device and function of e.g. ``0001:07:00.0``; None if it is no such address."""
+    """Return domain, bus, device and function of e.g. ``0001:07:00.0``; None if it is not an address."""
     domain, _, rest = text.partition(":")
     bus, _, rest = rest.partition(":")
     device, _, function = rest.partition(".")
@@ -106,7 +106,7 @@ def parse_pci_address(text: str) -> tuple[int, int, int, int] | None:
 
 
 def render_pci_address(address: tuple[int, int, int, int]) -> str:
-    """Return an address as the kernel writes it; NVML's has eight digits in front."""
+    """Return an address as the kernel writes it, with four digits of domain; NVML writes eight."""
     domain, bus, device, function = address
     return f"{domain:04x}:{bus:02x}:{device:02x}.{function:x}"
 
@@ -119,7 +119,7 @@ def _read_information(host: Host, name: str) -> dict[str, str]:
 
 def _uuid(information: Mapping[str, str]) -> str | None:
     uuid = information.get("GPU UUID", "")
-    return uuid if uuid.startswith("GPU-") and "?" not in uuid else None  # "?" until its first use
+    return uuid if uuid.startswith("GPU-") and "?" not in uuid else None  # "?" until the GPU's first use
 
 
 def _gpu_node(host: Host, name: str) -> int | None:

@@ -1,8 +1,8 @@
-"""The facts of the GPUs that are exposed to us: from NVML, or without it from the driver's files.
+"""Reads the properties of the GPUs exposed to us: from NVML, or without it from the driver's files.
 
-NVML takes tens of milliseconds, and seconds where no process keeps the GPUs initialized: it is asked by
-``launcher snapshot`` and ``launcher topology``, never on the way to a start. Whatever it refuses, does not
-support or answers in another form is None; nothing here raises.
+NVML takes tens of milliseconds, and seconds if no process keeps the GPUs initialized. Only commands such as
+``launcher snapshot`` and ``launcher topology`` ask it, never the launch path. A value that NVML refuses, does
+not support or returns in another form is None; nothing here raises.
 
 Source: NVIDIA NVML API reference; NVIDIA driver README, "The /proc Interface".
 """
@@ -36,28 +36,28 @@ T = TypeVar("T")
 
 DEVICE_LIMIT = 256
 LINK_LIMIT = 36
-"""Of one GPU; NVML says how many it has only by refusing the next."""
+"""Limit of links per GPU; NVML shows their number only by refusing the first one that does not exist."""
 NODE_WORDS = 16
-"""64-bit words of a set of NUMA nodes: the kernel counts to 1024 at most."""
+"""Number of 64-bit words of a set of NUMA nodes: the kernel supports at most 1024 nodes."""
 THROTTLE = (
     *("idle", "application clocks", "power cap", "hardware slowdown", "sync boost", "hot (software)"),
     *("hot (hardware)", "power brake", "display clocks", "board limit", "reliability"),
 )
-"""What the bits of NVML's mask mean, lowest first."""
+"""Meanings of the bits of NVML's throttle mask, lowest bit first."""
 KINDS = {0: "gpu", 1: "cpu", 2: "switch"}
-"""What NVML's numbers for the other end of a link mean; 1 is a POWER processor."""
+"""Meanings of NVML's numbers for the other end of a link; 1 is a POWER processor."""
 MIG_LIMIT = 64
 FABRIC_COMPLETED = 3
 
 
 def read_gpu_facts(host: Host) -> tuple[GpuFacts, ...]:
-    """Return the GPUs of this machine that are exposed to us, by PCI address."""
+    """Return the GPUs exposed to us, in the order of their PCI addresses."""
     found = _by_nvml(host) or _by_driver(host)
     return tuple(replace(gpu, index=index) for index, gpu in enumerate(found))
 
 
 def read_amd_gpus(host: Host) -> tuple[GpuFacts, ...]:
-    """Return AMD's GPUs: those that their driver has. Only where they are is known."""
+    """Return the GPUs of AMD's driver, with only their PCI addresses and NUMA nodes."""
     names = [name for name in host.list_folder(AMD_DEVICES) if host.read_link(f"{AMD_DEVICES}/{name}")]
     addresses = sorted(filter(None, map(parse_pci_address, names)))
     return tuple(
@@ -67,7 +67,7 @@ def read_amd_gpus(host: Host) -> tuple[GpuFacts, ...]:
 
 
 def _by_driver(host: Host) -> list[GpuFacts]:
-    """Return the GPUs of the driver's files; where they do not tell which are ours, only how many."""
+    """Return the GPUs in the driver's files; without properties if it is unknown which ones are ours."""
     gpus = read_gpus(host)
     if not gpus:
         return [GpuFacts(index) for index in range(len(host.gpu_minors()))]
@@ -86,15 +86,15 @@ def _model(host: Host, address: str) -> str | None:
 
 
 class _Nvml:
-    """NVML's functions, with None for every way of not answering."""
+    """NVML's functions, which return None instead of an error."""
 
     def __init__(self, module: ModuleType) -> None:
         self.module = module
 
     def ask(self, take: Callable[[Any], T | None], name: str, *arguments: Any) -> T | None:
-        """Return what ``take`` makes of a function's answer.
+        """Return the result of ``take`` for a function's answer.
 
-        None if the library, the driver or the GPU has no such thing, or answers in another form.
+        None if the library, the driver or the GPU does not support it, or answers in another form.
         """
         try:
             return take(getattr(self.module, name)(*arguments))
@@ -107,7 +107,7 @@ def _as_it_is(answer: Any) -> Any:
 
 
 def _text(answer: Any) -> str | None:
-    """Return an answer that is a text; older libraries have bytes."""
+    """Return an answer as text; older libraries return bytes."""
     text = answer.decode("ascii", "replace") if isinstance(answer, bytes) else answer
     return text if isinstance(text, str) and text else None
 
@@ -138,7 +138,7 @@ def _by_address(gpu: GpuFacts) -> tuple[int, ...]:
 
 
 def _handles(nvml: _Nvml, minors: frozenset[str]) -> list[Any]:
-    """Return the GPUs that we may use: NVML counts those too whose device files we were not given."""
+    """Return the GPUs that we may use: NVML also counts GPUs whose device files we do not have."""
     total = min(nvml.ask(_number, "nvmlDeviceGetCount") or 0, DEVICE_LIMIT)
     found = [nvml.ask(_as_it_is, "nvmlDeviceGetHandleByIndex", index) for index in range(total)]
     return [handle for handle in found if handle is not None and _is_exposed(nvml, handle, minors)]
@@ -186,14 +186,14 @@ def _total(memory: Any) -> int | None:
 
 
 def _address(info: Any) -> str | None:
-    """Return the address in a structure that names a PCI device; NVML's has eight digits of domain."""
+    """Return the address in a PCI info structure as the kernel writes it; NVML's domain has eight digits."""
     parsed = parse_pci_address(_text(info.busId) or "")
     is_real = parsed is not None and 0 <= parsed[0] < 1 << 20 and parsed[1] < 1 << 8
     return render_pci_address(parsed) if parsed is not None and is_real else None
 
 
 def _read_node(nvml: _Nvml, handle: Any, host: Host, address: str | None) -> int | None:
-    """Return the nearest NUMA node: the kernel's word for the device, else NVML's if it is one node."""
+    """Return the nearest NUMA node: the kernel's value for the device, or else NVML's if it is one node."""
     node = read_number(host, f"{PCI_DEVICES}/{address}/numa_node") if address else None
     if node is not None:
         return node
@@ -206,7 +206,7 @@ def _only_node(words: Any) -> int | None:
 
 
 def _read_links(nvml: _Nvml, handle: Any) -> tuple[NvLink, ...] | None:
-    """Return the active links by their other end; None if this GPU has none that NVML can ask about."""
+    """Return the active links by their other end; None if NVML reports no links for this GPU."""
     ends: dict[tuple[str | None, str | None], int] = {}
     for link in range(LINK_LIMIT):
         state = nvml.ask(_number, "nvmlDeviceGetNvLinkState", handle, link)
@@ -228,7 +228,7 @@ def _read_end(nvml: _Nvml, handle: Any, link: int) -> tuple[str | None, str | No
 
 
 def _link_rate(values: Any) -> float | None:
-    """Return the Gb/s of one link; NVML has megabytes."""
+    """Return the rate of one link in Gb/s; NVML reports MB/s."""
     (value,) = values
     return None if value.nvmlReturn != 0 else int(value.value.uiVal) * 8 / 1000 or None
 
@@ -252,7 +252,7 @@ def _read_mig(nvml: _Nvml, handle: Any) -> tuple[MigInstance, ...] | None:
 
 
 def _read_fabric(nvml: _Nvml, handle: Any) -> tuple[str | None, int | None]:
-    """Return cluster and clique of multi-node NVLink; both None where the GPU is in none."""
+    """Return cluster and clique of multi-node NVLink; both None if the GPU belongs to none."""
     info = nvml.ask(_as_it_is, "c_nvmlGpuFabricInfoV_t")
     if info is None or nvml.ask(_as_it_is, "nvmlDeviceGetGpuFabricInfoV", handle, byref(info)) is None:
         return None, None

@@ -1,7 +1,7 @@
-"""Which of the packages that matter to a job does a Python have? From folder names: nothing is imported.
+"""Finds the packages of a Python that matter to a job, by folder names and without importing them.
 
-Importing mpi4py would call MPI_Init, importing torch takes seconds. What a package was built against is
-read from the library names in its binaries.
+Importing mpi4py would call MPI_Init, and importing torch takes seconds. The MPI that a package was built for
+is read from the library names in its binaries.
 
 Source: "Recording installed projects" of the Python packaging specifications (NAME-VERSION.dist-info);
 ELF, DT_NEEDED; the names of MPI libraries: Open MPI "Version number scheme" (libmpi.so.40 since 3.0),
@@ -26,15 +26,15 @@ RUNTIMES = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runt
 RUNTIMES_ALL = (*RUNTIMES, "nvidia_cuda_runtime_cu11")
 NCCLS = ("nvidia_nccl_cu13", "nvidia_nccl_cu12", "nvidia_nccl_cu11")
 BUILT_FOR_MPI = {"mpi4py": ("mpi4py",), "horovod": ("horovod/torch", "horovod/tensorflow")}
-"""Packages that are built for one MPI, and the folders with the binaries that say which."""
+"""Packages that are built for one MPI, and the folders whose binaries show which one."""
 WANTED = frozenset(("torch", *RUNTIMES_ALL, *NCCLS, *BUILT_FOR_MPI))
 FAMILIES = {"libmpi.so.40": OPEN_MPI, "libmpi.so.12": MPICH, "libmpich.so.12": MPICH}
-"""Whose library that is; all that has the library of MPICH takes MPICH's place."""
+"""Families of MPI libraries; MPICH also stands for all MPIs with its library name."""
 _BEGIN = b"\0libmpi"
 _NEEDED = re.compile(rb"\0(libmpi(?:ch)?\.so\.[0-9]+)(?=\0)")
 _BINARY_BYTES, _PIECE_BYTES = 16 << 20, 1 << 20
 _NAME_BYTES = 40
-"""More than a name has that is cut by the end of a piece."""
+"""Longer than any library name that the end of a piece can cut in two."""
 
 
 @frozen
@@ -42,10 +42,10 @@ class Package:
     """An installed package.
 
     Attributes:
-        name: As in its metadata, in lower case with underscores.
-        version: Of it.
-        folder: Where it is imported from.
-        mpi: Family of MPI that it was built for; empty if it is for none, for any, or if that is unknown.
+        name: Name in its metadata, in lower case with underscores.
+        version: Its version.
+        folder: Folder that it is imported from.
+        mpi: MPI family that it was built for; empty for none, for any, or if unknown.
     """
 
     name: str
@@ -55,10 +55,10 @@ class Package:
 
 
 def find_packages(python: str, environ: Mapping[str, str]) -> tuple[Package, ...] | None:
-    """Return those of `WANTED` that a Python would import, the first of a name; None if it is unknown.
+    """Return the packages in `WANTED` that a Python would import, one per name; None if unknown.
 
     Args:
-        python: The interpreter, as in a command line: found through PATH.
+        python: The interpreter as on a command line: a path, or a name on PATH.
         environ: The environment that it would be started with.
     """
     folders = import_folders(python, environ)
@@ -84,7 +84,7 @@ def _installed(folder: str) -> Iterator[Package]:
 
 
 def _built_for(folder: str, name: str) -> str:
-    """Return the family of MPI whose library a package's binaries need; empty if not exactly one."""
+    """Return the MPI family whose library a package's binaries need; empty unless it is exactly one."""
     if name not in BUILT_FOR_MPI:
         return ""
     files = [file for part in BUILT_FOR_MPI[name] for file in _binaries(os.path.join(folder, part))]
@@ -106,8 +106,8 @@ def _binaries(folder: str) -> list[str]:
 def _find_mpi(path: str) -> set[bytes]:
     """Return the names of MPI libraries in the first piece of a binary that has any.
 
-    Horovod's have many MiB: a search for a text is 20 times as fast as one for a pattern, and the names of
-    what is needed stand together, near the beginning.
+    Horovod's binaries have many MiB. A text search is 20 times faster than a pattern search, and the names of
+    the needed libraries are together near the beginning of a file.
     """
     with open(open_file(path), "rb") as file:
         before = b""

@@ -1,7 +1,7 @@
-"""Where devices hang in the PCI tree, how far one is from another, and how fast their links are.
+"""Reads the place of devices in the PCI tree, the distances between them, and the speed of their links.
 
-Source: Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node, max_link_speed, max_link_width); the
-words for distances are those of ``nvidia-smi topo -m``.
+Source: Linux Documentation/ABI/testing/sysfs-bus-pci (numa_node, max_link_speed, max_link_width). The names
+of distances are those of ``nvidia-smi topo -m``.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ MEANINGS = {
     SYS: "another NUMA node",
     UNKNOWN: "not known",
 }
-"""From near to far."""
+"""Distances from near to far, with their meanings."""
 NEAREST = tuple(MEANINGS)
 IDENTIFIERS = ("class", "vendor", "device", "subsystem_vendor", "subsystem_device")
 
 
 @frozen
 class PciFunction:
-    """A device in the PCI tree, or a bridge.
+    """A device or a bridge in the PCI tree.
 
     Attributes:
-        address: As the kernel writes it, e.g. ``0000:01:00.0``.
-        path: Root, bridges, and the address itself; empty if /sys does not show it.
-        numa_node: None if the kernel tells none.
-        identifiers: (name, hexadecimal number with 0x) of those `IDENTIFIERS` that can be read.
-        speed_gtps: The most that device and slot can do together, in GT/s per lane.
-        width: Likewise, in lanes.
+        address: PCI address as the kernel writes it, e.g. ``0000:01:00.0``.
+        path: Root, bridges, and the address itself; empty if /sys does not show them.
+        numa_node: Its NUMA node; None if the kernel reports none.
+        identifiers: (name, hexadecimal number with 0x) of the readable `IDENTIFIERS`.
+        speed_gtps: Maximum speed of device and slot together, in GT/s per lane; None if unknown.
+        width: Maximum width of device and slot together, in lanes; None if unknown.
     """
 
     address: str
@@ -55,7 +55,7 @@ class PciFunction:
 
 
 def read_function(host: Host, address: str) -> PciFunction:
-    """Return what /sys says of one PCI address."""
+    """Return the PCI function with an address, as /sys shows it."""
     folder = f"{PCI_DEVICES}/{address}"
     path = parse_pci_path(host.read_link(folder) or "")
     texts = [(name, read_line(host, f"{folder}/{name}") or "") for name in IDENTIFIERS]
@@ -85,11 +85,11 @@ def _read_speed(host: Host, folder: str) -> float | None:
 
 def _read_width(host: Host, folder: str) -> int | None:
     width = read_number(host, f"{folder}/max_link_width")
-    return width if width and width <= 32 else None  # 255: the device does not say
+    return width if width and width <= 32 else None  # 255 means unknown
 
 
 def parse_speed(text: str) -> float | None:
-    """Return 16.0 for ``16.0 GT/s PCIe``; None if there is no such rate in front."""
+    """Return 16.0 for ``16.0 GT/s PCIe``; None if the text does not begin with a rate."""
     number, _, unit = text.partition(" ")
     whole, _, rest = number.partition(".")
     is_rate = whole.isascii() and whole.isdecimal() and len(whole) <= 3 and (rest or "0").isdecimal()
@@ -97,10 +97,10 @@ def parse_speed(text: str) -> float | None:
 
 
 def relate(a: tuple[str, ...], a_node: int | None, b: tuple[str, ...], b_node: int | None) -> str:
-    """Return how far apart two devices are, by their paths in the PCI tree and their NUMA nodes.
+    """Return the distance between two devices, by their paths in the PCI tree and their NUMA nodes.
 
-    Below one switch each has a port of its own, which /sys shows as a bridge: one bridge and the device
-    itself, below what they share.
+    /sys shows each port of a switch as a bridge. So two devices at one switch have at most two path entries
+    each below their shared path: the bridge and the device itself.
     """
     shared = 0
     while shared < min(len(a), len(b)) and a[shared] == b[shared]:

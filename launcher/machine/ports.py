@@ -1,9 +1,9 @@
-"""Ports of this machine: one that is free, and held so, and whether another is taken.
+"""Finds free ports of this node and reserves them, and tells whether a port is taken.
 
-A socket that is bound and does not listen holds its port, if it says SO_REUSEADDR: the kernel gives that port
-to no program that asks for any, and to no outgoing connection; a program that says SO_REUSEADDR, too, can
-listen there. PyTorch's store, gRPC (JAX, TensorFlow) and Python's servers do. `_socket` is a third of what
-`socket` costs, and all that is needed.
+A socket that is bound with SO_REUSEADDR but does not listen reserves its port. The kernel gives the port to
+no program that asks for any free port, and to no outgoing connection. A program that also sets SO_REUSEADDR
+can listen on it; PyTorch's store, gRPC (JAX, TensorFlow) and Python's servers do. We import `_socket` because
+it is sufficient and costs a third of `socket`.
 
 Source: Linux net/ipv4/inet_connection_sock.c (inet_csk_bind_conflict), inet_hashtables.c; socket(7).
 """
@@ -17,10 +17,10 @@ TRIES = 20
 
 
 def hold_pair() -> tuple[int, tuple[_socket.socket, ...]]:
-    """Return a port that is free, with the next one, and what holds both until it is closed.
+    """Return a free port whose successor is free too, and the sockets that reserve both until closed.
 
     Raises:
-        OSError: No port is free.
+        OSError: No two consecutive ports were free in `TRIES` attempts.
     """
     for _ in range(TRIES):
         first = _bind(0, shared=False)
@@ -28,21 +28,21 @@ def hold_pair() -> tuple[int, tuple[_socket.socket, ...]]:
         try:
             held = (first, _bind(port + 1, shared=False))
         except (OSError, OverflowError):
-            continue  # the next one is taken, or there is none
-        for one in held:  # not before: two launchers could hold the same
+            continue  # the next port is taken or does not exist
+        for one in held:  # only now: before, two launchers could reserve the same port
             one.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         return port, held
     raise OSError(EADDRINUSE, "no two ports in a row are free")
 
 
 def is_taken(port: int) -> bool:
-    """Whether a port is taken, at any of this node's addresses; one in TIME_WAIT is free."""
+    """Whether a port is taken at any address of this node; a port in TIME_WAIT is free."""
     try:
         probe = _bind(port, shared=True)
     except OSError as error:
         return error.errno == EADDRINUSE
     try:
-        probe.listen(1)  # two may be bound to a port, while none listens
+        probe.listen(1)  # several sockets can be bound to a port as long as none listens
     except OSError as error:
         return error.errno == EADDRINUSE
     finally:
@@ -51,14 +51,15 @@ def is_taken(port: int) -> bool:
 
 
 def _bind(port: int, *, shared: bool) -> _socket.socket:
-    """Return a socket that has a port at all addresses, IPv6's and IPv4's; 0 is one that is free.
+    """Return a socket that is bound to a port at all IPv6 and IPv4 addresses.
 
     Args:
-        port: Which.
-        shared: Whether others may be bound to it, too, that say so.
+        port: The port; 0 for any free one.
+        shared: Whether other sockets with SO_REUSEADDR may be bound to it too.
 
     Raises:
-        OSError: It is taken.
+        OSError: It is taken, or cannot be bound.
+        OverflowError: It is not a port number.
     """
     try:
         found = _socket.socket(_socket.AF_INET6, _socket.SOCK_STREAM)

@@ -1,6 +1,6 @@
-"""What the kernel says of a process: its files below /proc/PID, read and parsed here alone.
+"""Reads and parses the files of a process below /proc/PID.
 
-A process that is gone, or another user's, says nothing: no function raises.
+If a process has ended or belongs to another user, the values are empty or None. No function raises.
 
 Source: proc(5).
 """
@@ -12,28 +12,28 @@ import os
 from launcher.core.frozen import frozen
 
 LIMIT_BYTES = 1 << 20
-"""Of one file; /proc gives it in pieces."""
+"""Size limit of one file; /proc returns a file in pieces."""
 PIECE_BYTES = 1 << 18
 ENVIRON_BYTES = 4 << 20
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 ENDED = ("Z", "X")
 _STATE, _PARENT, _TIMES, _THREADS, _STARTED, _RESIDENT, _EXIT_CODE = 0, 1, slice(11, 15), 17, 19, 21, 49
-"""Fields 3, 4, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, counted from the state on."""
+"""Fields 3, 4, 14 to 17, 20, 22, 24 and 52 of /proc/PID/stat, as offsets from the state (field 3)."""
 
 
 @frozen
 class Stat:
-    """One process.
+    """The numbers of one process in /proc/PID/stat.
 
     Attributes:
-        parent: Pid of its parent.
-        state: R, S, D, T, Z ... as ps shows it.
-        cpu_s: CPU time of it, and of children of it that have ended.
-        threads: How many it has.
-        started_s: When it was started, seconds since the machine's start.
-        memory_bytes: Resident; what it shares with others counts for each.
-        exit_code: How it has ended, as wait(2) has it: 0 for well, and where that is not ours to see.
+        parent: PID of its parent.
+        state: R, S, D, T, Z ... as in ps.
+        cpu_s: CPU time in seconds, including that of children that it has waited for.
+        threads: Number of its threads.
+        started_s: Time of its start, in seconds since boot.
+        memory_bytes: Resident memory; shared memory counts for each process that shares it.
+        exit_code: Exit status in the form of wait(2); 0 for success, and if we may not see it.
     """
 
     parent: int
@@ -46,7 +46,7 @@ class Stat:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is a zombie none of whose threads go on."""
+        """Whether it is a zombie without running threads."""
         return self.state in ENDED and self.threads <= 1
 
 
@@ -56,8 +56,8 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def parse_stat(data: bytes) -> Stat | None:
-    """Return what /proc/PID/stat says; None for a process that is gone."""
-    # The second field is the name in parentheses and may itself hold any character.
+    """Return the numbers in a /proc/PID/stat; None for the empty text of a process that has ended."""
+    # The second field is the name in parentheses, which can contain any character.
     words = data.rpartition(b")")[2].decode("ascii", "replace").split()
     if len(words) <= _RESIDENT:
         return None
@@ -73,7 +73,7 @@ def parse_stat(data: bytes) -> Stat | None:
 
 
 def list_pids() -> list[int]:
-    """Return the pids of all processes that this process can see."""
+    """Return the PIDs of all processes that this process can see."""
     return [int(name) for name in list_folder("/proc") if name.isdecimal()]
 
 
@@ -83,7 +83,7 @@ def read_name(pid: int) -> str:
 
 
 def read_command(pid: int) -> list[str]:
-    """Return the command line; nothing for a thread of the kernel and a zombie."""
+    """Return the command line; empty for a kernel thread and for a zombie."""
     return read_file(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape").split("\0")[:-1]
 
 
@@ -94,7 +94,7 @@ def read_environ(pid: int) -> dict[str, str]:
 
 
 def read_status(pid: int, field: str) -> str:
-    """Return a field of /proc/PID/status, such as ``SigCgt``; empty if there is none."""
+    """Return a field of /proc/PID/status, such as ``SigCgt``; empty if it is missing."""
     for line in read_file(f"/proc/{pid}/status").decode("ascii", "replace").splitlines():
         name, _, value = line.partition(":")
         if name == field:
@@ -103,18 +103,18 @@ def read_status(pid: int, field: str) -> str:
 
 
 def has_signal(pid: int, number: int, *sets: str) -> bool:
-    """Whether one of these sets of signals (``SigCgt``, ``SigBlk``, ...) has this one."""
+    """Whether one of these sets of signals (``SigCgt``, ``SigBlk``, ...) contains a signal."""
     return any(int(read_status(pid, name) or "0", 16) >> number - 1 & 1 for name in sets)
 
 
 def list_open(pid: int) -> list[str]:
-    """Return what the open descriptors of a process lead to: paths, ``socket:[INODE]``, ``pipe:[INODE]``."""
+    """Return the targets of a process's open descriptors: paths, ``socket:[INODE]``, ``pipe:[INODE]``."""
     folder = f"/proc/{pid}/fd"
     return [link for name in list_folder(folder) if (link := read_link(f"{folder}/{name}"))]
 
 
 def list_folder(path: str) -> list[str]:
-    """Return the names in a folder; nothing if it cannot be read."""
+    """Return the names in a folder; empty if it cannot be read."""
     try:
         return os.listdir(path)
     except OSError:
@@ -122,7 +122,7 @@ def list_folder(path: str) -> list[str]:
 
 
 def read_link(path: str) -> str:
-    """Return where a symbolic link leads; empty if that cannot be read."""
+    """Return the target of a symbolic link; empty if it cannot be read."""
     try:
         return os.readlink(path)
     except OSError:
@@ -130,7 +130,7 @@ def read_link(path: str) -> str:
 
 
 def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
-    """Return a file, at most about so many bytes of it; empty if it cannot be read."""
+    """Return the content of a file, up to about ``limit`` bytes; empty if it cannot be read."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -142,7 +142,7 @@ def read_file(path: str, limit: int = LIMIT_BYTES) -> bytes:
 
 
 def read_all(fd: int, limit: int = LIMIT_BYTES) -> bytes:
-    """Return what a descriptor still holds, at most about so many bytes."""
+    """Return what is left to read from a descriptor, up to about ``limit`` bytes."""
     parts, size = [], 0
     try:
         while size < limit and (part := os.read(fd, PIECE_BYTES)):

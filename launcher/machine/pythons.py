@@ -1,7 +1,7 @@
-"""Which packages would a Python import? Answered from folders: an import of torch would cost 1.6 seconds.
+"""Tells which packages a Python would import, from its folders: importing torch would take 1.6 seconds.
 
-What an interpreter has on its path besides (a ``sitecustomize``, an import hook) is not seen; what
-cannot be told is unknown, and never a guess.
+Changes to an interpreter's import path by a ``sitecustomize`` or an import hook are not seen. A version that
+cannot be determined is unknown and never guessed.
 
 Source: docs.python.org, library/site and PEP 405 (pyvenv.cfg); Debian Python Policy (dist-packages).
 """
@@ -16,21 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 UNNAMED = "unknown"
-"""Version of a package that says none (a source checkout)."""
+"""Version of a package without metadata (a source checkout)."""
 LINES_LIMIT_BYTES = 1 << 16
 PYTHON_VARIABLE = "PYTHON_EXEC"
-"""torchrun's name for the Python that runs scripts."""
+"""torchrun's variable for the Python that runs scripts."""
 
 
 def own_python(environ: Mapping[str, str], apart: bool | None = None) -> str:
     """Return the Python for scripts whose command line names none.
 
-    ``PYTHON_EXEC``, else the Python that runs us. In an image the launcher runs apart from all packages
-    (``-I -S``); there it is the Python that is first on PATH, whose packages are the job's.
+    This is PYTHON_EXEC, or else the Python that runs us. In an image the launcher runs isolated from all
+    packages (``-I -S``). There it is the first ``python3`` or ``python`` on PATH, which has the packages of
+    the job.
 
     Args:
-        environ: The environment that it would be started with.
-        apart: Whether the launcher runs so; None to find out.
+        environ: The environment that the Python would be started with.
+        apart: Whether the launcher runs isolated; None to find out.
     """
     asked = environ.get(PYTHON_VARIABLE)
     if asked:
@@ -43,12 +44,12 @@ def own_python(environ: Mapping[str, str], apart: bool | None = None) -> str:
 
 
 def find_version(python: str, environ: Mapping[str, str], name: str) -> str | None:
-    """Return the version of a package that an interpreter would import; empty without one, None if unknown.
+    """Return the version of a package that an interpreter would import; empty without it, None if unknown.
 
     Args:
-        python: The interpreter, as in a command line: found through PATH.
+        python: The interpreter as on a command line: a path, or a name on PATH.
         environ: The environment that it would be started with.
-        name: Of the package, as it is imported, and as it is installed.
+        name: Name of the package, both as it is imported and as it is installed.
     """
     folders = import_folders(python, environ)
     if folders is None:
@@ -57,7 +58,7 @@ def find_version(python: str, environ: Mapping[str, str], name: str) -> str | No
 
 
 def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
-    """Return the folders that an interpreter imports from, in its order; None if they are unknown."""
+    """Return the folders that an interpreter imports from, in search order; None if unknown."""
     path = _find_program(python, environ)
     if path is None:
         return None
@@ -65,9 +66,9 @@ def import_folders(python: str, environ: Mapping[str, str]) -> list[str] | None:
 
 
 def find_module(name: str, folders: Iterable[str]) -> str:
-    """Return the file that ``-m NAME`` would run, looked for in folders in their order; empty without one.
+    """Return the file in these folders that ``-m NAME`` would run; empty without one.
 
-    Nothing is imported, not even the packages around it. Of a package its ``__main__.py`` runs.
+    Imports nothing, not even the parent packages. For a package the file is its ``__main__.py``.
     """
     inside = name.replace(".", os.sep)
     for folder in folders:
@@ -107,7 +108,7 @@ def _versions(folder: str, package: str) -> Iterator[str]:
 
 
 def _site_folders(path: str, environ: Mapping[str, str]) -> list[str] | None:
-    """Return the folders that another interpreter imports from, None if its layout is not one we know."""
+    """Return the folders that another interpreter imports from; None if we do not know its layout."""
     prefix = os.path.dirname(os.path.dirname(path))
     config = _read_config(os.path.join(prefix, "pyvenv.cfg"))
     real = os.path.realpath(path)
@@ -138,7 +139,7 @@ def _version_of(real: str, prefix: str, config: Mapping[str, str]) -> str | None
 
 
 def _read_version(name: str) -> str | None:
-    """Return the ``3.11`` of ``python3.11``, None of any other name."""
+    """Return ``3.11`` for ``python3.11``; None for any name that is not ``python3.N``."""
     minor = name.removeprefix("python3.")
     return f"3.{minor}" if minor != name and minor.isascii() and minor.isdecimal() else None
 
@@ -158,14 +159,14 @@ def _system_folders(prefix: str, version: str, environ: Mapping[str, str]) -> It
 
 
 def _linked(folder: str) -> Iterator[str]:
-    """Yield the folders that a folder's .pth files name."""
+    """Yield the absolute paths in the .pth files of a folder."""
     for name in sorted(_list(folder)):
         if name.endswith(".pth"):
             yield from (line for line in _lines(os.path.join(folder, name)) if line.startswith("/"))
 
 
 def _list(folder: str) -> list[str]:
-    """Return the names in a folder; none if it cannot be listed, which Python does without, too."""
+    """Return the names in a folder; empty if it cannot be listed, as Python ignores such a folder too."""
     try:
         return os.listdir(folder)
     except OSError:

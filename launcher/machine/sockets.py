@@ -1,7 +1,7 @@
-"""TCP sockets of this machine, and the processes that hold them.
+"""Finds TCP sockets of this node, and the processes that hold them.
 
-Listening sockets stand first in the kernel's lists, so that the part of a long list that is read has them
-all.
+We read only the first part of a long list of sockets. It has all listening sockets, which the kernel lists
+first.
 
 Source: proc(5) (/proc/net/tcp); Linux include/net/tcp_states.h.
 """
@@ -17,7 +17,7 @@ LISTEN, TIME_WAIT = "0A", "06"
 
 
 def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
-    """Return (state, inode) of the sockets on a local port; None if the kernel's lists cannot be read."""
+    """Return (state, inode) of the sockets on a local port, except TIME_WAIT; None if unreadable."""
     texts = [text for text in map(host.read_text, TABLES) if text is not None]
     if not texts:
         return None
@@ -31,7 +31,7 @@ def find_sockets(host: Host, port: int) -> list[tuple[str, str]] | None:
 
 
 def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
-    """Return pid and name of a process that has one of some sockets; None if none is to be seen."""
+    """Return (PID, name) of a process that has one of these sockets open; None if we cannot see one."""
     wanted = {f"socket:[{inode}]" for inode in inodes}
     for pid in filter(str.isdecimal, host.list_folder("/proc")):
         folder = f"/proc/{pid}/fd"
@@ -41,7 +41,7 @@ def find_holder(host: Host, inodes: frozenset[str]) -> tuple[str, str] | None:
 
 
 def describe_holder(host: Host, port: int) -> str:
-    """Return what listens on a port, as ``process 12 (sshd)``; empty if that cannot be seen."""
+    """Return the process that listens on a port, as ``process 12 (sshd)``; empty if we cannot see it."""
     listening = [inode for state, inode in find_sockets(host, port) or () if state == LISTEN]
     holder = find_holder(host, frozenset(listening))
     return f"process {holder[0]} ({holder[1]})" if holder else ""

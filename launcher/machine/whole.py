@@ -1,4 +1,4 @@
-"""Read a file that a user or the environment has named, in whole: bounded in size and in time."""
+"""Reads a whole file that the user or the environment names, with limits on its size and on time."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ import time
 
 STEP_BYTES = 1 << 16
 PIPE_S = 5.0
-"""How long a pipe that the user has typed may take, as of ``<(command)``."""
+"""Time limit in seconds for a pipe that the user has typed, such as ``<(command)``."""
 
 
 def read_whole(path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
-    """Return a regular file, or a pipe if it may be waited for; at most one byte more than the limit.
+    """Return the content of a regular file, or of a pipe if ``pipe_s`` is not 0.
+
+    At most one byte more than the limit is returned, which shows that the file is longer.
 
     Raises:
-        OSError: It cannot be read, is no such file, or a pipe does not end within ``pipe_s`` seconds.
+        OSError: It cannot be read, is another kind of file, or is a pipe that does not end within ``pipe_s``
+            seconds.
     """
     fd = open_file(path, is_pipe_meant=pipe_s > 0)
     try:
@@ -27,10 +30,10 @@ def read_whole(path: str, limit_bytes: int, pipe_s: float = 0.0) -> bytes:
 
 
 def open_file(path: str, *, is_pipe_meant: bool = False) -> int:
-    """Return a descriptor of a regular file, or of a pipe if that is meant; it does not wait.
+    """Return a non-blocking descriptor of a regular file, or of a pipe if ``is_pipe_meant``.
 
     Raises:
-        OSError: It cannot be opened, or is no such file.
+        OSError: It cannot be opened, or is another kind of file.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     kind = os.fstat(fd).st_mode
@@ -43,10 +46,13 @@ def open_file(path: str, *, is_pipe_meant: bool = False) -> int:
 
 
 def read_guarded(path: str, limit_bytes: int, *, of_system: bool) -> bytes:
-    """Return a regular file that not all users can write; ``of_system``: and that is root's, or ours.
+    """Return the content of a regular file that not all users can write.
+
+    At most one byte more than the limit is returned, which shows that the file is longer. With ``of_system``
+    the file must belong to root or to our user.
 
     Raises:
-        OSError: It is none, or cannot be read.
+        OSError: It is not such a file, or cannot be read.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     try:
@@ -67,16 +73,16 @@ def _read(fd: int, size: int, deadline: float, pipe_s: float) -> bytes:
     while len(data) < size:
         try:
             part = os.read(fd, min(STEP_BYTES, size - len(data)))
-        except BlockingIOError:  # a pipe that another process holds open
+        except BlockingIOError:  # another process holds the pipe open and has not written yet
             part = None
         if part:
             data += part
         elif part == b"" and (data or not pipe_s):
             break
-        elif not _wait(fd, deadline):  # nothing was written yet, by a process that may still open it
+        elif not _wait(fd, deadline):  # no data yet: a writer may still open the pipe
             raise TimeoutError(errno.ETIMEDOUT, f"a pipe that does not end within {pipe_s:g} s")
         elif part == b"":
-            pipe_s = 0.0  # it has ended, or there is something to read: the next empty read is its end
+            pipe_s = 0.0  # the pipe has ended or has data: the next empty read is its end
     return data
 
 

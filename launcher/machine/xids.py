@@ -1,4 +1,4 @@
-"""What the NVIDIA driver writes to the kernel's log when a GPU or a program on it fails.
+"""Finds and explains Xids: the NVIDIA driver's messages in the kernel log about failed GPUs and programs.
 
 Source: NVIDIA, "XID Errors", the Xid catalog (docs.nvidia.com/deploy/xid-errors).
 """
@@ -25,10 +25,10 @@ PROGRAM, HARDWARE, NOTICE = "program", "hardware", "notice"
 
 @frozen
 class Meaning:
-    """What a number means: in words, and what is at fault.
+    """The meaning of an Xid number: its description, and what is at fault.
 
-    ``PROGRAM``: what ran on the GPU, so it happens again. ``HARDWARE``: the GPU, its links or its
-    firmware, so another node can help. ``NOTICE``: no failure of its own, or a consequence of one.
+    ``PROGRAM``: the program on the GPU, so the failure will repeat. ``HARDWARE``: the GPU, its links or its
+    firmware, so another node can help. ``NOTICE``: not a failure, or the consequence of another one.
     """
 
     words: str
@@ -65,7 +65,7 @@ UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTIC
 
 @frozen
 class Xid:
-    """One message of the driver: its number, the GPU it is about, and the driver's own words."""
+    """One message of the driver: its number, its GPU, and the driver's own text."""
 
     number: int
     gpu: str
@@ -73,15 +73,14 @@ class Xid:
 
     @property
     def meaning(self) -> Meaning:
-        """What the number means."""
+        """Meaning of the number."""
         return XIDS.get(self.number, UNKNOWN)
 
 
 def find_xids(lines: Sequence[str], host: Host) -> tuple[Xid, ...]:
-    """Return the Xids in lines of the kernel's log, each number once per GPU, hardware first.
+    """Return the Xids in lines of the kernel log, each number once per GPU, hardware faults first.
 
-    ``gpu`` is the PCI address, with the device file where the driver tells it:
-    ``0000:3b:00 (/dev/nvidia2)``.
+    ``gpu`` is the PCI address, with the device file if the driver reports it: ``0000:3b:00 (/dev/nvidia2)``.
     """
     found: dict[tuple[int, str], Xid] = {}
     for line in lines:
