@@ -1,0 +1,224 @@
+"""Node 0 between two attempts: decides on a restart, waits for all nodes, and starts the next attempt.
+
+A node is ready once it says that nothing of the last attempt is left on it. A lost node may come back as a new
+launcher with the same rank. Until it has, or `rejoin_timeout_s` has passed, the others wait.
+
+No two attempts run at once. A node that fell silent may still run its processes until it gives node 0 up, which
+takes `lost_after_s`, and has stopped them, which takes `grace_s`. So the next attempt does not start before.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cluster.messages import Again, First, Over, Start
+from launcher.cluster.outcome import LOST_FIX, read_verdict
+from launcher.cluster.settings import SAY_EVERY_S
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
+from launcher.failure.model import Cause
+from launcher.recovery.recovery import describe_attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.outcome import Ending
+    from launcher.cluster.settings import Shape
+    from launcher.core.model import Restarts
+    from launcher.recovery.recovery import Recovery
+
+KILLED_S = 2.0
+"""After the launcher of a node has died, its watchdog has killed the processes within this time."""
+SLACK_S = 1.0
+VETOES = {
+    PREEMPTED: "a node is taken back",
+    REFUSED: "a node could not start its processes",
+    CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
+}
+"""Kinds of events after which the nodes cannot start together again, and why."""
+NAMED_MAX = 20
+
+
+class Regroup:
+    """The roll call between two attempts.
+
+    Attributes:
+        again: The attempt that is about to start; None while one runs.
+        attempt: Number of the attempt that runs, or ran last.
+        is_told: Whether any node was told to end, after which no attempt follows.
+    """
+
+    def __init__(
+        self,
+        rule: Restarts,
+        recovery: Recovery,
+        shape: Shape,
+        membership: Membership,
+        say: Callable[[str], None],
+        agree: Callable[[], Mapping[str, object]],
+        begin: Callable[[Start], None],
+    ) -> None:
+        """Wait for the first failure.
+
+        Args:
+            rule: What the user allows.
+            recovery: Decides about restarts.
+            shape: The job.
+            membership: Its nodes.
+            say: Prints one line.
+            agree: Returns the values of the next attempt that must be the same on all nodes.
+            begin: Starts the next attempt on all nodes.
+        """
+        self.again: Again | None = None
+        self.attempt, self.is_told = 0, False
+        self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
+        self._say, self._agree, self._begin = say, agree, begin
+        self._ready: set[int] = set()
+        self._sessions: dict[int, object] = {}
+        self._ending: Ending | None = None
+        self._started_ns = time.time_ns()
+        self._not_before = self._give_up_at = self._say_at = 0.0
+
+    # --- the decision
+
+    def note_start(self) -> None:
+        """Note that the processes of an attempt start now."""
+        self._started_ns = time.time_ns()
+
+    def conclude(self, over: Over, ending: Ending) -> Over | Again:
+        """Return how the job ends after an attempt, or the attempt that follows."""
+        if over.first is None and not over.status:
+            return over
+        verdict = read_verdict(over, None, self._shape, self._started_ns, self.attempt)
+        failed = describe_attempt(
+            verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed
+        )
+        decision = self._recovery.decide(failed, self._find_veto(over))
+        why = self._recovery.describe()
+        if not decision.restarts:
+            return replace(over, why=why)
+        self.again = Again(self.attempt + 1, over, why)
+        self._open(ending, decision.wait_s)
+        return self.again
+
+    def _find_veto(self, over: Over) -> str:
+        if self.is_told:
+            return "the job was told to end"
+        return "" if over.first is None else VETOES.get(over.first.event.kind, "")
+
+    # --- the nodes
+
+    def _open(self, ending: Ending, wait_s: float) -> None:
+        """Begin to wait for the nodes; lost ones are no members any more."""
+        now = time.monotonic()
+        self._ending, self._ready = ending, set()
+        self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
+        self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
+        left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
+        for rank, member in list(self._membership.members.items()):
+            self._sessions[rank] = member.facts["session"]
+            if rank and (ending.arbiter.is_lost(rank) or rank in left):
+                self._drop(member, now)
+
+    def _drop(self, member: Member, now: float) -> None:
+        """Forget a node that is lost, and wait until its processes have ended."""
+        gone_s = KILLED_S if member.closed is not None else self._shape.grace_s
+        self._not_before = max(self._not_before, now + gone_s + SLACK_S)
+        member.hang_up()
+        self._ready.discard(member.rank)
+        self._membership.members.pop(member.rank, None)
+
+    def lose(self, member: Member, how: str) -> None:
+        """Note that a node was lost while it waited."""
+        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        self._drop(member, time.monotonic())
+
+    def may_join(self, rank: int, session: object) -> bool:
+        """Whether a launcher may join as a node: as one that is missing."""
+        member = self._membership.members.get(rank)
+        if self.again is None or not 0 < rank < self._shape.node_count:
+            return False
+        return member is None or (member.connection is None and member.facts["session"] != session)
+
+    def join(self, member: Member) -> None:
+        """Take a node that has joined; a new launcher has nothing left of the last attempt."""
+        before, session = self._sessions.get(member.rank), member.facts["session"]
+        self._sessions[member.rank] = session
+        if session != before:
+            self._say(f"{member.name} is back")
+            self._ready.add(member.rank)
+
+    def note_ready(self, rank: int, attempt: int) -> None:
+        """Take the message that a node is ready."""
+        if self.again is not None and attempt == self.again.attempt:
+            self._ready.add(rank)
+
+    # --- time
+
+    @property
+    def due(self) -> float | None:
+        """Time of the next decision, monotonic seconds; None while an attempt runs."""
+        if self.again is None:
+            return None
+        if not self._absent():
+            return self._not_before
+        return min(self._say_at, max(self._give_up_at, self._not_before))
+
+    def _absent(self) -> list[int]:
+        """Return the ranks of the nodes that cannot start yet."""
+        silent = self._membership.why_silent
+        return [rank for rank in range(self._shape.node_count) if rank not in self._ready or silent(rank)]
+
+    def fire(self, now: float) -> None:
+        """Start the next attempt, or end the job if nodes are missing for too long."""
+        if self.again is None:
+            return
+        absent = self._absent()
+        if not absent:
+            if now >= self._not_before:
+                self._start()
+        elif now >= max(self._give_up_at, self._not_before):
+            self._end_without(absent)
+        elif now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
+            self._say(f"attempt {self.again.attempt} waits for {self._name(absent)}")
+
+    def _name(self, ranks: list[int]) -> str:
+        kind = self._shape.member
+        names = ", ".join(map(str, ranks[:NAMED_MAX])) + (" and more" if len(ranks) > NAMED_MAX else "")
+        return f"{kind}{'s' if len(ranks) > 1 else ''} {names}"
+
+    def _start(self) -> None:
+        """Start the next attempt."""
+        assert self.again is not None  # noqa: S101 - see `fire`
+        self.attempt, self.again, self._ending = self.again.attempt, None, None
+        self._begin(Start(self._agree(), self.attempt))
+        self.note_start()
+
+    # --- no other attempt
+
+    def end(self, why: str) -> None:
+        """End the job as the last attempt has ended; ``why``: the reason why no other follows."""
+        if self.again is not None:
+            self._finish(self.again.over, why)
+
+    def _end_without(self, absent: list[int]) -> None:
+        """End the job because nodes did not come back."""
+        assert self.again is not None  # noqa: S101 - see `fire`
+        over, rank = self.again.over, absent[0]
+        timeout = f"{self._rule.rejoin_timeout_s:g} s"
+        what = f"{self._name(absent)} did not come back within {timeout} (--rejoin-timeout)"
+        if over.first is None or over.first.event.kind != LOST:
+            cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+            event = Event(rank, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
+            over = Over(EXIT_NOT_READY, First(event, "", 0, time.time_ns()))
+        self._finish(over, what)
+
+    def _finish(self, over: Over, why: str) -> None:
+        assert self._ending is not None  # noqa: S101 - see `_open`
+        self._recovery.give_up(why)
+        ending, self.again, self._ending = self._ending, None, None
+        ending.finish(replace(over, why=self._recovery.describe()))
