@@ -1,6 +1,6 @@
-"""How fast the processes of a job can talk to each other: ``python -m launcher.bandwidth``.
+"""Measures how fast the processes of a job talk to each other: ``python -m launcher.bandwidth``.
 
-A program like any other, which the launcher starts and which imports torch; the launcher itself never
-does. What can be known without torch is in modules of its own: definitions, options, expect, pairs, views,
-plot. What needs it is in job and measure.
+It is a program like any other, which the launcher starts and which imports torch; the launcher itself never
+does. The modules definitions, options, expect, pairs, plot and views need no torch. The modules job, measure
+and members use it.
 """

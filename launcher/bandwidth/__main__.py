@@ -43,7 +43,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 def run(options: Options, environ: Mapping[str, str]) -> int:
-    """Find the other processes, measure, and take leave of them."""
+    """Find the other processes, measure, and leave them. Return the exit status."""
     identity = read_identity(environ)
     job = Job(load_torch(), identity, options.timeout_s)
     facts = job.gather("facts", describe_process(job.torch, identity.local_rank, environ))
@@ -94,7 +94,7 @@ def _write(text: str, path: str) -> None:
     """Write a report to a file, or to standard output for ``-``.
 
     Raises:
-        NotReady: It cannot be written.
+        NotReady: The report cannot be written.
     """
     try:
         if path == "-":

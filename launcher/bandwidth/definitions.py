@@ -10,20 +10,20 @@ from __future__ import annotations
 from launcher.core.frozen import frozen
 
 ELEMENT_BYTES = 4
-"""Of float32, which is summed."""
+"""Size of a float32; the all-reduce sums float32 numbers."""
 UNITS = ("", "K", "M", "G", "T")
 
 
 @frozen
 class Sample:
-    """One size, measured.
+    """Measurement of one size.
 
     Attributes:
-        size_bytes: What each process contributes, and gets.
-        time_s: One all-reduce; the mean over iterations, and over processes.
-        process_count: Between how many.
-        iterations: How many were timed.
-        is_right: Whether the sum was what it should be.
+        size_bytes: Bytes that each process contributes, and gets.
+        time_s: Seconds of one all-reduce, as the mean over iterations and processes.
+        process_count: Number of processes.
+        iterations: Number of iterations that were timed.
+        is_right: Whether the sum was correct.
     """
 
     size_bytes: int
@@ -38,20 +38,20 @@ class Sample:
 
     @property
     def algorithm_gbps(self) -> float:
-        """Size over time, in Gb/s (10^9 bits)."""
+        """Size divided by time, in Gb/s (10^9 bits per second)."""
         return self.size_bytes / self.time_s * 8e-9
 
     @property
     def bus_gbps(self) -> float:
-        """What crosses the narrowest link, in Gb/s: comparable with its rate. 0 for one process."""
+        """Traffic on the narrowest link in Gb/s, comparable with the link's rate; 0 for one process."""
         return self.algorithm_gbps * 2 * (self.process_count - 1) / self.process_count
 
 
 def list_sizes(min_bytes: int, max_bytes: int, factor: int) -> tuple[int, ...]:
-    """Return the sizes from one to the other, each ``factor`` times the one before; whole elements.
+    """Return the sizes between two limits, each ``factor`` times the one before, as whole elements.
 
     Raises:
-        ValueError: They do not follow each other, or less than an element.
+        ValueError: The limits are in the wrong order or below one element, or the factor is below 2.
     """
     if not ELEMENT_BYTES <= min_bytes <= max_bytes:
         raise ValueError(f"expected {ELEMENT_BYTES} <= min-bytes <= max-bytes")
@@ -69,7 +69,7 @@ def parse_size(text: str) -> int:
     """Return the bytes in e.g. ``1048576``, ``1M``, ``1MiB``; units are powers of 1024, as in nccl-tests.
 
     Raises:
-        ValueError: It is no such size.
+        ValueError: The text is not a size.
     """
     digits = text.strip().upper().removesuffix("B").removesuffix("I")
     unit = digits[-1:] if digits[-1:] in UNITS[1:] else ""
@@ -81,7 +81,7 @@ def parse_size(text: str) -> int:
 
 
 def render_size(size_bytes: int) -> str:
-    """Return e.g. ``64 KiB``; bytes where nothing larger fits evenly enough."""
+    """Return e.g. ``64 KiB``, in up to four digits; bytes below 1 KiB."""
     value, unit = float(size_bytes), 0
     while value >= 1024 and unit < len(UNITS) - 1:
         value /= 1024
@@ -90,7 +90,7 @@ def render_size(size_bytes: int) -> str:
 
 
 def render_time(time_s: float) -> str:
-    """Return e.g. ``43.1 µs``, ``12.5 ms``, ``2.1 s``: three digits."""
+    """Return e.g. ``43.1 µs``, ``12.5 ms``, ``2.1 s``, in three digits."""
     for scale, unit in ((1, "s"), (1e3, "ms")):
         if time_s * scale >= 1:
             return f"{time_s * scale:.3g} {unit}"
@@ -98,5 +98,5 @@ def render_time(time_s: float) -> str:
 
 
 def render_gbps(gbps: float) -> str:
-    """Return e.g. ``3,200``, ``391``, ``18.5``, ``0.0093``: what can be told from a measurement."""
+    """Return e.g. ``3,200``, ``391``, ``18.5``, ``0.0093``: the digits that a measurement justifies."""
     return f"{gbps:,.0f}" if gbps >= 100 else f"{gbps:.1f}" if gbps >= 1 else f"{gbps:.2g}"

@@ -1,8 +1,8 @@
-"""What the network of a job should give, by what its nodes have, and what to say of what it gave.
+"""Expects a bandwidth from the hardware of the nodes, and judges the measured one by it.
 
 An all-reduce crosses the border of each node once in each direction, whatever the number of its processes
-(see `launcher.bandwidth.definitions`): its bus bandwidth between nodes is at most what one node's ports give
-together, and the slowest node's counts for all.
+(see `launcher.bandwidth.definitions`). So its bus bandwidth between nodes is at most the sum of one node's
+ports, and the slowest node limits all nodes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 GOOD = 0.75
-"""From this fraction of the ports' rates on all is well: protocols, PCI and the CPU take the rest."""
+"""From this fraction of the ports' rates on, the result is good: protocols, PCI and the CPU take the rest."""
 GOOD_NVLINK = 0.65
-"""The same of NVLinks' rates, of which a ring of GPUs reaches three quarters at best."""
+"""The same for NVLinks: a ring of GPUs reaches three quarters of their rates at best."""
 OTHER_FABRIC = 0.25
-"""Below this one it is no port that is slow: the traffic takes another way."""
+"""Below this fraction no port is merely slow: the traffic takes another way."""
 TELLING_BYTES = 8 << 20
 TELLING_S = 0.1
-"""What is smaller and quicker than these shows latencies rather than bandwidth."""
+"""Samples that are both smaller and quicker than these show latency rather than bandwidth."""
 IB_DISABLE, NET, P2P_DISABLE = "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_P2P_DISABLE"
 SWITCHES = {IB_DISABLE: "the ports", NET: "the ports", P2P_DISABLE: "NVLinks"}
-"""Variables that keep NCCL from something, and from what."""
+"""Variables that keep NCCL from hardware, and from which."""
 INFINIBAND = "InfiniBand"
 RDMA = "RDMA"
 ETHERNET = "interface"
@@ -40,16 +40,16 @@ NVLINK = "NVLink"
 
 @frozen
 class Ways:
-    """What a node has to talk through.
+    """Hardware through which a node can talk.
 
     Attributes:
-        name: Of the node.
-        port_gbps: The rate of each port that NCCL can use.
+        name: Name of the node.
+        port_gbps: Rate of each port that NCCL can use.
         port_kind: `INFINIBAND`, or `RDMA` for RoCE and EFA.
         interface: Name of the interface that leads to the other nodes.
-        interface_gbps: Its speed; None where nothing tells, or what tells is not to be believed.
-        nvlink_gbps: What a GPU's NVLinks give together, in one direction.
-        hints: What on this node keeps NCCL from its ports.
+        interface_gbps: Its speed; None if it is unknown or not believable.
+        nvlink_gbps: Total rate of a GPU's NVLinks in one direction.
+        hints: What keeps NCCL on this node from its ports or NVLinks.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Ways:
 
 @frozen
 class Expectation:
-    """What the bus bandwidth should come near to.
+    """The bus bandwidth that the job should come near to.
 
     Attributes:
-        gbps: None if nothing tells.
-        of: What gives it: ``8 InfiniBand ports``, ``eth0``; or, without a number, why there is none.
+        gbps: None if unknown.
+        of: Its origin: ``8 InfiniBand ports``, ``eth0``; without a number, why there is none.
         kind: `INFINIBAND`, `RDMA`, `ETHERNET`, `NVLINK`; empty without a number.
-        notes: What is odd about the nodes: one has fewer ports than the others.
+        notes: Unusual facts about the nodes: one has fewer ports than the others.
     """
 
     gbps: float | None
@@ -80,12 +80,12 @@ class Expectation:
 
 @frozen
 class Verdict:
-    """What is to be said of a measurement.
+    """The verdict on a measurement.
 
     Attributes:
         level: ``good``, ``slow``, ``other-fabric``, or ``unknown``.
         text: One line.
-        hints: What to look at, a line each.
+        hints: What to look at, one line each.
     """
 
     level: str
@@ -100,14 +100,14 @@ def read_ways(
     master: str | None,
     read_nvlink_gbps: Callable[[], float | None] = lambda: None,
 ) -> Ways:
-    """Read what a node has to talk through.
+    """Read the hardware through which a node can talk.
 
     Args:
         host: The node.
-        environ: What a process of the job sees: the user's choice of an interface, NCCL's switches.
-        name: What the node is called in reports.
-        master: Where rank 0 is: the way there is the way to the others.
-        read_nvlink_gbps: Tells what the NVLinks of a GPU give together, in one direction.
+        environ: The environment of a process of the job: the user's choice of an interface, NCCL's switches.
+        name: Name of the node in reports.
+        master: Address of rank 0: the interface towards it leads to all other nodes.
+        read_nvlink_gbps: Returns the total rate of a GPU's NVLinks in one direction.
     """
     interfaces = host.interfaces()
     lead = _find_interface(host, interfaces, environ, master)
@@ -135,7 +135,7 @@ def _find_interface(
 
 
 def believable_gbps(interface: Interface) -> float | None:
-    """Return the speed of an interface that has a cable: a pair of virtual ends only claims 10 Gb/s."""
+    """Return the speed of a real interface; None for a virtual one, whose 10 Gb/s is only a claim."""
     is_hardware = interface.kind not in ("virtual", "bridge", "loopback")
     return interface.speed_mbps / 1000 if interface.speed_mbps and is_hardware else None
 
@@ -143,8 +143,8 @@ def believable_gbps(interface: Interface) -> float | None:
 def choose_ports(ports: Sequence[Port], interfaces: Sequence[Interface]) -> tuple[tuple[Port, ...], str]:
     """Return the ports that NCCL would use, and their kind: InfiniBand, or else RoCE and EFA.
 
-    The fast path of Azure's accelerated networking is an RDMA device, too; it is told by its interface, which
-    is a member of an ordinary one.
+    The fast path of Azure's accelerated networking is an RDMA device too. It is recognized by its interface,
+    which is a member of an ordinary one.
     """
     usable = tuple(port for port in ports if is_usable(port))
     if usable:
@@ -166,7 +166,7 @@ def choose_ports(ports: Sequence[Port], interfaces: Sequence[Interface]) -> tupl
 
 
 def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, ...]:
-    """Return what keeps NCCL from the ports of this node, as far as it can be seen here; without secrets."""
+    """Return what visibly keeps NCCL from the hardware of this node, without secrets."""
     is_set = {name: environ.get(name, "0") not in ("", "0") for name in (IB_DISABLE, P2P_DISABLE)}
     is_set[NET] = environ.get(NET, "").lower() == "socket"
     hints = [
@@ -182,12 +182,12 @@ def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, 
 
 
 def plan_expectation(nodes: Sequence[Ways], backend: str, processes_per_node: int) -> Expectation:
-    """Return what the bus bandwidth between all processes should come near to.
+    """Return the bus bandwidth that all processes together should come near to.
 
     Args:
         nodes: All nodes of the job.
-        backend: ``nccl``, or ``gloo``, which knows TCP alone.
-        processes_per_node: The fewest that a node has; each drives a port of its own.
+        backend: ``nccl``, or ``gloo``, which can use only TCP.
+        processes_per_node: Lowest number of processes on a node; each process drives a port of its own.
     """
     if len(nodes) == 1:
         return _expect_inside(nodes[0], backend)
@@ -240,13 +240,13 @@ def _slowest(nodes: Sequence[Expectation], notes: tuple[str, ...] = ()) -> Expec
 
 
 def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Sequence[str] = ()) -> Verdict:
-    """Return what is to be said of the best bus bandwidth that was measured.
+    """Return the verdict on the best bus bandwidth that was measured.
 
     Args:
         bus_gbps: The best over all sizes.
-        is_telling: Whether sizes were large enough to show bandwidth; see `is_telling`.
-        expectation: What it should be.
-        hints: What the nodes say about why it may be slow.
+        is_telling: Whether the sizes were large enough to show bandwidth; see `is_telling`.
+        expectation: The expected bandwidth.
+        hints: Possible reasons for a slow result, from the nodes.
     """
     got = render_gbps(bus_gbps)
     if bus_gbps == 0:
@@ -268,7 +268,7 @@ def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Se
 
 
 PROOFS = {INFINIBAND: "NET/ lines", RDMA: "NET/ lines", NVLINK: "lines with via P2P, or via SHM"}
-"""Where NCCL itself says which way it takes."""
+"""The lines in which NCCL itself says which way it takes."""
 PORT_HINTS = (
     "GPUDirect RDMA: NCCL_DEBUG=INFO says GDRDMA where it is used; without it, load nvidia-peermem",
 )

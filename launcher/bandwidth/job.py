@@ -1,8 +1,8 @@
-"""The processes of a job: their ranks, what they tell each other, and groups of them to measure.
+"""The processes of a job: their ranks, the values that they exchange, and groups of them to measure.
 
-What they tell each other goes through torch's store, which is plain TCP to rank 0, and never through what is
-measured. A group is made anew for each measurement, between its members only: one link that does not
-work must not keep all others from being measured.
+Values go through torch's store, which is plain TCP to rank 0, and never through the backend that is measured.
+A new group is made for each measurement, of its members only: one broken link must not prevent the
+measurement of all others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on eve
 
 @frozen
 class Identity:
-    """This process, by what the launcher (or torchrun) has set."""
+    """Ranks and sizes of this process, as the launcher (or torchrun) set them."""
 
     rank: int
     world_size: int
@@ -40,10 +40,10 @@ class Identity:
 
 
 def read_identity(environ: Mapping[str, str]) -> Identity:
-    """Return which process we are.
+    """Return the ranks and sizes of this process.
 
     Raises:
-        UsageError: We were given no rank.
+        UsageError: The variables are missing or malformed.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     meeting = ("MASTER_ADDR", "MASTER_PORT")
@@ -62,15 +62,15 @@ def read_identity(environ: Mapping[str, str]) -> Identity:
 
 
 def load_torch() -> Any:
-    """Import torch, and the part of it that talks.
+    """Import torch and torch.distributed.
 
     Raises:
-        Unavailable: This Python has none, or none that can.
+        Unavailable: This Python has no torch, or one without torch.distributed.
     """
     try:
         torch = importlib.import_module("torch")
         importlib.import_module("torch.distributed")
-    except (ImportError, OSError) as error:  # OSError: a library of CUDA that is missing
+    except (ImportError, OSError) as error:  # OSError: a missing library of CUDA
         raise Unavailable(_no_torch(f"{sys.executable} cannot import torch: {error}")) from error
     if not torch.distributed.is_available():
         raise Unavailable(_no_torch(f"torch {torch.__version__} was built without torch.distributed"))
@@ -83,10 +83,10 @@ def _no_torch(what: str) -> Problem:
 
 
 class Job:
-    """This process, and its way to the others."""
+    """This process, and its connection to the others."""
 
     def __init__(self, torch: Any, identity: Identity, timeout_s: float) -> None:
-        """Find the others.
+        """Connect to the other processes.
 
         Raises:
             NotReady: They are not all there in time.
@@ -102,15 +102,15 @@ class Job:
             self.store = next(rendezvous)[0]
 
     def gather(self, name: str, value: object, timeout_s: float = 0) -> list[Any]:
-        """Return what each process gives under a name, in order of rank; all come together here.
+        """Return the values that all processes give under a name, in order of rank; all of them wait here.
 
         Args:
-            name: Used once in a job.
-            value: What JSON can hold.
-            timeout_s: How much longer than at the start the others may take.
+            name: A name that the job uses only once.
+            value: A value that JSON can represent.
+            timeout_s: Seconds that the others may take in addition to the timeout of the start.
 
         Raises:
-            NotReady: Some process is not there in time.
+            NotReady: A process is not there in time.
         """
         rank, world_size = self.identity.rank, self.identity.world_size
         with said(_peers_missing(f"some of {world_size} processes never came to {name!r}")):
@@ -123,7 +123,7 @@ class Job:
         return found
 
     def leave(self) -> None:
-        """Say that we need nothing more; rank 0, at which the store is, waits for all."""
+        """Say that this process is done; rank 0, which runs the store, waits for all processes."""
         with contextlib.suppress(RuntimeError):
             self.store.set(f"bandwidth/left/{self.identity.rank}", "")
             if self.identity.rank == 0:
@@ -131,14 +131,14 @@ class Job:
                     self.store.get(f"bandwidth/left/{rank}")
 
     def use(self, backend: str) -> None:
-        """Choose the device: with NCCL the GPU that belongs to this process."""
+        """Choose the device: with NCCL the GPU of this process."""
         if backend == "nccl":
             index = self.identity.local_rank % self.torch.cuda.device_count()
             self.device = self.torch.device("cuda", index)
             self.torch.cuda.set_device(self.device)
 
     def describe_library(self, backend: str) -> str:
-        """Return what is measured, by version; with NCCL the GPU, too."""
+        """Return the measured library with its version and torch's; with NCCL the GPU too."""
         torch = self.torch
         if backend != "nccl":
             return f"{backend}, torch {torch.__version__}"
@@ -147,10 +147,10 @@ class Job:
 
     @contextlib.contextmanager
     def group(self, name: str, backend: str, ranks: Sequence[int]) -> Iterator[Group]:
-        """Join some processes, this one among them, inside of a ``with`` block.
+        """Form a group of some processes, including this one, for a ``with`` block.
 
         Raises:
-            NotReady: They cannot reach each other.
+            NotReady: They cannot reach each other, or a collective inside the block fails.
         """
         dist = self.torch.distributed
         with said(_no_collective(f"{backend} between ranks {_list(ranks)} failed")):
@@ -168,7 +168,7 @@ class Job:
 
 
 class Group:
-    """Processes that are joined: what can be done between them, on this one's device."""
+    """A group of processes, and what can be done between them on this process's device."""
 
     def __init__(self, torch: Any, device: Any, size: int, index: int) -> None:
         self._torch = torch
@@ -177,7 +177,7 @@ class Group:
         self._index = index
 
     def is_sum_right(self, count: int) -> bool:
-        """Whether an all-reduce of ``count`` elements gives what it should, on all processes."""
+        """Whether an all-reduce of ``count`` elements gives the correct sum on all processes."""
         data = self.full(count, self._index + 1)
         self._reduce(data)
         expected = self.size * (self.size + 1) / 2
@@ -185,9 +185,9 @@ class Group:
         return self.mean(float(wrong)) == 0
 
     def time(self, count: int, iterations: int) -> float:
-        """Return the seconds of one all-reduce, the mean over iterations and processes."""
-        data = self.full(count, 0)  # of anything else the sums would grow beyond a float
-        self._reduce(self.full(1, 0))  # all begin at once
+        """Return the seconds of one all-reduce, as the mean over iterations and processes."""
+        data = self.full(count, 0)  # zeros: the sums of any other value would overflow a float
+        self._reduce(self.full(1, 0))  # so that all begin at once
         self._wait()
         begin = time.perf_counter()
         for _ in range(iterations):
@@ -196,11 +196,11 @@ class Group:
         return self.mean((time.perf_counter() - begin) / iterations)
 
     def full(self, count: int, value: float) -> Any:
-        """Return ``count`` elements, all the same."""
+        """Return ``count`` elements with the same value."""
         return self._torch.full((count,), value, dtype=self._torch.float32, device=self._device)
 
     def mean(self, value: float) -> float:
-        """Return the mean of what each process has; the same number on all."""
+        """Return the mean of this value over all processes; all of them get the same number."""
         data = self._torch.tensor([value], dtype=self._torch.float64, device=self._device)
         self._reduce(data)
         return float(data) / self.size
@@ -215,14 +215,14 @@ class Group:
 
 @contextlib.contextmanager
 def said(describe: Callable[[str], Problem]) -> Iterator[None]:
-    """Turn what torch raises into a problem.
+    """Turn an error of torch into a problem.
 
     Raises:
-        NotReady: What ``describe`` makes of the first line of what torch said.
+        NotReady: torch raised; the problem is what ``describe`` makes of the first line of its message.
     """
     try:
         yield
-    except RuntimeError as error:  # torch's own errors are all of this kind
+    except RuntimeError as error:  # all of torch's own errors derive from it
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise NotReady(describe(reason[0])) from error
 

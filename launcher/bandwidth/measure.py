@@ -1,4 +1,4 @@
-"""What is measured: all processes over all sizes, or pairs of nodes."""
+"""The measurements: all processes over all sizes, or pairs of nodes."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def sweep(group: Group, options: Options) -> tuple[list[Sample], str]:
-    """Measure one size after the other; return the samples, and why there are no more.
+    """Measure one size after the other; return the samples, and why there are no more (else empty).
 
-    All processes of a group take the same decisions: each is made from a mean over all of them.
+    All processes of a group make the same decisions, because each decision rests on a mean over all of them.
     """
     samples: list[Sample] = []
     for size_bytes in options.sizes:
@@ -30,9 +30,10 @@ def sweep(group: Group, options: Options) -> tuple[list[Sample], str]:
 
 
 def foresee_s(samples: Sequence[Sample], size_bytes: int) -> float:
-    """Return how long a larger size will take by the last two, in seconds; 0 before there are two.
+    """Return the seconds that a larger size will take, estimated from the last two; 0 before there are two.
 
-    A line through both: what a small message takes is latency, and says nothing of a large one.
+    The estimate is a line through both: the time of a small message is latency, and says nothing about a
+    large one.
     """
     if len(samples) < 2:
         return 0.0
@@ -55,12 +56,12 @@ def _measure(group: Group, size_bytes: int, options: Options) -> Sample:
 def measure_pairs(
     job: Job, backend: str, units: Sequence[Sequence[int]], options: Options
 ) -> tuple[Pair, ...]:
-    """Measure every two units, and again, alone, those that look slow; the same result on all processes.
+    """Measure every two units, then those that look slow again, alone; all processes get the same result.
 
     Args:
         job: This process and the others.
-        backend: What is measured.
-        units: The ranks of each node.
+        backend: The backend to measure.
+        units: The ranks of each unit.
         options: Sizes, iterations, and what is slow.
     """
     rounds = plan_rounds(len(units))
@@ -87,7 +88,7 @@ def _measure_rounds(
         if mine:
             label = f"{name} {number}, pair {mine[0]}"
             result = _measure_pair(job, backend, label, units, mine[0], options)
-        # Warm-up, iterations and check of each size.
+        # Check, warm-up and iterations of each size take this long at most.
         longest_s = 4 * options.limit_s * len(options.sizes)
         found = job.gather(f"{name} {number}", result, longest_s)
         pairs += [_pair(link, found[min(units[link[0]])], len(links) == 1) for link in links]
@@ -97,7 +98,7 @@ def _measure_rounds(
 def _measure_pair(
     job: Job, backend: str, label: str, units: Sequence[Sequence[int]], link: Link, options: Options
 ) -> dict[str, object]:
-    """Return latency and bandwidth of a pair that this process belongs to, or why there are none."""
+    """Return latency and bandwidth of a pair that this process belongs to, or why the measurement failed."""
     ranks = sorted((*units[link[0]], *units[link[1]]))
     try:
         with job.group(label, backend, ranks) as group:

@@ -1,4 +1,4 @@
-"""The members: what each process says of itself, and the nodes that follow from it."""
+"""The nodes of the job, from what each process says about itself."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Member:
     """A node of the job.
 
     Attributes:
-        name: Its hostname, with its index behind it where several nodes share one.
-        ranks: Of its processes, ascending.
-        gpu_count: Different GPUs that its processes can use with NCCL.
-        ways: What it has to talk through.
+        name: Its hostname, followed by its index if several nodes have the same hostname.
+        ranks: Ranks of its processes, ascending.
+        gpu_count: Number of different GPUs that its processes can use with NCCL.
+        ways: Hardware through which it can talk.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Member:
 
 
 def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return what the others must know of this process, for JSON; the first one of a node reads the node."""
+    """Return facts about this process, for JSON; the first process of a node adds those of the node."""
     name = socket.gethostname()
     master = environ.get("MASTER_ADDR")
     return {
@@ -46,12 +46,12 @@ def describe_process(torch: Any, local_rank: int, environ: Mapping[str, str]) ->
 
 
 def read_node(host: Host, environ: Mapping[str, str], name: str, master: str | None) -> Ways:
-    """Return what a node has to talk through, its NVLinks by NVML: slow, and so only here."""
+    """Return the hardware through which a node can talk. NVLinks come from NVML, which is slow: only here."""
     return read_ways(host, environ, name, master, lambda: find_nvlink_gbps(host.gpu_facts()))
 
 
 def name_gpus(torch: Any, visible: str) -> list[str]:
-    """Return the GPUs that this process can use with NCCL, by what they are called on their node."""
+    """Return names of the GPUs that this process can use with NCCL; a GPU has one name on its node."""
     if not (torch.cuda.is_available() and torch.distributed.is_nccl_available()):
         return []
     return [
@@ -65,10 +65,11 @@ def name_gpus(torch: Any, visible: str) -> list[str]:
 def read_members(processes: Sequence[Mapping[str, Any]]) -> tuple[Member, ...]:
     """Return the nodes, in order of their first ranks.
 
-    A node is what has an index of its own; where not all processes know theirs, what has a hostname.
+    Processes with the same node index are on one node. If not all processes know their index, those with the
+    same hostname are.
 
     Args:
-        processes: What `describe_process` gave, by rank.
+        processes: The results of `describe_process`, by rank.
     """
     key = "node" if all(process["node"] is not None for process in processes) else "host"
     ranks: dict[str, list[int]] = {}
@@ -91,19 +92,19 @@ def _read_member(name: str, ranks: Sequence[int], processes: Sequence[Mapping[st
 
 
 def _freeze(value: object) -> object:
-    """Make a tuple again of what JSON has made a list of."""
+    """Return a list as a tuple, which JSON turned into a list; any other value as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
 def choose_backend(asked: str, members: Sequence[Member]) -> str:
-    """Return ``nccl`` where each process has a GPU of its own, else ``gloo``.
+    """Return ``nccl`` if each process has a GPU of its own, else ``gloo``.
 
     Args:
-        asked: ``auto``, or which one it must be.
+        asked: ``auto``, or the backend that is required.
         members: All nodes.
 
     Raises:
-        HardwareMissing: NCCL was asked for, and a node has not enough GPUs for it.
+        HardwareMissing: NCCL was asked for, and a node has too few GPUs for it.
     """
     short = [
         f"{member.name} has {member.gpu_count} for {len(member.ranks)} processes"
@@ -118,7 +119,7 @@ def choose_backend(asked: str, members: Sequence[Member]) -> str:
 
 
 def list_units(members: Sequence[Member]) -> dict[str, tuple[int, ...]]:
-    """Return what is measured in pairs, by name: the nodes; of a single node its processes."""
+    """Return what is measured in pairs, by name: the nodes, or the processes of a single node."""
     if len(members) > 1:
         return {member.name: member.ranks for member in members}
     return {f"rank {rank}": (rank,) for member in members for rank in member.ranks}

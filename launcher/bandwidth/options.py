@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "measure how fast the processes of a job talk to each other, and whether that is right"
 SWEEP = (1 << 10, 1 << 30, 4)
-"""Smallest size, largest size, factor: latency, then bandwidth, and what is between."""
+"""Smallest size, largest size, factor: from latency to bandwidth."""
 PAIRS = (1 << 10, 1 << 26, 256)
-"""The same for each pair: latency, and bandwidth where it is high."""
+"""The same for each pair: latency, and bandwidth at large sizes."""
 SLOW_BELOW = 0.7
 LIMIT_S, PAIRS_LIMIT_S = 10.0, 2.0
 FORMATS = ("text", "json")
@@ -27,7 +27,7 @@ BACKENDS = ("auto", "nccl", "gloo")
 
 @frozen
 class Options:
-    """What was asked for; see the command's own help."""
+    """Options of the command; see its own help."""
 
     sizes: tuple[int, ...]
     iters: int
@@ -47,7 +47,7 @@ def parse_options(argv: Sequence[str]) -> Options:
     """Return the options of a command line.
 
     Raises:
-        UsageError: The words are none.
+        UsageError: The command line is not valid.
     """
     parser = _make_parser()
     words = parser.parse_args(argv)
@@ -111,7 +111,7 @@ def _text(size_bytes: int) -> str:
 
 
 def _value(parse: Callable[[str], float]) -> Callable[[str], float]:
-    """Let argparse repeat what is wrong in our own words."""
+    """Wrap a parser so that argparse prints our own message about a wrong value."""
 
     def parse_or_say(text: str) -> float:
         try:
@@ -145,6 +145,6 @@ def _between(text: str, least: float, most: float) -> float:
         value = float(text)
     except ValueError:
         raise ValueError(expected) from None
-    if not least <= value <= most:  # which no NaN is
+    if not least <= value <= most:  # a NaN fails this, too
         raise ValueError(expected)
     return value

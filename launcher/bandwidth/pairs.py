@@ -1,10 +1,10 @@
-"""Every node with every other: which pairs are measured when, and which are slow.
+"""Measurements of every node with every other: which pairs are measured when, and which are slow.
 
 Pairs that share no node are measured at once: n - 1 rounds instead of n(n-1)/2 steps. They may still share a
 switch's uplink, so a pair that looks slow in its round is measured again, alone, before a node is named.
-Nodes that no fast pair joins to the others are slow. That one definition tells a slow node (no pair with
-it is fast) from a slow link (both of its nodes are fast with others), and finds nodes that are fast only
-among themselves, as behind a bad uplink.
+Nodes that no fast pair connects to the others are slow. This single definition distinguishes a slow node (no
+pair with it is fast) from a slow link (both of its nodes are fast with others). It also finds nodes that are
+fast only among themselves, e.g. behind a bad uplink.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Link = tuple[int, int]
 
 @frozen
 class Pair:
-    """Two nodes, measured.
+    """Measurement of two nodes.
 
     Attributes:
         nodes: Their indices, the lower one first.
-        latency_s: Of the smallest size; None if the pair could not be measured.
+        latency_s: Seconds for the smallest size; None if the pair could not be measured.
         bus_gbps: The best over all sizes; 0 if the pair could not be measured.
-        was_alone: Whether no other pair was measured at the time.
-        failure: Why it could not be measured, or empty.
+        was_alone: Whether no other pair was measured at the same time.
+        failure: Why the measurement failed or which sums were wrong; empty if all is well.
     """
 
     nodes: Link
@@ -44,8 +44,8 @@ class Slow:
     """The nodes and pairs that are slow.
 
     Attributes:
-        usual_gbps: What healthy pairs reach, by `usual_gbps`.
-        groups: Nodes that are slow with all others, but fast among themselves; most often of one node.
+        usual_gbps: Bandwidth of healthy pairs, by `usual_gbps`.
+        groups: Nodes that are slow with all others, but fast among themselves; most often a single node.
         links: Slow pairs of nodes that are fast with others.
     """
 
@@ -55,9 +55,9 @@ class Slow:
 
 
 def plan_rounds(node_count: int) -> tuple[tuple[Link, ...], ...]:
-    """Return rounds of disjoint pairs, so that each pair has its turn once.
+    """Return rounds of disjoint pairs that contain each pair once.
 
-    The circle method of tournaments: node 0 stays, the others turn by one place per round.
+    This is the circle method of tournaments: node 0 stays, the others move by one place per round.
     """
     seats: list[int | None] = [*range(node_count), *([None] if node_count % 2 else [])]
     rounds = []
@@ -75,7 +75,7 @@ def plan_steps(links: Iterable[Link]) -> tuple[tuple[Link, ...], ...]:
 
 
 def usual_gbps(pairs: Sequence[Pair]) -> float:
-    """Return what the fastest quarter of all pairs reaches at least.
+    """Return the bandwidth that at least the fastest quarter of all pairs reaches.
 
     The median would not do: one slow node of 4 spoils half of the pairs, two of 6 spoil 9 of 15.
     """
@@ -84,21 +84,21 @@ def usual_gbps(pairs: Sequence[Pair]) -> float:
 
 
 def slow_links(pairs: Sequence[Pair], below: float) -> tuple[Link, ...]:
-    """Return the pairs that reach less than a fraction of what is usual."""
+    """Return the pairs below a fraction of the usual bandwidth, and those that failed."""
     limit = below * usual_gbps(pairs)
     return tuple(sorted(pair.nodes for pair in pairs if pair.bus_gbps < limit or pair.failure))
 
 
 def find_slow(pairs: Sequence[Pair], below: float) -> Slow:
-    """Tell slow nodes from slow links.
+    """Distinguish slow nodes from slow links.
 
     Args:
         pairs: One for every two nodes.
-        below: Which fraction of the usual bandwidth is slow.
+        below: Fraction of the usual bandwidth below which a pair is slow.
     """
     slow = set(slow_links(pairs, below))
     groups = _join([pair.nodes for pair in pairs if pair.nodes not in slow], _nodes(pairs))
-    # Two nodes that are slow with each other say nothing about which of them is.
+    # Two nodes that are slow with each other do not show which of them is slow.
     main = groups[0] if len(groups[0]) > 1 else _nodes(pairs)
     apart = tuple(sorted(group for group in groups if not set(group) <= set(main)))
     home = {node: group for group in (main, *apart) for node in group}
@@ -107,7 +107,7 @@ def find_slow(pairs: Sequence[Pair], below: float) -> Slow:
 
 
 def merge(pairs: Iterable[Pair], again: Iterable[Pair]) -> tuple[Pair, ...]:
-    """Return the pairs, those that were measured again as they were the second time."""
+    """Return all pairs; for those that were measured again, the second measurement."""
     found = {pair.nodes: pair for pair in (*pairs, *again)}
     return tuple(found[link] for link in sorted(found))
 
@@ -117,7 +117,7 @@ def _nodes(pairs: Iterable[Pair]) -> tuple[int, ...]:
 
 
 def _join(links: Iterable[Link], nodes: Iterable[int]) -> list[tuple[int, ...]]:
-    """Return the nodes in groups that links hold together, the largest group first."""
+    """Return the groups of nodes that links connect, the largest group first."""
     groups = [{node} for node in nodes]
     for link in links:
         joined = [group for group in groups if not group.isdisjoint(link)]

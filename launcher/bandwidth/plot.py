@@ -1,4 +1,4 @@
-"""Bus bandwidth over size, drawn as SVG: logarithmic axes, and a line where the network's rate is."""
+"""Draws bus bandwidth over size as SVG: logarithmic axes, and a line at the expected bandwidth."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 880, 540
 LEFT, RIGHT, TOP, BOTTOM = 84, 852, 104, 468
-"""Edges of the plot itself, in user units."""
+"""Edges of the plot area, in user units."""
 LABEL_GAP = 74
-"""Between two labels of sizes at least."""
+"""Minimum distance between the labels of two sizes."""
 TITLE_WIDTH = 92
-"""Characters of a line of text that fit."""
+"""Number of characters that fit in one line."""
 STYLE = """
     text { font-family: system-ui, 'Segoe UI', Helvetica, Arial, sans-serif; font-size: 13px; fill: #475569 }
     .title { font-size: 19px; font-weight: 600; fill: #0f172a }
@@ -37,10 +37,10 @@ def render_plot(samples: Sequence[Sample], expectation: Expectation, title: str,
     """Return an SVG document.
 
     Args:
-        samples: In order of size.
-        expectation: Its bandwidth, where there is one, is a dashed line.
-        title: What was measured.
-        verdict: What is to be said of it.
+        samples: Samples in order of size.
+        expectation: Its bandwidth is a dashed line, if there is one.
+        title: Description of the measurement.
+        verdict: Text of the verdict.
     """
     shown = [sample for sample in samples if sample.bus_gbps > 0]
     values = [sample.bus_gbps for sample in shown] + ([expectation.gbps] if expectation.gbps else [])
@@ -57,7 +57,7 @@ def render_plot(samples: Sequence[Sample], expectation: Expectation, title: str,
 
 
 class _Scale:
-    """Where sizes and bandwidths lie: whole powers of 2 and of 10 at the edges."""
+    """Positions of sizes and bandwidths; the axes end at whole powers of 2 and of 10."""
 
     def __init__(self, sizes: Sequence[int], values: Sequence[float]) -> None:
         self.first, self.last = floor(log2(min(sizes))), ceil(log2(max(sizes)))
@@ -91,7 +91,7 @@ def _cut(text: str) -> str:
 
 
 def _size_axis(scale: _Scale) -> Iterator[str]:
-    """Lines at powers of 2, as many as have room for their labels."""
+    """Yield lines at powers of 2, as many as have room for their labels."""
     step = max(1, ceil((scale.last - scale.first) / ((RIGHT - LEFT) / LABEL_GAP)))
     for power in range(scale.first, scale.last + 1, step):
         x = scale.x(2**power)
@@ -103,7 +103,7 @@ def _size_axis(scale: _Scale) -> Iterator[str]:
 
 
 def _bandwidth_axis(scale: _Scale) -> Iterator[str]:
-    """Lines at powers of 10 with labels, thinner ones at their multiples."""
+    """Yield lines with labels at powers of 10, and thinner ones at their multiples."""
     for power in range(scale.lowest, scale.highest + 1):
         for digit in range(1, 10 if power < scale.highest else 2):
             y = scale.y(digit * 10.0**power)
@@ -145,7 +145,7 @@ def _measured(scale: _Scale, samples: Sequence[Sample]) -> Iterator[str]:
 
 
 def _label(x: float, y: float, text: str) -> str:
-    """Return a label below a point, kept inside of the edges."""
+    """Return a label below a point, kept inside the edges."""
     anchor = "start" if x < LEFT + 60 else "end" if x > RIGHT - 60 else "middle"
     shift = {"start": 8, "end": -4, "middle": 0}[anchor]
     y = min(y, BOTTOM - 8)

@@ -1,4 +1,4 @@
-"""``python program.py``: the measurement for a Python that cannot import this package by its name."""
+"""Entry point ``python program.py``, for a Python that cannot import this package by its name."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What was measured, for people and for tools.
+"""Renders measurements, for users and for tools.
 
 JSON, version 1: bandwidths in Gb/s (10^9 bits per second), times in seconds, sizes in bytes; see
 docs/bandwidth.md.
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
 VERSION = 1
 BITS_PER_BYTE = 8
 MATRIX_LIMIT = 16
-"""More columns fit into no terminal: then only the slowest pairs are listed."""
+"""Maximum number of columns, because more do not fit in a terminal: then only the slowest pairs are
+listed."""
 LISTED = 10
 
 
 @frozen
 class Setup:
-    """What was measured, and between which ranks.
+    """The library that was measured, and the nodes.
 
     Attributes:
         backend: ``nccl`` or ``gloo``.
-        library: Its version, torch's, and the GPU.
+        library: Versions of the library and of torch; with NCCL the GPU too.
         members: The nodes.
     """
 
@@ -43,7 +44,7 @@ class Setup:
 
     @property
     def process_count(self) -> int:
-        """Of all nodes."""
+        """Number of processes on all nodes."""
         return sum(len(member.ranks) for member in self.members)
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ def _gigabytes(gbps: float) -> str:
 def sweep_json(
     setup: Setup, samples: Sequence[Sample], ended: str, expectation: Expectation, verdict: Verdict
 ) -> str:
-    """Return the same for tools."""
+    """Return the same as JSON, for tools."""
     return _dump(
         {
             **_describe(setup, "sweep"),
@@ -104,14 +105,14 @@ def sweep_json(
 
 
 def render_pairs(setup: Setup, names: Sequence[str], pairs: Sequence[Pair], slow: Slow, how: str) -> str:
-    """Return bandwidths and latencies of all pairs, and which are slow.
+    """Return bandwidth and latency of all pairs, and which are slow; of many nodes only the slowest pairs.
 
     Args:
-        setup: What was measured.
-        names: What is called how, by index.
-        pairs: One for every two.
-        slow: Those that are.
-        how: In which order it was done.
+        setup: The library that was measured, and the nodes.
+        names: Names of the units, by index.
+        pairs: One for every two units.
+        slow: The slow units and pairs.
+        how: The order of the measurements, in words.
     """
     lines = [str(setup), f"{_count(len(pairs), 'pair')}, {how}", ""]
     if len(names) <= MATRIX_LIMIT:
@@ -151,7 +152,7 @@ def pairs_verdict(names: Sequence[str], pairs: Sequence[Pair], slow: Slow) -> tu
 
 
 def pairs_json(setup: Setup, names: Sequence[str], pairs: Sequence[Pair], slow: Slow, how: str) -> str:
-    """Return the same for tools."""
+    """Return the same as JSON, for tools."""
     return _dump(
         {
             **_describe(setup, "pairs"),
@@ -197,7 +198,7 @@ def _describe(setup: Setup, kind: str) -> dict[str, object]:
 
 
 def _join(lines: Sequence[str]) -> str:
-    """Return lines for a terminal: names and variables in them are what other nodes have said."""
+    """Return lines for a terminal, redacted and printable: other nodes sent names and variables in them."""
     return "".join(f"{printable(redact(line))}\n" for line in lines)
 
 

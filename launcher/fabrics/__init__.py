@@ -1,6 +1,6 @@
-"""How do the nodes talk? One file per fabric; a table, and the choice among them.
+"""Table of the fabrics, one file each, and the choice of the one over which the nodes talk.
 
-A fabric's ``find`` says whether it is here, and why or why not; its ``plan`` gives the settings that it
+A fabric's ``find`` says whether it is here, and why or why not. Its ``plan`` gives the settings that it
 needs, each with a reason. Everything is pure over `launcher.fabrics.facts.Facts`.
 """
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @frozen
 class Row:
-    """A fabric: what users call it, whether it is here, and what it needs."""
+    """A fabric: its name for users, its title, whether it is here, and the settings that it needs."""
 
     name: str
     title: str
@@ -43,23 +43,23 @@ FABRICS = (
     Row("roce", "RoCE", roce.find, roce.plan),
     Row("tcp", "TCP", tcp.find, tcp.plan),
 )
-"""The best first: of those that are here the first is used."""
+"""Best first: unless the user forces a fabric, the first one that is here is used."""
 NO_WISH = Wish()
 NAMES = tuple(row.name for row in FABRICS)
 
 
 @frozen
 class Fabric:
-    """How this node talks to the others, decided.
+    """The chosen fabric, over which this node talks to the others.
 
     Attributes:
         name: One of `NAMES`.
-        why: What shows it.
-        settings: Each with its reason; all yield to what the user set.
-        port_count: Ports that NCCL should use; None for TCP and where that is a plugin's affair.
-        ports: Their names; empty also where the user's own list counts.
-        files: What settings name by a word: the word, and the text of the file.
-        notes: What is unusual: dead ports, plugins, what was not chosen and why.
+        why: Evidence for it.
+        settings: Settings, each with its reason; all yield to what the user set.
+        port_count: Number of ports that NCCL should use; None for TCP, and if a plugin decides.
+        ports: Names of the ports; also empty if the user's own list is used.
+        files: Files that settings name: the word in the value that stands for a file, and the file's text.
+        notes: Unusual facts: dead ports, plugins, hardware that was not chosen and why.
     """
 
     name: str
@@ -72,14 +72,15 @@ class Fabric:
 
 
 def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
-    """Choose the fabric of a job of several nodes, and what its processes are told.
+    """Choose the fabric of a job of several nodes, and the settings of its processes.
 
     Args:
-        facts: What this node has.
-        wish: What the user forces, or requires.
+        facts: Facts about this node.
+        wish: The fabric that the user forces, or requires.
 
     Raises:
-        HardwareMissing: What is forced or required is not here, or a variable rules it out.
+        HardwareMissing: The forced or required fabric is not here, a variable rules it out, or the job would
+            use another one.
     """
     found = {row.name: row.find(facts) for row in FABRICS}
     name = wish.forced or next(name for name in NAMES if found[name].is_here)
@@ -108,7 +109,7 @@ def plan_fabric(facts: Facts, wish: Wish = NO_WISH) -> Fabric:
 
 
 def _check(facts: Facts, asked: str, origin: str, instead: str, wanted: Found) -> None:
-    """Stop where a fabric that is asked for is not what the job would run over."""
+    """Raise HardwareMissing if the job would not run over a fabric that was asked for."""
     reason = "" if wanted.is_here else wanted.why
     reason = reason or (f"the fabric is {instead}" if instead else "")
     reason = reason or find_exclusion(facts.told, asked, wanted.ports)
@@ -126,7 +127,7 @@ def _name_ports(facts: Facts, found: Found) -> tuple[str, ...]:
 
 
 def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...], list[str]]:
-    """Return settings, less those that NCCL's files make: a variable would beat the file."""
+    """Return the settings that NCCL's files leave open, and notes: a variable would override a file."""
     by_file = {item.name: item for item in facts.configured}
     settings, notes = [], []
     for name, value, why in planned:
@@ -139,7 +140,7 @@ def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...]
 
 
 def _describe_losers(found: dict[str, Found], name: str) -> list[str]:
-    """Return why hardware that is there is not used."""
+    """Return why existing hardware is not used, a note for each fabric."""
     return [
         f"not {row.title}: {found[row.name].why}"
         for row in FABRICS

@@ -1,7 +1,7 @@
 """AWS's Elastic Fabric Adapter: NCCL reaches it only through the plugin aws-ofi-nccl and libfabric.
 
-The plugin sets what the instance type needs by itself (topology file, buffer sizes, protocols). What it
-cannot do is be found: without it NCCL takes sockets, and says so only at the level INFO.
+The plugin itself sets what the instance type needs (topology file, buffer sizes, protocols), but NCCL must
+find it: without the plugin NCCL uses sockets, and says so only at the level INFO.
 
 Source: AWS "Get started with EFA and NCCL" (FI_PROVIDER=efa), aws/aws-ofi-nccl README and release
 notes, NCCL "Environment Variables" (NCCL_NET_PLUGIN: libnccl-net-NAME.so).
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 NAMED = ("ofi", "aws-ofi")
-"""What follows libnccl-net- in the names that the plugin has had."""
+"""Names of the plugin after libnccl-net-, in its different versions."""
 
 
 def find(facts: Facts) -> Found:
-    """Whether adapters and plugin are here, or which of the two is missing."""
+    """Return whether adapters and plugin are here, or which of the two is missing."""
     ports = efa_ports(facts)
     usable = facts.reachable(ports)
     if not ports:
@@ -46,7 +46,7 @@ def find(facts: Facts) -> Found:
 
 
 def _named(facts: Facts) -> tuple[str, str]:
-    """Return name and path of a plugin that NCCL loads only by its name; empty without one."""
+    """Return name and path of a plugin that NCCL loads only if it is named; empty if there is none."""
     if facts.told("NCCL_NET_PLUGIN"):
         return "", ""
     by_name = {path.rpartition("/")[2]: path for path in facts.plugins}
@@ -57,7 +57,7 @@ def _named(facts: Facts) -> tuple[str, str]:
 
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the provider, and the plugin's name where it is not under the one that NCCL tries."""
+    """Yield the provider, and the plugin's name unless NCCL tries that name by itself."""
     yield "FI_PROVIDER", "efa", found.why
     name, path = _named(facts)
     if name and facts.net_plugin() is None:

@@ -1,4 +1,4 @@
-"""What a choice of fabric rests on: values, and questions about them; see `launcher.fabrics.reading`."""
+"""Facts on which the choice of a fabric rests; `launcher.fabrics.reading` reads them."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ class TopologyFile:
 
 @frozen
 class Facts:
-    """What this node has, as far as its fabric goes.
+    """Facts about this node that matter for its fabric.
 
     Attributes:
-        ports: Of all RDMA devices.
-        interfaces: Of the network namespace.
-        interface: Name of the interface that leads to the other nodes; None if that cannot be told.
+        ports: Ports of all RDMA devices.
+        interfaces: Interfaces of the network namespace.
+        interface: Name of the interface that leads to the other nodes; None if unknown.
         why_interface: How that is known, or why it is not.
-        vm: The VM of Azure, as far as it is known.
-        is_azure: Whether it is certainly one.
-        plugins: Paths of what NCCL could load, the loader's first choice of each name.
-        strays: Plugins that are there, but where the loader does not look.
-        configured: What NCCL's own configuration files set: the user's word, as variables are.
-        topologies: Files that exist for the family of the VM.
-        gpus: The exposed GPUs, as far as known; read only where a topology file may name them.
+        vm: The Azure VM, as far as it is known.
+        is_azure: Whether this is certainly an Azure VM.
+        plugins: Paths of plugins that NCCL could load; for each name the one that the loader finds first.
+        strays: Plugins in folders that the loader does not search.
+        configured: Variables in NCCL's own configuration files; like environment variables they are the
+            user's.
+        topologies: Existing files for the family of the VM.
+        gpus: The exposed GPUs, as far as known; read only if a topology file may name them.
         has_topologyd: Whether NCCL finds a topology file by itself.
-        has_imex: Whether a channel for NVLink between nodes is exposed to us; read only for VMs that have it.
-        mpi_chooses: Whether a file of Open MPI's says which interfaces it takes.
+        has_imex: Whether a channel for NVLink between nodes is exposed to us; read only on VMs that have one.
+        mpi_chooses: Whether a file of Open MPI says which interfaces its ranks use.
         environ: The environment of the launcher.
     """
 
@@ -72,14 +73,14 @@ class Facts:
     environ: Mapping[str, str] = {}
 
     def told(self, name: str) -> str | None:
-        """Return what the user set a variable to, as NCCL would see it; None where unset."""
+        """Return the user's value of a variable, as NCCL would see it; None if unset."""
         value = self.environ.get(name)
         if value:
             return value
         return next((item.value for item in self.configured if item.name == name), None)
 
     def net_plugin(self) -> str | None:
-        """Return the net plugin that NCCL would load; None without one."""
+        """Return the net plugin that NCCL would load; None if there is none."""
         wanted = self.told("NCCL_NET_PLUGIN")
         if wanted and "/" in wanted:
             return wanted
@@ -88,7 +89,7 @@ class Facts:
         return next((by_name[name] for name in names if name in by_name), None)
 
     def reachable(self, ports: Sequence[Port]) -> tuple[Port, ...]:
-        """Return the ports whose device file is exposed to us; without it no program can use one."""
+        """Return the ports whose device file is exposed to us; without it no program can use a port."""
         return tuple(port for port in ports if port.has_uverbs is not False)
 
 
@@ -103,7 +104,7 @@ def efa_ports(facts: Facts) -> tuple[Port, ...]:
 
 
 def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
-    """Return the active ports with link layer Ethernet, those of accelerated networking among them."""
+    """Return the active ports with link layer Ethernet, including those of accelerated networking."""
     return tuple(
         port
         for port in facts.ports
@@ -114,9 +115,9 @@ def ethernet_ports(facts: Facts) -> tuple[Port, ...]:
 def roce_ports(facts: Facts) -> tuple[Port, ...]:
     """Return the active ports with link layer Ethernet that a job can use for RDMA.
 
-    Not one that is the fast path of an ordinary interface (accelerated networking, its ``master`` is
-    the interface with the address and no bond), none on Azure, which has no RoCE between VMs, and none
-    in software (rxe, siw), which is slower than TCP.
+    It leaves out ports that are the fast path of an ordinary interface (accelerated networking: the
+    ``master`` is the interface with the address, and not a bond). It leaves out all ports on Azure, which has
+    no RoCE between VMs, and ports in software (rxe, siw), which are slower than TCP.
     """
     if facts.is_azure:
         return ()

@@ -1,4 +1,4 @@
-"""What a fabric says of a node, and what the user says of fabrics."""
+"""What a fabric finds on a node, and which fabric the user wants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from launcher.machine.infiniband import Port
 
 ELSEWHERE = "start the job on nodes that have it, or leave the flag out"
-"""What can be done about hardware that is not there."""
+"""The fix for hardware that is not there."""
 
 
 @frozen
@@ -17,12 +17,12 @@ class Found:
     """Whether a fabric can be used here.
 
     Attributes:
-        is_here: Whether it can.
-        why: What shows it, or what is missing.
-        ports: Those to use.
-        has_hardware: Whether there is hardware of it, of use or not.
-        fix: What would make it usable; empty if nothing of ours or the user's could.
-        notes: What is unusual about it.
+        is_here: Whether it can be used.
+        why: Evidence for it, or what is missing.
+        ports: Ports to use.
+        has_hardware: Whether its hardware is here, usable or not.
+        fix: What would make it usable; empty if neither we nor the user can do that.
+        notes: Unusual facts about it.
     """
 
     is_here: bool
@@ -35,7 +35,7 @@ class Found:
 
 @frozen
 class Wish:
-    """The fabric that the user forces, and the one that must be found; empty for none."""
+    """The fabric that the user forces, and the one that the user requires; empty for none."""
 
     forced: str = ""
     forced_origin: str = ""
@@ -51,5 +51,5 @@ def count(ports: tuple[Port, ...], kind: str) -> str:
 
 
 def name_ports(ports: tuple[Port, ...]) -> str:
-    """Return e.g. ``mlx5_0:1,mlx5_1:1``: NCCL's and UCX's way to name ports."""
+    """Return e.g. ``mlx5_0:1,mlx5_1:1``, as NCCL and UCX name ports."""
     return ",".join(f"{port.device}:{port.number}" for port in ports)

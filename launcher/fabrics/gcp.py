@@ -1,7 +1,7 @@
-"""Google's GPUDirect-TCPX and TCPXO: a net plugin for NCCL, whose settings stand in a file beside it.
+"""Google's GPUDirect-TCPX and TCPXO: a net plugin for NCCL, with its settings in a file beside it.
 
-The plugin's own checker compares the variables with a list of its version, so none of NCCL's is set
-here: not even NCCL_SOCKET_IFNAME.
+The plugin's own checker compares the variables with the list of its version. So we set none of NCCL's
+variables, not even NCCL_SOCKET_IFNAME.
 
 Source: GKE "Maximize GPU network bandwidth in Standard mode clusters", GoogleCloudPlatform/
 container-engine-accelerators gpudirect-tcpx and gpudirect-tcpxo (where the files are, NCCL_FASTRAK_*,
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from launcher.fabrics.facts import Facts
 
 FOLDERS = ("/tcpx", "/fastrak")
-"""Parts of the paths where its installers put the plugin: /var/lib/tcpxo/lib64, /usr/local/tcpx/lib64."""
+"""Parts of the paths where the installers put the plugin: /var/lib/tcpxo/lib64, /usr/local/tcpx/lib64."""
 VARIABLES = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 PROFILE = "nccl-env-profile.sh"
 
 
 def find(facts: Facts) -> Found:
-    """Whether NCCL would load the plugin."""
+    """Return whether NCCL would load the plugin."""
     plugin = facts.net_plugin()
     is_set = any(name.startswith(VARIABLES) for name in facts.environ)
     if plugin is None:
@@ -44,5 +44,5 @@ def find(facts: Facts) -> Found:
 
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Sequence[tuple[str, str, str]]:
-    """Return nothing: see above."""
+    """Return no settings: the plugin's checker would refuse them."""
     return ()

@@ -1,11 +1,11 @@
-"""A topology file for NCCL of what Azure documents of a VM, where the VM's own tree does not show it. Pure.
+"""Generates an NCCL topology file of what Azure documents, if the VM's own tree does not show it. Pure.
 
-Below Hyper-V each GPU and each port is the only device of a PCI domain of its own: /sys shows no switch, and
-NCCL takes every GPU for far from every port, so that GPUDirect RDMA stays off. The switches of the machine
-are known by the size of the VM, and which domain is which device does not change. What the node shows must
-agree with that, or there is no file.
+Under Hyper-V each GPU and each port is the only device in a PCI domain of its own. /sys shows no switch, and
+NCCL considers every GPU far from every port, so GPUDirect RDMA stays off. The size of the VM determines the
+switches of the machine, and a device always has the same domain. If the node shows something else, there is
+no file.
 
-Only what /sys does not tell is in it: switches, and what hangs below them. NCCL fills in the rest.
+The file contains only what /sys does not show: switches, and the devices below them. NCCL fills in the rest.
 
 Source: Azure/azhpc-images, topology files by VM family; NCCL src/graph/xml.cc (format, version 1) and
 topo.cc; NCCL "Environment Variables" (NCCL_TOPO_FILE, NCCL_NET_GDR_LEVEL).
@@ -23,18 +23,19 @@ if TYPE_CHECKING:
     from launcher.machine.infiniband import Port
 
 WORD = "{nccl-topology}"
-"""Stands in a plan for the file's path, which is known when the job starts."""
+"""Placeholder in a plan for the file's path, which is known when the job starts."""
 GPU, PORT, BRIDGE = "0x030200", "0x020700", "0x060400"
 """PCI classes."""
 WIDTH = 16
 OWN_DEPTH = 2
-"""Parts of the path of a device whose tree is not shown: the root, and the device itself."""
+"""Path length of a device whose tree is not shown: the root, and the device itself."""
 
 
 def find_switches(facts: Facts, ports: Sequence[Port]) -> tuple[tuple[Switch, ...], str]:
-    """Return the switches with what of this node hangs below them, or why a file would be wrong.
+    """Return the switches with this node's devices below them, or why a file would be wrong.
 
-    Neither where none is wanted: there is a file, or the VM's own tree shows more than these facts do.
+    Both are empty if no file is wanted: there is a file already, or the VM's own tree shows more than we
+    know.
     """
     kind = facts.vm.kind if facts.vm else None
     if kind is None or not kind.switches or not ports or not facts.gpus:
@@ -65,7 +66,7 @@ def _address(domain: int) -> str:
 
 
 def _keep(switch: Switch, addresses: Collection[str]) -> Switch:
-    """Return a switch with those devices alone that this node shows."""
+    """Return a switch with only those devices that this node shows."""
     gpus, ports = (
         tuple(domain for domain in domains if _address(domain) in addresses)
         for domains in (switch.gpus, switch.ports)
@@ -74,7 +75,7 @@ def _keep(switch: Switch, addresses: Collection[str]) -> Switch:
 
 
 def render_topology(switches: Sequence[Switch]) -> str:
-    """Return the file's text."""
+    """Return the text of the topology file."""
     nodes = sorted({switch.node for switch in switches})
     return "\n".join(['<system version="1">', *_render(switches, nodes), "</system>", ""])
 
@@ -84,7 +85,7 @@ def _render(switches: Sequence[Switch], nodes: Sequence[int]) -> Iterator[str]:
         yield f'  <cpu numaid="{node}">'
         for place, switch in enumerate(switches, 1):
             if switch.node == node:
-                # no device has such an address: NCCL asks /sys for what it is, and is told nothing
+                # no device has this address, so NCCL finds nothing about it in /sys
                 yield f"    {_pci(f'ffff:ff:{place:02x}.0', BRIDGE, switch.speed)}>"
                 yield from (f"      {_pci(_address(gpu), GPU, switch.speed)}/>" for gpu in switch.gpus)
                 yield from (f"      {_pci(_address(port), PORT, switch.speed)}/>" for port in switch.ports)

@@ -1,11 +1,11 @@
-"""InfiniBand: ports whose link layer says so, and that a subnet manager has made ACTIVE.
+"""InfiniBand: ports with that link layer that a subnet manager has made ACTIVE.
 
-Names say nothing: ``mlx5_an0`` is Azure's accelerated networking, ``hfi1_0`` is Omni-Path and says
-InfiniBand. And ``mlx5_1`` as a prefix means mlx5_10 too, so the list is exact (``=``).
+Names prove nothing: ``mlx5_an0`` is Azure's accelerated networking, and ``hfi1_0`` is Omni-Path although its
+link layer is InfiniBand. As a prefix ``mlx5_1`` also means mlx5_10, so our list is exact (``=``).
 
 Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_DISABLE, NCCL_NET, NCCL_TOPO_FILE,
-NCCL_GRAPH_FILE), UCX "Frequently Asked Questions" (UCX_NET_DEVICES), Azure/azhpc-images (what the
-families of VMs are given in /etc/nccl.conf).
+NCCL_GRAPH_FILE), UCX "Frequently Asked Questions" (UCX_NET_DEVICES), Azure/azhpc-images (/etc/nccl.conf of
+each family of VMs).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXPOSE = "docker run --device /dev/infiniband --cap-add IPC_LOCK --ulimit memloc
 
 
 def find(facts: Facts) -> Found:
-    """Whether there is a port to use, or what is missing."""
+    """Return the ports to use, or what is missing."""
     stated = [port for port in facts.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     active = infiniband_ports(facts)
     usable = facts.reachable(active)
@@ -58,7 +58,7 @@ def _ask_for_vm(facts: Facts) -> str:
 
 
 def _notes(facts: Facts, usable_count: int) -> Iterator[str]:
-    """Yield what is less than it should be."""
+    """Yield what is less than it should be: dead ports, hidden ports, too few ports for the VM's size."""
     dead = [
         f"{port.device}:{port.number} {port.state or 'in no known state'}"
         for port in facts.ports
@@ -77,7 +77,7 @@ def _notes(facts: Facts, usable_count: int) -> Iterator[str]:
 
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield the exact list of ports, and what Azure documents for the VM."""
+    """Yield the exact list of ports, and Azure's settings for the VM."""
     yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
     yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
     if wish.forced == "ib" and facts.net_plugin() is None:

@@ -1,8 +1,8 @@
-"""What a rank's own MPI is told, where an MPI has started us: which interface its TCP goes through.
+"""Settings for a rank's own MPI, if MPI started us: the interface for its TCP connections.
 
-Open MPI's ranks try every interface that both ends have, and docker0 has the same address on all nodes: a
-connection that ends at the node itself. libfabric takes the first interface. mpirun itself runs already by
-the time that we could tell it anything (``--engine mpirun`` tells it: see `launcher.engines.dialects`).
+Open MPI's ranks try every interface that both ends have. docker0 has the same address on all nodes, so a
+connection to it ends at the node itself. libfabric takes the first interface. mpirun itself is already
+running when we could tell it anything (``--engine mpirun`` tells it: see `launcher.engines.dialects`).
 
 Source: Open MPI "TCP" (btl_tcp_if_include, btl_tcp_if_exclude: one of the two, in variables or files);
 libfabric fi_tcp(7) (FI_TCP_IFACE).
@@ -22,7 +22,7 @@ INCLUDE = "btl_tcp_if_include"
 
 
 def plan_mpi(facts: Facts) -> Iterator[tuple[str, str, str]]:
-    """Yield the interface for the MPI that has started us, where it could take another one."""
+    """Yield the interface for the MPI that started us, if it could use another one."""
     others = [item.name for item in facts.interfaces if item.addresses and not item.is_loopback]
     if facts.interface is None or len(others) < 2:
         return

@@ -1,4 +1,4 @@
-"""The fabric of this node, from the host and the options: what `launcher.planning.plan` asks for."""
+"""Plans the fabric of this node from the host and the options, for `launcher.planning.plan`."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 DEBUG, SUBSYSTEMS, FILE = "NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE"
 SETTINGS = ((DEBUG, "INFO"), (SUBSYSTEMS, "INIT,NET,ENV"))
-"""ENV names the variables that keep NCCL from a network: they are what is to be mended."""
+"""Settings of NCCL's log. ENV logs the variables that keep NCCL from a network: those the user must fix."""
 
 
 @frozen
 class NodePlan:
-    """What a node's processes are told of its network.
+    """The network of a node's processes.
 
     Attributes:
-        network: What was chosen.
+        network: The chosen network.
         settings: Variables, all of which yield to the user's.
-        notes: What is worth a word.
-        proof: What NCCL is to say of it; None where it is not asked for, or cannot be heard.
+        notes: Notes for the user.
+        proof: The network that NCCL's log must confirm; None if that is not requested, or if the log is not
+            ours.
     """
 
     network: Network
@@ -39,9 +40,9 @@ class NodePlan:
 
 
 def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocation: Allocation) -> NodePlan:
-    """Return how this node talks to the others of a job.
+    """Return how this node talks to the other nodes of a job.
 
-    Azure's metadata service may be asked once per node, and never by each of its processes.
+    Azure's metadata service may be asked once per node, but never by each process of a node.
 
     Raises:
         HardwareMissing: The fabric that was asked for is not here.
@@ -56,7 +57,7 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
     )
     wish = read_wish(options)
     fabric = plan_fabric(facts, wish)
-    known = facts.ports or facts.interfaces  # of a recorded machine there may be nothing
+    known = facts.ports or facts.interfaces  # a recorded machine may have neither
     notes = [f"fabric {fabric.name}: {fabric.why}", *fabric.notes] if known else []
     if facts.interface is None and known:
         notes.append(f"no interface is named to NCCL and gloo: {facts.why_interface}")
@@ -69,7 +70,7 @@ def plan_node(host: Host, environ: Mapping[str, str], options: Options, allocati
 
 
 def read_wish(options: Options) -> Wish:
-    """Return what the user says of fabrics."""
+    """Return the fabric that the user forces, and the one that the user requires."""
     forced, required = options.get("fabric"), options.get("require_fabric")
     name = options.text("fabric", "auto")
     return Wish(
@@ -81,15 +82,15 @@ def read_wish(options: Options) -> Wish:
 
 
 def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | None, str]:
-    """Return what NCCL's word is compared with, or why it cannot be heard.
+    """Return what NCCL's log is compared with, or why it cannot be compared.
 
-    Its debug output is read from a file of ours. A user who has set one of the three variables wants that
-    output elsewhere, or none: then theirs stay, and a note says that nothing is compared.
+    NCCL writes its debug output to a file of ours. A user who has set one of the three variables wants that
+    output elsewhere, or not at all: then we keep these values, and a note says that nothing is compared.
 
     Args:
-        facts: What this node has: the user's variables, and NCCL's files.
-        network: What was planned.
-        required: The flag that ends the job if it is another one; empty for none.
+        facts: Facts about this node: the user's variables, and NCCL's files.
+        network: The planned network.
+        required: The flag that makes another network fatal; empty for none.
 
     Source:
         NCCL "Environment Variables" (NCCL_DEBUG, NCCL_DEBUG_SUBSYS, NCCL_DEBUG_FILE) and src/debug.cc.

@@ -1,4 +1,4 @@
-"""Reads what a choice of fabric rests on: ports, interfaces, plugins, files of NCCL and of Open MPI."""
+"""Reads the facts for the choice of a fabric: ports, interfaces, plugins, files of NCCL and of Open MPI."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OFI_FOLDERS = (
     ),
     *("/opt/aws-ofi-nccl/lib", "/opt/aws-ofi-nccl/install/lib"),
 )
-"""Where AWS's installers and images have put the plugin."""
+"""Folders in which AWS's installers and images put the plugin."""
 CONF_FILE = "NCCL_CONF_FILE"
 CONF_HOME = ".nccl.conf"
 CONF_SYSTEM = "/etc/nccl.conf"
@@ -33,9 +33,9 @@ CONF_LINES_LIMIT = 1000
 TOPOLOGY_FOLDERS = ("/opt/microsoft", "/etc/topology")
 LINK_LOCAL = ("fe80:", "169.254.")
 TOPOLOGYD = "/var/run/nvidia-topologyd"
-"""Where NCCL takes a topology file from by itself, if there is one."""
+"""Folder from which NCCL takes a topology file by itself, if there is one."""
 MCA_FILES = ("/etc/openmpi/openmpi-mca-params.conf", "/etc/openmpi-mca-params.conf")
-"""Where Open MPI's own settings are; and below its prefix, and the user's home."""
+"""Files with Open MPI's own settings; others are below its prefix and in the user's home."""
 KUBERNETES = "KUBERNETES_SERVICE_HOST"
 
 
@@ -48,14 +48,14 @@ def read_facts(
     master_addr: str = "",
     ask: bool = False,
 ) -> Facts:
-    """Read what a choice of fabric rests on.
+    """Read the facts for the choice of a fabric.
 
     Args:
         host: The machine, or a recorded one.
         environ: The environment of the launcher.
         hosts: The nodes of the job, in order, as far as known.
-        node_rank: Index of this node in it.
-        master_addr: Where rank 0 is; empty if unknown.
+        node_rank: Index of this node in ``hosts``.
+        master_addr: Address of rank 0; empty if unknown.
         ask: Whether Azure's metadata service may be asked for the size of the VM.
     """
     ports = host.hca_ports(tables=False)
@@ -82,14 +82,14 @@ def read_facts(
 
 
 def _find_vm(host: Host, environ: Mapping[str, str], ports: Sequence[Port], *, may_ask: bool) -> Vm | None:
-    """Return what the variables say, else what the service does, where a port makes it matter."""
+    """Return the VM that variables name; else ask the service, but only if a port makes it matter."""
     told = read_vm(environ)
     asks = may_ask and any(map(is_usable, ports)) and not environ.get(KUBERNETES)
     return host.ask_vm() if told is None and asks else told
 
 
 def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
-    """Return the facts that matter on VMs of certain kinds alone, and are not read on others."""
+    """Return the facts that matter only on certain kinds of VMs; they are not read on others."""
     kind = vm.kind if vm else None
     topologies = read_topologies(host, vm)
     return {
@@ -100,9 +100,9 @@ def _read_of_kind(host: Host, vm: Vm | None) -> dict[str, Any]:
 
 
 def read_mpi_choice(host: Host, environ: Mapping[str, str]) -> bool:
-    """Whether we are a rank of Open MPI, and a file of its own says which interfaces ranks take.
+    """Whether we are a rank of Open MPI, and one of its files says which interfaces ranks use.
 
-    Only where such files are found without asking Open MPI: in its usual places, its prefix, the home.
+    It reads only files that can be found without asking Open MPI: in its usual places, its prefix, the home.
     """
     if OPEN_MPI.rank[0] not in environ:
         return False
@@ -127,8 +127,7 @@ def choose_interface(
 ) -> tuple[str | None, str]:
     """Return the interface that leads to the other nodes of the job, and how that is known.
 
-    Names are only looked up where there is a choice: a name that does not resolve yet would cost
-    seconds.
+    Names are looked up only if there is a choice: a name that does not resolve yet would cost seconds.
     """
     if master_addr == "::1" or master_addr == "localhost" or master_addr.startswith("127."):
         return None, f"the job meets at {master_addr}, on this machine"
@@ -151,17 +150,17 @@ def choose_interface(
 
 
 def _may_lead_out(interface: Interface) -> bool:
-    """Whether other nodes could be reached: switched on, with a cable, and with an address of a network."""
+    """Whether an interface may reach other nodes: it is up, has a carrier, and an address beyond its link."""
     addresses = [address for address, _ in interface.addresses if not address.startswith(LINK_LOCAL)]
     is_alive = interface.is_up is not False and interface.has_carrier is not False
     return is_alive and bool(addresses) and leads_out(interface)
 
 
 def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured, ...]:
-    """Return what NCCL's configuration files set.
+    """Return the variables that NCCL's configuration files set.
 
-    NCCL reads $NCCL_CONF_FILE (older ones: ~/.nccl.conf), then /etc/nccl.conf, and sets what is not set
-    yet. Here all three count: whatever stands in one of them was meant.
+    NCCL reads $NCCL_CONF_FILE (older versions: ~/.nccl.conf), then /etc/nccl.conf, and sets only what is not
+    set yet. We read all three files, because the user meant what is in any of them.
     """
     paths = (environ.get(CONF_FILE, ""), f"{host.home()}/{CONF_HOME}", CONF_SYSTEM)
     found: dict[str, Configured] = {}
@@ -174,7 +173,8 @@ def read_configured(host: Host, environ: Mapping[str, str]) -> tuple[Configured,
 def parse_conf(text: str) -> list[tuple[str, str]]:
     """Return the (name, value) pairs of a configuration file, as NCCL's src/misc/param.cc reads them.
 
-    A line is NAME=VALUE; one that begins with ``#``, or has no ``=``, is none. Nothing is stripped.
+    A line is NAME=VALUE. A line that begins with ``#``, has no ``=``, or has no valid name is ignored.
+    Nothing is stripped.
     """
     lines = text.split("\n")[:CONF_LINES_LIMIT]
     pairs = [line.partition("=") for line in lines if not line.startswith("#")]
@@ -182,7 +182,7 @@ def parse_conf(text: str) -> list[tuple[str, str]]:
 
 
 def read_topologies(host: Host, vm: Vm | None) -> tuple[TopologyFile, ...]:
-    """Return the topology and graph files for the family of a VM that are there, in the order of places."""
+    """Return the existing topology and graph files for the family of a VM, in the order of folders."""
     family = vm.kind.family if vm and vm.kind else ""
     texts = [(path, host.read_text(path)) for path in _topology_paths(host, family)] if family else []
     return tuple(TopologyFile(path, parse_bus_ids(text)) for path, text in texts if text)

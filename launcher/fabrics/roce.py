@@ -1,8 +1,8 @@
-"""RoCE: RDMA over Ethernet, by adapters that are ACTIVE and not the fast path of a hypervisor's interface.
+"""RoCE: RDMA over Ethernet, on ports that are ACTIVE and not the fast path of a hypervisor's interface.
 
-NCCL takes such ports by itself; the list only keeps it from others. The identifier (NCCL_IB_GID_INDEX) is
-left to NCCL, which since 2.21 finds the one for RoCE v2 on each port: one number for all ports and
-all nodes is rarely right.
+NCCL uses such ports by itself; the list only keeps it from others. We leave the identifier
+(NCCL_IB_GID_INDEX) to NCCL, which since 2.21 finds the one for RoCE v2 on each port: a single number for all
+ports and all nodes is rarely right.
 
 Source: NCCL "Environment Variables" (NCCL_IB_HCA, NCCL_IB_GID_INDEX, NCCL_IB_ROCE_VERSION_NUM, NCCL_NET),
 UCX "Frequently Asked Questions" (UCX_NET_DEVICES).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def find(facts: Facts) -> Found:
-    """Whether there is a port to use, or what is missing."""
+    """Return the ports to use, or what is missing."""
     ports = roce_ports(facts)
     usable = facts.reachable(ports)
     if usable:

@@ -1,8 +1,8 @@
-"""Which interface the libraries meet through: all fabrics need it, for the first contact at least.
+"""The interface through which the libraries connect: all fabrics need it, at least for the first contact.
 
-Source: NCCL "Environment Variables" (NCCL_SOCKET_IFNAME: a list of prefixes, exact after ``=``; by
-default ib* comes first, then whatever is no docker*, lo or virbr*), PyTorch "torch.distributed" (Common
-environment variables: GLOO_SOCKET_IFNAME, names without prefixes or ``^``), TensorPipe (TP_SOCKET_IFNAME).
+Source: NCCL "Environment Variables" (NCCL_SOCKET_IFNAME: a list of prefixes, exact after ``=``; by default
+ib* comes first, then any but docker*, lo and virbr*), PyTorch "torch.distributed" (Common environment
+variables: GLOO_SOCKET_IFNAME, names without prefixes or ``^``), TensorPipe (TP_SOCKET_IFNAME).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from launcher.fabrics.facts import Facts
 
 SYNTAX = frozenset(",^=")
-"""Characters that the kernel takes in a name, and that mean something else in these variables."""
+"""Characters that the kernel accepts in an interface's name, but that have a meaning in these variables."""
 ONE_NAME = ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 
 def plan_sockets(facts: Facts, fabric: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the variables that name the interface; none where it cannot be told.
+    """Yield the variables that name the interface; none if it is unknown.
 
-    GPUDirect-TCPX compares NCCL's variables with a list of its own, and refuses others: there NCCL is
-    told nothing.
+    GPUDirect-TCPX compares NCCL's variables with a list of its own and refuses others, so there we set none
+    of NCCL's.
     """
     if facts.interface is None or not SYNTAX.isdisjoint(facts.interface):
         return

@@ -1,8 +1,9 @@
-"""What NCCL says of its network in its debug output, and whether that is what was planned. Pure.
+"""Reads NCCL's debug output about its network, and compares that network with the planned one. Pure.
 
-Its words are the same from 2.4 to 2.32 but for details: before 2.6 it names no network, so that of its first
-connection counts, or else what it has found; from 2.27 on ``NET/IB : Using`` comes without a port, too,
-where there is none. Whatever a line holds is made short and safe before it is shown.
+The wording is the same from 2.4 to 2.32 except for details. Before 2.6 NCCL names no network: then the
+network of its first connection counts, or else the devices that it found. From 2.27 on ``NET/IB : Using``
+also appears without a port if there is none. Everything from a line is shortened and made printable before it
+is shown.
 
 Source: NCCL src/init.cc, src/transport/net_ib.cc, net_socket.cc; aws-ofi-nccl src/nccl_ofi_net.c; logs in
 public issues (NVIDIA/nccl 226, 302, 352, 676, 952, 1357, 1925, NVIDIA/nccl-tests 185, 373, aws-ofi-nccl 24).
@@ -31,7 +32,7 @@ CONNECTION = re.compile(r"\[(?:send|receive)\] via NET/([^/\[\]]+)/")
 NAME_CHARS = 64
 NAMES_LIMIT = 64
 OLD_ENDS = ("Init COMPLETE", "Launch mode")
-"""What stands behind all that a NCCL before 2.6 says of its network."""
+"""Texts that NCCL before 2.6 writes after everything about its network."""
 SIGNS = (
     (
         "NCCL_IB_DISABLE set by environment to 1",
@@ -56,27 +57,27 @@ SIGNS = (
     ("NET/OFI", ("efa",), "what aws-ofi-nccl says in its NET/OFI lines: NCCL_DEBUG=INFO"),
     ("NET/Plugin", ("efa", "gcp"), "the plugin where the loader finds it: LD_LIBRARY_PATH"),
 )
-"""What tells why it is another network, the surest first: part of a line, the fabrics that it keeps NCCL from
-(none: any), and what mends it."""
+"""Reasons for another network, the surest first: part of a line, the fabrics that it keeps NCCL from (empty:
+any), and the fix."""
 LOOK = "its NET/ lines say why: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV"
 KINDS = {"IB": "InfiniBand", "RoCE": "RoCE"}
 TITLES = {"ib": "InfiniBand", "roce": "RoCE", "efa": "EFA", "gcp": "GPUDirect-TCPX", "tcp": "TCP"}
 PLUGINS = (("Libfabric", "efa"), ("FasTrak", "gcp"), ("GPUDirectTCPX", "gcp"), ("Socket", "tcp"))
-"""Parts of the names of networks, and the fabric that they mean."""
+"""Parts of names of networks, and the fabric that each of them means."""
 RDMA = ("IB", "gIB")
-"""How the names of those begin that use RDMA ports: IBext_v8 is that of NVIDIA's own plugin."""
+"""Beginnings of the names of networks that use RDMA ports; IBext_v8 is that of NVIDIA's own plugin."""
 
 
 @frozen
 class Spoken:
-    """What was heard so far.
+    """What NCCL has written so far.
 
     Attributes:
-        network: The name of the network that NCCL uses; empty until that is certain.
-        ports: RDMA ports that it has found, as ``mlx5_0:1``, each with its kind, ``IB`` or ``RoCE``.
-        interfaces: Those of its sockets.
-        provider: Of libfabric.
-        signs: Places in `SIGNS` of what was seen.
+        network: Name of the network that NCCL uses; empty until that is certain.
+        ports: RDMA ports that it found, as ``mlx5_0:1``, each with its kind, ``IB`` or ``RoCE``.
+        interfaces: Interfaces of its sockets.
+        provider: Provider of libfabric.
+        signs: Indices in `SIGNS` of the texts that occurred.
     """
 
     network: str = ""
@@ -88,9 +89,9 @@ class Spoken:
 
 @frozen
 class Comparison:
-    """Whether what NCCL uses is what was planned; None where it names an unknown network.
+    """Whether NCCL uses the planned network; None if it names an unknown one.
 
-    ``fix`` is what mends it, where it is not.
+    ``fix`` says what to change if it uses another one.
     """
 
     holds: bool | None
@@ -99,7 +100,7 @@ class Comparison:
 
 
 def hear(spoken: Spoken, line: str) -> Spoken:
-    """Return what is known after one more line of output; what is no line of NCCL's changes nothing."""
+    """Return what is known after one more line of output; a line that is not NCCL's changes nothing."""
     match = LINE.search(line)
     if match is None or spoken.network:
         return spoken
@@ -134,11 +135,11 @@ def _short(name: str) -> str:
 
 
 def compare(network: Network, spoken: Spoken) -> Comparison:
-    """Return whether NCCL uses what was planned, in words that name both, and what mends it.
+    """Return whether NCCL uses the planned network, with a text that names both, and the fix.
 
     Args:
-        network: What was planned.
-        spoken: What NCCL has said, its network among it.
+        network: The planned network.
+        spoken: What NCCL has written, including its network.
     """
     found, expected = _find_fabric(spoken), describe_expected(network)
     uses = f"NCCL uses {describe_found(spoken)}"
@@ -157,7 +158,11 @@ def compare(network: Network, spoken: Spoken) -> Comparison:
 
 
 def _find_fabric(spoken: Spoken) -> str:
-    """Return the fabric that NCCL's network is; empty for one that is not known."""
+    """Return the fabric of NCCL's network; empty if it is unknown.
+
+    A word that is no fabric stands for a mixture: ``both`` kinds of RDMA ports, or another provider of
+    libfabric.
+    """
     for part, fabric in PLUGINS:
         if part in spoken.network:
             return fabric if spoken.provider in ("", "efa") or fabric != "efa" else spoken.provider
@@ -168,13 +173,13 @@ def _find_fabric(spoken: Spoken) -> str:
 
 
 def describe_expected(network: Network) -> str:
-    """Return what was planned in words, e.g. ``8 InfiniBand ports``."""
+    """Return the planned network in words, e.g. ``8 InfiniBand ports``."""
     title = TITLES.get(network.fabric, network.fabric)
     return title if network.port_count is None else _count(network.port_count, title)
 
 
 def describe_found(spoken: Spoken) -> str:
-    """Return what NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
+    """Return the network that NCCL uses in words, e.g. ``NET/Socket (eth0)``."""
     of_ports = [
         _count(sum(1 for _, other in spoken.ports if other == kind), KINDS[kind])
         for kind in dict.fromkeys(kind for _, kind in spoken.ports)

@@ -1,10 +1,11 @@
-"""Plain TCP: what is left where nothing better is here, or what the user asks for.
+"""Plain TCP: the fabric if nothing better is here, or if the user asks for it.
 
-NCCL takes any active RDMA port over Ethernet for RoCE. Where that is the fast path of a hypervisor's
-interface, no other node answers there, and the job hangs or fails: only then it is switched off.
+NCCL uses any active RDMA port over Ethernet as RoCE. If that port is the fast path of a hypervisor's
+interface, no other node answers there, and the job hangs or fails. So RDMA is switched off if it certainly
+leads nowhere, or if the user asks for TCP.
 
-UCX would take such a port, too. Its list of devices is enough to keep it from all others: UCX_TLS would have
-to name the transports inside of a node as well, and UCX complains about those that it was built without.
+UCX would use such a port too. Its list of devices is enough to keep it from all others. UCX_TLS would have to
+name the transports inside a node as well, and UCX complains about transports that it was built without.
 
 Source: NCCL "Environment Variables" (NCCL_IB_DISABLE, NCCL_NET), UCX "Frequently Asked Questions"
 (UCX_NET_DEVICES, UCX_TLS), libfabric fabric(7) (FI_PROVIDER).
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def find(facts: Facts) -> Found:
-    """It is always here."""
+    """Return that TCP is here, as it always is."""
     through = f" through {facts.interface}" if facts.interface else ""
     return Found(True, f"TCP{through}")
 
 
 def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str]]:
-    """Yield what keeps libraries from RDMA that leads nowhere, or that the user does not want."""
+    """Yield what keeps libraries from RDMA that is useless or unwanted, and Azure's settings for the VM."""
     why = why_no_rdma(facts)
     if wish.forced == "tcp":
         why = wish.forced_origin
@@ -42,13 +43,13 @@ def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str
 
 
 def why_no_rdma(facts: Facts) -> str:
-    """Return why NCCL certainly cannot use any RDMA port of this node; empty where that is not certain."""
+    """Return why NCCL certainly cannot use any RDMA port of this node; empty if that is not certain."""
     kind = facts.vm.kind if facts.vm else None
     if facts.vm is not None and kind is not None and not kind.has_verbs:
         return f"{facts.vm.name} has RDMA without SR-IOV"
     ethernet = ethernet_ports(facts)
     if not ethernet or any(port.link_layer != "Ethernet" for port in facts.ports):
-        return ""  # a port that is not ready yet may be by the time that NCCL looks
+        return ""  # a port that is not ready yet may be ready when NCCL starts
     names = ", ".join(port.device for port in ethernet)
     if facts.is_azure:
         return f"{names}: accelerated networking, and no InfiniBand"

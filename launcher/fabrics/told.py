@@ -1,7 +1,7 @@
-"""Which fabric the user's own variables keep NCCL from. Pure.
+"""Finds a variable of the user that keeps NCCL from a fabric. Pure.
 
-Source: NCCL "Environment Variables" (NCCL_NET: compared without regard to case; NCCL_IB_DISABLE; NCCL_IB_HCA:
-``^`` excludes, ``=`` means whole names, else their beginnings; a port after a colon).
+Source: NCCL "Environment Variables" (NCCL_NET: case does not matter; NCCL_IB_DISABLE; NCCL_IB_HCA: ``^``
+excludes, ``=`` means whole names, otherwise entries are prefixes; a port follows a colon).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from launcher.machine.infiniband import Port
 
     Told = Callable[[str], str | None]
-    """From the name of a variable to what the user set it to."""
+    """Function from the name of a variable to the user's value."""
 
 VERBS = ("ib", "roce")
 NETS = {
@@ -23,17 +23,17 @@ NETS = {
     "gcp": ("gpudirect", "fastrak"),
     "tcp": ("socket",),
 }
-"""How the names of the networks begin, in small letters, that use a fabric; plugins add to NCCL's own
+"""Prefixes, in lower case, of the names of networks that use a fabric. Plugins add names to NCCL's own
 (IBext_v8, AWS Libfabric)."""
 
 
 def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
-    """Return which variable keeps NCCL from a fabric, in words; empty if none does.
+    """Return the variable that keeps NCCL from a fabric, in words; empty if none does.
 
     Args:
-        told: What the user set.
+        told: Function that returns the user's value of a variable.
         fabric: One of `launcher.fabrics.NAMES`.
-        ports: Those of this fabric.
+        ports: Ports of this fabric.
     """
     net = told("NCCL_NET")
     if net and not net.lower().startswith(NETS[fabric]):
@@ -50,7 +50,7 @@ def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
 
 
 def choose_ports(listed: str, ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports that NCCL_IB_HCA leaves."""
+    """Return the ports that NCCL_IB_HCA allows."""
     excludes = listed.startswith("^")
     listed = listed.removeprefix("^")
     exact = listed.startswith("=")

@@ -1,12 +1,12 @@
-"""What Azure gives the families of its VMs in /etc/nccl.conf, which no container sees.
+"""Azure's settings for a family of VMs; its images have them in /etc/nccl.conf, which no container sees.
 
-NCCL ignores a topology file that is missing, with a line at the level INFO, and one of another machine
-makes its graph wrong. So a file is named only if it is there, and if every GPU and every port that this
-node shows is in it. Where there is none at all, one may be made: see `launcher.fabrics.generated`.
+NCCL ignores a missing topology file, with a line at the level INFO, and a file of another machine makes its
+graph wrong. So a file is named only if it exists, and if it contains every GPU and every port that this node
+shows. If there is none at all, one may be generated: see `launcher.fabrics.generated`.
 
 Source: Azure/azhpc-images, /etc/nccl.conf by VM family; NCCL "Environment Variables" (NCCL_TOPO_FILE,
-NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY, NCCL_MNNVL_ENABLE,
-NCCL_NVLS_ENABLE) and src/init.cc (what is said where the channel is missing).
+NCCL_GRAPH_FILE, NCCL_IB_PCI_RELAXED_ORDERING, NCCL_IGNORE_CPU_AFFINITY, NCCL_MNNVL_ENABLE, NCCL_NVLS_ENABLE)
+and src/init.cc (its message about a missing channel).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str, str, str]]:
-    """Yield the settings of the VM's family, the topology file among them where it fits."""
+    """Yield the settings of the VM's family, including a topology file if one fits."""
     kind = facts.vm.kind if facts.vm else None
     if kind is None or facts.vm is None:
         return
@@ -50,10 +50,10 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
 
 
 def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
-    """Return whether NVLink is to lead to other nodes, which takes a channel in /dev.
+    """Return whether NVLink should lead to other nodes, which requires a channel in /dev.
 
-    Left to itself NCCL ends the job where the GPUs have it and the channel is missing, and says to set 0;
-    or, by its version, falls back to InfiniBand in silence.
+    Without this setting, NCCL ends the job if the GPUs support it but the channel is missing, and its message
+    asks for 0. Other versions silently fall back to InfiniBand.
     """
     if has_imex:
         return "NCCL_MNNVL_ENABLE", "1", f"Azure's own for {name}, with a channel in {IMEX_CHANNELS}"
@@ -61,7 +61,7 @@ def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
 
 
 def find_topology(facts: Facts, ports: Sequence[Port] = ()) -> TopologyFile | None:
-    """Return the first file that names every device of this node; None where none does, or none is shown."""
+    """Return the first file with every device of this node; None if there is none, or no device is known."""
     wanted = shown(facts, ports)
     files = [item for item in facts.topologies if item.path.endswith("topo.xml")]
     return next((item for item in files if wanted and wanted <= item.addresses), None)

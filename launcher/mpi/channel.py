@@ -1,4 +1,4 @@
-"""A rank's line to the session of its node."""
+"""The connection of a rank's wrapper to the session of its node."""
 
 from __future__ import annotations
 
@@ -25,30 +25,31 @@ ANSWER_TIMEOUT_S = 30.0
 
 
 class Channel:
-    """The line to this node's session.
+    """The connection to this node's session.
 
     Attributes:
         job: Name of the job.
-        released: The job has ended, or its head is gone: this rank may end, too.
-        path: Of the session's socket.
+        placeholder: Descriptor that reaches end of file when the placeholder ends.
+        released: Whether we may exit, because all ranks have ended or the head or the session is gone.
+        path: Path of the session's socket.
     """
 
     def __init__(self, job: str, placeholder: int) -> None:
-        """Connect.
+        """Connect to the session.
 
         Args:
-            job: Its name.
-            placeholder: A descriptor that ends when what mpirun knows of us is to end.
+            job: Name of the job.
+            placeholder: Descriptor from `launcher.mpi.placeholder.leave_placeholder`.
 
         Raises:
-            NotReady: The head has no session on this node: mpirun has put a rank where none was asked for.
+            NotReady: The job has no session on this node: mpirun has started a rank where none was requested.
         """
         self.job, self.placeholder = job, placeholder
         self.released = False
         self._lines = wire.Lines(wire.WELCOME_LIMIT_BYTES)
         self.path = path = find_session(job) or ""
         self.socket = socket.socket(socket.AF_UNIX)
-        limit = struct.pack("ll", int(ANSWER_TIMEOUT_S), 0)  # also of connect, unix(7)
+        limit = struct.pack("ll", int(ANSWER_TIMEOUT_S), 0)  # also limits connect, unix(7)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         try:
             if not path:
@@ -58,10 +59,10 @@ class Channel:
             raise NotReady(_no_session(job)) from error
 
     def attach(self) -> Briefing:
-        """Say that we are there, and return the answer: which node this is, and the job's variables.
+        """Report to the session, and return its answer: the facts about this node and the job.
 
         Raises:
-            NotReady: No answer.
+            NotReady: There was no answer within `ANSWER_TIMEOUT_S`, or an invalid one.
             SystemExit: We were told to end.
         """
         self.say(Attached())
@@ -79,19 +80,19 @@ class Channel:
         return (unpack(packed, TO_RANK) for packed in self._lines.feed(data))
 
     def say(self, message: object) -> None:
-        """Tell the session something; without one there is nothing to wait for."""
+        """Send the session a message; if that fails the session is gone, and we need not wait for it."""
         try:
             self.socket.sendall(wire.pack(pack(message)))
         except OSError:
             self.released = True
 
     def _wait(self, deadline: float) -> bool:
-        """Wait until the session has said something; False at the deadline.
+        """Wait until the session has sent something or is gone; return False at the deadline.
 
         Raises:
             SystemExit: We were told to end.
         """
-        signals = open_signal_file(ENDING)  # they are blocked
+        signals = open_signal_file(ENDING)  # these signals are blocked
         try:
             poll = select.poll()
             for fd in (signals, self.placeholder, self.socket.fileno()):
@@ -105,7 +106,9 @@ class Channel:
             os.close(signals)
 
     def refuse(self, error: LauncherError, place: Started, wait_s: float) -> None:
-        """Tell that there is no process to start, and wait: the head may know better why.
+        """Report that our process cannot be started, and wait: the head may know the cause better.
+
+        Return when we are released, when the session is gone, or after ``wait_s``.
 
         Raises:
             SystemExit: We were told to end.
@@ -117,7 +120,7 @@ class Channel:
             pass
 
     def hear(self) -> bool:
-        """Take in what the session says; False once it is gone."""
+        """Read the session's messages; return False if it is gone or sends an invalid one."""
         try:
             data = self.socket.recv(wire.READ_BYTES)
             for message in self._read(data):

@@ -1,4 +1,4 @@
-"""Whether mpirun starts the ranks that it was asked for, where it was asked to."""
+"""Checks that mpirun starts the requested number of ranks on each node."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from launcher.mpi.node import Node
 
 COUNT_S = 60.0
-"""Between the first rank that starts and the last."""
+"""Seconds that all ranks may take to start, counted from the first."""
 LOOK_AROUND_S = 0.5
-"""After the first rank too many: how many more there are makes the message."""
+"""Seconds between the first wrong rank and the message, so that it counts the ranks that follow."""
 
 
 class Counting:
-    """Whether mpirun starts the ranks that it was asked for, where it was asked to.
+    """Counts the ranks that start, and ends the job if they are not those that were requested.
 
-    An mpirun that does not follow the hostfile runs all of them on one node, and all is well as far as
-    it is concerned.
+    An mpirun that does not follow the hostfile runs all ranks on one node, and reports success.
+
+    Attributes:
+        due: When `fire` has something to do.
     """
 
     def __init__(self, head: Head) -> None:
@@ -36,7 +38,7 @@ class Counting:
         self._is_wrong = self._has_said = False
 
     def note(self, started: Started) -> None:
-        """A rank has started."""
+        """Count a rank that has started."""
         job, nodes = self._head.job, self._head.sessions.nodes
         self._sizes.add(started.size)
         count = self._head.ranks_started()
@@ -50,14 +52,17 @@ class Counting:
             self.due = None
 
     def fire(self, now: float) -> None:
-        """Ranks are wrong, or late."""
+        """End the job if ranks are wrong, or if some are late and the job is not ending anyway."""
         self.due = None
         if self._is_wrong or not self._head.ending.begun:
             late = "" if self._is_wrong else f" within {COUNT_S:g} s"
             self._complain(late)
 
     def check_all(self, *, succeeded: bool) -> None:
-        """The job has ended: ranks that were wrong are why, and an mpirun that says all is well may err."""
+        """Check the ranks when the job has ended.
+
+        Wrong ranks are then the cause of a failure. If mpirun reports success, ranks may still be missing.
+        """
         count = self._head.ranks_started()
         if not self._has_said and (self._is_wrong or (succeeded and count != self._head.job.world_size)):
             self._complain("")

@@ -1,4 +1,4 @@
-"""What mpirun starts on a node to start the ranks there: daemons, watched as long as they live."""
+"""MPI's daemons on a node, which mpirun starts and which start the ranks: finds, watches and kills them."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 NAMES = ("orted", "prted", "hydra_pmi_proxy")
-"""Comm names (15 bytes)."""
+"""Names of the daemons in /proc/PID/comm, which keeps 15 bytes."""
 ABORTED_WITH = ("orted", "orterun", "mpirun")
-"""Those of Open MPI 4: a rank that has called MPI_Init aborts when what has started it ends."""
+"""Open MPI 4's names: a rank that has called MPI_Init aborts when the process that started it ends."""
 
 
 class Daemons:
     """The daemons of one job on this node; usually one."""
 
     def __init__(self, loop: Loop, lose: Callable[[int], None]) -> None:
-        """Watch none yet; ``lose`` is called with the pid of one that has ended."""
+        """Create it without a daemon; ``lose`` is called with the PID of a watched one that has ended."""
         self._pids: dict[int, int] = {}
         self._loop, self._lose = loop, lose
 
     def watch(self, pid: int | None) -> None:
-        """Hear of the end of one, if it is any and not known yet."""
+        """Watch a daemon; do nothing for None or one that is watched already."""
         if pid is None or pid in self._pids.values():
             return
         with contextlib.suppress(OSError):  # an old kernel: mpirun may notice by itself
@@ -46,23 +46,30 @@ class Daemons:
         self._lose(self._pids.pop(fd))
 
     def living(self) -> list[int]:
-        """Return the descriptors of those that have not ended."""
+        """Return the pidfds of the daemons that have not ended."""
         return [fd for fd in self._pids if not select.select([fd], [], [], 0)[0]]
 
     def kill(self) -> None:
-        """SIGKILL to all that live."""
+        """Send SIGKILL to the daemons that have not ended."""
         for fd in self.living():
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
 
 
 def find_daemon(pid: int) -> int | None:
-    """Return MPI's daemon above a rank's wrapper and its placeholder, if there is one."""
+    """Return the PID of the MPI daemon that has started a rank's wrapper; None if there is none."""
     return _find_starter(pid, NAMES)
 
 
 def stop_daemon(pid: int) -> int | None:
-    """Stop what has started a rank and is about to end, if the rank would abort with it; return its pid."""
+    """Stop the process that has started a rank, if the rank would abort at its end; return its PID.
+
+    Args:
+        pid: PID of the rank's wrapper.
+
+    Returns:
+        None if the rank would not abort, so that nothing was stopped.
+    """
     starter = _find_starter(pid, ABORTED_WITH)
     if starter is not None:
         send(starter, signal.SIGSTOP)

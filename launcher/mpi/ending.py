@@ -1,4 +1,4 @@
-"""The ranks of all nodes as the target of signals: ask them, kill them, let them go, end mpirun."""
+"""The ranks of all nodes as the target of signals: stops, kills and releases them, then ends mpirun."""
 
 from __future__ import annotations
 
@@ -13,15 +13,22 @@ if TYPE_CHECKING:
 
 KILL_WAIT_S = 2.0
 SETTLE_S = 1.0
-"""Between the first ranks and the last that mpirun starts."""
+"""Seconds between the first and the last ranks that mpirun starts."""
 MPI_END_S = 5.0
-"""How long mpirun may take to notice that all of its ranks have ended."""
+"""Seconds that mpirun may take to notice that all of its ranks have ended."""
 
 
 class RanksTarget:
-    """The end of the job, once it has begun: ask the ranks, kill them, let them go, end mpirun.
+    """The signal target of the head, and the steps to end the job.
 
-    The same steps as `launcher.process.stop.Stopper` for processes that are not our children.
+    The steps are: stop the ranks, kill them after the grace, release them, end mpirun. They are those of
+    `launcher.process.stop.Stopper`, but for processes that are not our children.
+
+    Attributes:
+        due: When `fire` has something to do.
+        begun: Whether the ranks have been told to end.
+        killed: Whether they have been sent SIGKILL.
+        released: Whether they have been released, so that mpirun can notice their end.
     """
 
     def __init__(self, head: Head) -> None:
@@ -31,27 +38,27 @@ class RanksTarget:
         self._head = head
 
     suspends = False
-    """A cluster is not suspended: its network would time out."""
+    """A cluster cannot be suspended: its network connections would time out."""
 
     @property
     def count(self) -> int:
-        """How many ranks run."""
+        """Number of running ranks."""
         return self._head.ranks_running()
 
     def describe(self) -> str:
-        """Return them in words."""
+        """Return the ranks in words: ``8 ranks on 2 nodes``."""
         return f"{self.count} rank{'' if self.count == 1 else 's'} on {len(self._head.sessions.nodes)} nodes"
 
     def pass_on(self, number: int, *, whole: bool) -> None:
-        """Send a signal to all ranks."""
+        """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
         if number != signal.SIGTSTP:
             self._head.sessions.tell(PassOn(number))
 
     def note(self, number: int) -> None:
-        """Each rank's own launcher remembers it."""
+        """Do nothing: the wrapper of each rank remembers the signal."""
 
     def stop(self, number: int, *, to_group: bool = False) -> None:
-        """Tell all ranks; the clock of the first time is not restarted."""
+        """Tell all ranks to end by a signal; a repeated call does not restart the grace."""
         if not self.begun:
             self.due = self._kill_at = time.monotonic() + self._head.agent.watch.grace_s
         self.begun = True
@@ -59,16 +66,17 @@ class RanksTarget:
         self.check()
 
     def kill(self) -> None:
-        """SIGKILL to all ranks, now."""
+        """Send SIGKILL to all ranks now."""
         self.begun = self.killed = True
         self._head.sessions.tell(PassOn(int(signal.SIGKILL), ends=True))
         self.due = time.monotonic() + KILL_WAIT_S
         self.check()
 
     def check(self) -> None:
-        """Once no rank runs any more, mpirun may notice that they have ended.
+        """Release the ranks if none is running, so that mpirun can notice their end.
 
-        Unless some have yet to say that they start: what they would say is lost if mpirun kills them.
+        If some ranks have not reported their start, wait for them first: if mpirun killed them, their reports
+        would be lost.
         """
         if not self.begun or self.released or self._head.ranks_running():
             return
@@ -79,14 +87,14 @@ class RanksTarget:
             self.due = min(self._kill_at, self._settled_at)
 
     def fire(self, now: float) -> None:
-        """The next step is due."""
+        """Take the next step."""
         if self.released:
             self.due = None
             self._head.end_mpirun()
         elif self.killed or (now >= self._settled_at and not self._head.ranks_running()):
             self._release()
         elif now < self._kill_at:
-            self.due = self._kill_at  # some have started meanwhile
+            self.due = self._kill_at  # some ranks have started meanwhile
         else:
             count = self._head.ranks_running()
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"

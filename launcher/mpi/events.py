@@ -1,4 +1,4 @@
-"""What ends a job that mpirun has started, and whether it follows from the end of mpirun itself."""
+"""Events that end a job which mpirun has started, and whether the end of mpirun itself explains them."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ if TYPE_CHECKING:
     from launcher.mpi.node import Node
 
 NODE_LOST, DAEMON_LOST, MISCOUNTED = "node-lost", "daemon-lost", "rank-count"
-"""Codes of what is no rank's end."""
+"""Codes of events that are not the end of a rank."""
 KILLED = (0, 9, 137, 205, 255)
-"""Status of an mpirun that knows no more than that a rank was killed, or a node lost."""
+"""Exit statuses of an mpirun that only knows that a rank was killed or a node was lost."""
 FOLLOWS_NS = 1_000_000_000
-"""The kernel closes what a killed mpirun had open before it tells us of the end: daemons can be quicker."""
+"""Nanoseconds by which an event may precede the reported end of a killed mpirun that caused it.
+
+The kernel closes the descriptors of mpirun before it reports the end to us: its daemons can react earlier.
+"""
 
 
 @frozen
 class Event:
-    """Something that ends a job: a rank that has failed, a node that is lost, or a wrong shape.
+    """An event that ends a job: a failed rank, a lost node or MPI daemon, or a wrong number of ranks.
 
     Attributes:
-        node: Where.
-        at_ns: When the head heard of it, nanoseconds since 1970: one clock for all nodes.
-        end: What is known of the end of a rank; None if it is no rank's.
-        cause: Why, if it is no rank's.
-        status: What it makes the job's status.
+        node: The node; None if it concerns mpirun itself.
+        at_ns: When the head received it, nanoseconds since 1970, so that one clock serves all nodes.
+        status: The job's status if this event came first.
+        end: The reported end of the rank; None if the event is not the end of a rank.
+        cause: The cause, if the event is not the end of a rank.
     """
 
     node: Node | None
@@ -42,30 +45,30 @@ class Event:
 
     @property
     def asked(self) -> bool:
-        """Whether the rank has ended by a signal that was sent to make it end."""
+        """Whether the rank has ended because it was sent a signal to end."""
         if self.end is None or self.end.asked is None:
             return False
         return self.end.code == 0 or self.end.asked in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 
     @property
     def code(self) -> str:
-        """Of its cause; empty for a rank."""
+        """Code of the cause; empty for the end of a rank."""
         return self.cause.code if self.cause is not None else ""
 
     @property
     def may_follow(self) -> bool:
-        """Whether it may be what mpirun does when it loses a node: it kills its daemons and ranks on all."""
+        """Whether mpirun may have caused it: when it loses a node, it kills its daemons and ranks on all."""
         return self.code == DAEMON_LOST or (self.cause is None and self._is_silent)
 
     @property
     def only_follows(self) -> bool:
-        """Whether the verdict of a rank only tells of a failure elsewhere."""
+        """Whether the verdict of the rank only reports a failure elsewhere."""
         verdict = self.end.verdict if self.end is not None else None
         return verdict is not None and bool(verdict.causes) and all(one.consequence for one in verdict.causes)
 
     @property
     def _is_silent(self) -> bool:
-        """Whether a rank was killed together with its launcher, which could not say anything."""
+        """Whether the rank was killed together with its wrapper, which could not report anything."""
         end = self.end
         if end is None or self.asked:
             return False
@@ -73,9 +76,9 @@ class Event:
 
 
 def find_first(events: Sequence[Event]) -> Event | None:
-    """Return what came first, and of its own accord.
+    """Return the first event that does not follow from another one; None without events.
 
-    Ranks on the wrong nodes are why anything else went wrong, and a lost node is why ranks were killed.
+    Ranks on the wrong nodes explain all other events, and a lost node explains killed ranks.
     """
     codes = {event.code for event in events}
 
@@ -88,15 +91,15 @@ def find_first(events: Sequence[Event]) -> Event | None:
 
 
 def explains(code: int, status: int, ended_ns: int, event: Event) -> bool:
-    """Return whether an end of mpirun that was not asked for explains an event, rather than following it.
+    """Whether the end of mpirun explains an event, rather than follows from it.
 
     Args:
-        code: How mpirun ended: 0 to 255, or -n by signal n.
-        status: The same as a shell has it.
-        ended_ns: When, nanoseconds since 1970.
-        event: What the head has heard of a rank or a node.
+        code: mpirun's exit code: 0 to 255, or -n for signal n; we have not asked it to end.
+        status: The same as a shell reports it.
+        ended_ns: When it ended, nanoseconds since 1970.
+        event: The event of a rank or a node.
     """
     if code < 0:
         return event.at_ns > ended_ns - (FOLLOWS_NS if event.may_follow else 0)
-    # MPI_Abort: its status is mpirun's; what was asked to end after that does not say why
+    # MPI_Abort: mpirun has its status. Ranks that were asked to end after that do not tell the cause.
     return status not in KILLED and (event.may_follow or (event.asked and event.at_ns > ended_ns))

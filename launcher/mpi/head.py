@@ -1,8 +1,8 @@
 """The head of a job that mpirun starts: waits for the nodes, runs mpirun, gives the verdict.
 
-mpirun is left two things, to place the processes and to start them. All else goes past it, through the
-sessions: an mpirun that is told SIGTERM leaves its ranks 0.5 to 2 s, one that sees a rank fail as
-little, one whose network is cut does nothing at all, and each has its own idea of an exit status.
+mpirun only places and starts the processes. All else bypasses it and goes through the sessions. An mpirun
+that gets SIGTERM, or that sees a rank fail, gives its ranks only 0.5 to 2 s. One whose network is cut does
+nothing at all. The exit status of a failed job differs between mpiruns.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from launcher.mpi.node import Line, Node
 
 MPI_GRACE_S = 4.0
-"""Between SIGTERM and SIGKILL to mpirun itself, which has nothing to save."""
+"""Seconds between SIGTERM and SIGKILL for mpirun itself, which has nothing to save."""
 EXPLAIN_S = 2.0
-"""After mpirun has failed: a session may yet tell why."""
+"""Seconds to wait for reports after mpirun's end: a session may still tell the cause."""
 
 
 @frozen
 class Job:
-    """What the head knows of the job before it starts.
+    """Facts that the head knows about the job before it starts.
 
     Attributes:
-        name: Its name; ranks find their session by it, and leftovers are known by it.
-        lines: How each node is reached, by node rank; ours is the first.
-        per_node: Ranks on each.
-        master_addr: Where rank 0 listens.
-        master_port: The port.
-        variables: What the ranks get of our environment; None for what they are not to have.
-        timeout_s: How long nodes may take to answer.
-        cwd: Where ranks work; empty where mpirun was told.
+        name: Its name, by which ranks find their session and leftovers are recognized.
+        lines: How to reach each node, by node rank; ours is the first.
+        per_node: Number of ranks on each node.
+        master_addr: Address at which rank 0 listens.
+        master_port: Its port.
+        variables: Variables of our environment for the ranks; None for one that they must not have.
+        timeout_s: Seconds that nodes may take to answer.
+        cwd: Working directory of the ranks; empty if mpirun was told one.
     """
 
     name: str
@@ -65,23 +65,31 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks in the job."""
         return len(self.lines) * self.per_node
 
 
 class Head(Lead):
-    """mpirun, and the sessions on all nodes."""
+    """Coordination of mpirun with the sessions on all nodes.
+
+    Attributes:
+        job: The job.
+        events: What ends the job, in the order in which it was reported.
+        stdin: Path at which rank 0 reads our standard input; see `find_stdin`.
+        ending: The ranks as the target of signals.
+        counting: Checks the ranks that start.
+    """
 
     def __init__(self, job: Job, private: str) -> None:
         super().__init__(private, job.timeout_s)
         self.job = job
         self.events: list[Event] = []
         self.ends: dict[int, tuple[Event, int]] = {}
-        """By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it."""
+        """How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank."""
         self.stdin = find_stdin()
 
     def attach(self, agent: Agent) -> RanksTarget:
-        """Signals are for the ranks."""
+        """Create the parts, and return the ranks of all nodes as the target of signals."""
         super().attach(agent)
         self.ending = RanksTarget(self)
         self.sessions = Sessions(
@@ -92,7 +100,7 @@ class Head(Lead):
         return self.ending
 
     def brief(self, index: int) -> Briefing:
-        """Return what a node is told of itself and of the job."""
+        """Return the facts for a node."""
         return Briefing(
             node_rank=index,
             node_count=len(self.job.lines),
@@ -106,38 +114,42 @@ class Head(Lead):
         )
 
     def route(self, child: Child, streams: Streams) -> Streams:
-        """What rank 0 reads by itself is not for mpirun."""
+        """Give mpirun an empty standard input if rank 0 reads ours itself."""
         if self.stdin is None:
             return streams
         null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         return Streams(null, streams.stdout, streams.stderr)
 
     def ranks_running(self) -> int:
-        """Return how many ranks run, as far as they have said so."""
+        """Return the number of running ranks, according to their reports."""
         return sum(node.running for node in self.sessions.nodes)
 
     def ranks_ended(self) -> bool:
-        """Return whether all ranks have ended, or were killed and are waited for no more."""
+        """Whether all ranks have ended or have been released."""
         return self.ending.released or not self.ranks_running()
 
     def ranks_started(self) -> int:
-        """Return how many ranks have said that they start."""
+        """Return the number of ranks that have reported their start."""
         return sum(len(node.started) for node in self.sessions.nodes)
 
     def helpers(self) -> tuple[int, ...]:
-        """What mpirun has left becomes our child: ranks have their grace, the session ends the rest."""
+        """Return our children that are not the job's, so that we do not stop them.
+
+        What mpirun leaves behind becomes our child. While ranks run on this node, that is for others to end:
+        the ranks have their grace, and the session ends the rest.
+        """
         left = find_children(os.getpid()) if self.sessions.nodes[0].running else ()
         return (*super().helpers(), *(pid for pid in left if pid not in self.agent.group.running))
 
     def begin(self) -> None:
-        """mpirun is about to be started."""
+        """Start the timers of the job's end and of the counting."""
         super().begin()
         self.agent.loop.timers += [self.ending, self.counting]
 
-    # --- what the nodes say
+    # --- messages from the nodes
 
     def on_message(self, node: Node, message: object) -> None:
-        """A session has something to say about its node."""
+        """Handle a message from the session of a node."""
         match message:
             case Started():
                 node.started[message.pid] = message.rank
@@ -145,7 +157,7 @@ class Head(Lead):
             case RankEnded():
                 self.note_end(node, message)
             case Gone() if node.runs(message.pid):
-                # Once released: by mpirun, which ends what is left when one has failed
+                # After the release mpirun kills the remaining ranks if one has failed
                 asked = int(signal.SIGKILL) if self.ending.released else None
                 self.note_end(node, self.killed(node, message.pid, asked))
             case Abandoned() if node.runs(message.pid):
@@ -158,7 +170,7 @@ class Head(Lead):
                 self.agent.on_signal(message.number, from_terminal=False)
 
     def note_end(self, node: Node, end: RankEnded) -> None:
-        """A rank has ended."""
+        """Record the end of a rank; a failure begins the end of the job."""
         node.started.setdefault(end.pid, end.rank)
         node.ended.add(end.pid)
         event = Event(node, time.time_ns(), end.status, end)
@@ -169,25 +181,25 @@ class Head(Lead):
         self.ending.check()
 
     def killed(self, node: Node, pid: int, asked: int | None = None) -> RankEnded:
-        """Return what is known of a rank that has ended without a word."""
+        """Return the end of a rank that has not reported one: its wrapper was killed."""
         return RankEnded(node.started[pid], -1, status=137, code=-signal.SIGKILL, asked=asked, pid=pid)
 
     def on_abandoned(self, node: Node, pid: int) -> None:
-        """mpirun has ended a rank, as far as it knows; that goes on, and all have their grace."""
+        """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
         if not self.ending.released:
             event = Event(node, time.time_ns(), 137, self.killed(node, pid))
             what = f"rank {node.started[pid]} on {node.host} was ended for mpirun"
             self.begin_end(event, what)
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
-        """What mpirun has started on a node to start the ranks there has ended before them."""
+        """End the job because mpirun's daemon on a node has ended before the ranks there."""
         what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
         fix = "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
 
     def on_lost(self, node: Node) -> None:
-        """A node's session is gone: whatever ran there is no part of the job any more."""
+        """End the job because a node's session is gone; the ranks there count as ended."""
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
         fix = "look at the node, at its network, and at whether its container was ended"
@@ -196,7 +208,12 @@ class Head(Lead):
         self.ending.check()
 
     def begin_end(self, event: Event, what: str) -> None:
-        """Something has failed: the others would wait for it forever."""
+        """Record a failure, and stop the ranks, which would otherwise wait for the failed one forever.
+
+        Args:
+            event: The failure.
+            what: The failure in words.
+        """
         self.events.append(event)
         if not self.ending.begun:
             others = self.ranks_running()
@@ -204,7 +221,7 @@ class Head(Lead):
             self.ending.stop(signal.SIGTERM)
 
     def end_mpirun(self) -> None:
-        """No rank is left, and mpirun has not noticed."""
+        """Stop mpirun if it has not noticed that no rank is left."""
         if self.agent.group.running:
             self.agent.group.stopper.grace_s = MPI_GRACE_S
             self.agent.group.stopper.begin(signal.SIGTERM)
@@ -212,13 +229,13 @@ class Head(Lead):
     # --- the end
 
     def finish(self) -> int:
-        """Say how the job ended, and return its status."""
+        """Report how the job ended, and return its status."""
         self.status = self._finish()
         return self.status
 
     def _finish(self) -> int:
         mpirun = self.agent.group.processes[0]
-        self.wait_for(self.ranks_ended, EXPLAIN_S)  # their last words may come after its own
+        self.wait_for(self.ranks_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
         self.end_ranks()
         if mpirun.status and not self.events:
             self.wait_for(lambda: bool(self.events), EXPLAIN_S)
@@ -232,7 +249,7 @@ class Head(Lead):
         if self.mpirun_knows(event) or (event is None and mpirun.status and told is None):
             self.status = mpirun.status
             self.sessions.close(self.status, CLOSE_S)
-            return super().finish()  # mpirun itself: its words say why
+            return super().finish()  # mpirun itself: its own messages say why
         if event is None:
             if told is None:
                 return super().finish()
@@ -243,7 +260,7 @@ class Head(Lead):
         return event.status
 
     def end_ranks(self) -> None:
-        """mpirun has ended before its ranks: they still have their grace."""
+        """Stop the ranks if mpirun has ended before them, and wait for their end, with their grace."""
         if self.ranks_running() and not self.ending.begun:
             self.agent.say(f"mpirun has ended; stopping {self.ending.describe()}")
             self.ending.stop(signal.SIGTERM)
@@ -251,18 +268,21 @@ class Head(Lead):
         self.wait_for(self.ranks_ended, limit_s)
 
     def make_verdict(self, event: Event) -> Verdict:
-        """Return the verdict on the whole job, where this came first."""
+        """Return the verdict on the whole job, in which this event came first."""
         told = name_signal(self.agent.forwarder.told) if self.agent.forwarder.told is not None else None
         return judge(
             event, self.ends, world_size=self.job.world_size, started_ns=self.agent.started_ns, told=told
         )
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
-        """That a node was lost arrives a moment after what mpirun makes of it."""
+        """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it.
+
+        Return when ``is_known`` is true, when no session is left, or after ``wait_s``.
+        """
         self.agent.loop.turn_until(lambda: is_known() or not self.sessions.pids(), wait_s)
 
     def mpirun_knows(self, event: Event | None) -> bool:
-        """Whether mpirun's own end says more than that of a rank: it was killed first, or has killed them."""
+        """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
         mpirun = self.agent.group.processes[0]
         if event is None or mpirun.passed_on is not None:
             return False
@@ -270,7 +290,12 @@ class Head(Lead):
 
 
 def find_stdin() -> str | None:
-    """Return the path where rank 0, on our node, can read what we would; None if there is no such path."""
+    """Return the path at which rank 0, on our node, can read our standard input.
+
+    Returns:
+        The descriptor in /proc for a file or a pipe; None for a socket, which has no path; /dev/null for all
+        else, such as a terminal.
+    """
     try:
         mode = os.fstat(0).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""From what a head has heard to the verdict on the whole job."""
+"""Makes the verdict on the whole job from the reports that the head has received."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def judge(
     """Return the verdict on the whole job.
 
     Args:
-        event: What came first.
-        ends: By rank: how it has ended, and its exit code as `os.waitstatus_to_exitcode` has it.
-        world_size: Ranks that were asked for.
+        event: The event that came first.
+        ends: How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank.
+        world_size: Number of requested ranks.
         started_ns: When mpirun was started, nanoseconds since 1970.
-        told: Name of the signal by which the head was told to end.
+        told: Name of the signal by which the head was told to end; None if it was not.
     """
     others = tuple(
         _end(other, code, event.at_ns, told)
@@ -45,7 +45,7 @@ def judge(
 
 
 def read_reported(event: Event) -> Verdict | None:
-    """Return the verdict that a rank's own parent has given; None where it has given none."""
+    """Return the verdict that the rank's wrapper has reported, with the head's time; None without one."""
     verdict = None if event.end is None else event.end.verdict
     if event.node is None or verdict is None:
         return None
@@ -53,7 +53,7 @@ def read_reported(event: Event) -> Verdict | None:
 
 
 def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
-    """Return what the head knows itself, where no rank could say it."""
+    """Return the head's own verdict on an event for which no rank has reported one."""
     end, node = event.end, event.node
     called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
     death = ProcessExit(
@@ -82,7 +82,7 @@ def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
 
 
 def _describe_loss(event: Event) -> str:
-    """Return what has become of a node, or of mpirun, in words that a sentence about it goes on with."""
+    """Return what happened to a node or to mpirun, as the predicate of a sentence about it."""
     if event.node is None:
         return "has started other processes than it was asked for"
     return "is lost" if event.code == NODE_LOST else "cannot go on"

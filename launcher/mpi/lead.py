@@ -1,4 +1,4 @@
-"""What leads a job from node 0, whatever starts its processes: nodes are waited for, and let go."""
+"""Base of what leads a job from node 0: waits for the sessions of all nodes, and closes them."""
 
 from __future__ import annotations
 
@@ -15,36 +15,37 @@ if TYPE_CHECKING:
     from launcher.mpi.sessions import Sessions
 
 LOST = 75
-"""Status of a job that has lost a node: the same command can succeed when started again."""
+"""Exit status of a job that has lost a node: a retry can succeed."""
 CLOSE_S = 8.0
 
 
 class Lead(Coordination):
-    """The sessions on all nodes, beside the one command that starts processes there.
+    """Coordination of the sessions on all nodes with the one command that starts processes there.
 
     Attributes:
-        sessions: The nodes; made by `attach`.
-        status: What sessions are told at the end.
+        sessions: The sessions; created by `attach` of the derived class.
+        status: The job's status, which the sessions are told at the end.
     """
 
     shares_terminal = False
     sessions: Sessions
 
     def __init__(self, private: str, timeout_s: float) -> None:
-        """Remember what is to be done.
+        """Create the coordination.
 
         Args:
-            private: A folder with keys, to be removed.
-            timeout_s: How long nodes may take to answer.
+            private: A folder with keys, which `clean_up` removes.
+            timeout_s: Seconds that nodes may take to answer.
         """
         self.status = LOST
         self._private, self._timeout_s = private, timeout_s
 
     def gather(self) -> None:
-        """Return once every node has answered, or when we are told to end.
+        """Wait until every node has answered, or until we are told to end.
 
         Raises:
-            NotReady: Some did not until the deadline.
+            NotReady: Some nodes have not answered by the deadline, or ssh cannot be started.
+            EnvironmentUntrusted: Two hosts are the same node, or a node has another version of the launcher.
         """
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)  # sessions end the job, after the grace
@@ -62,22 +63,22 @@ class Lead(Coordination):
             self.status = 128 + agent.forwarder.told
 
     def begin(self) -> None:
-        """The command is about to be started."""
+        """Note that the job begins: from now on a session that ends means a lost node."""
         self.sessions.has_begun = True
         self.agent.loop.timers.append(self.sessions)
 
     def on_refused(self, error: LauncherError) -> None:
-        """The command cannot be started."""
+        """Take the status of the error: the command cannot be started."""
         self.status = error.exit_status
 
     def helpers(self) -> tuple[int, ...]:
-        """Sessions clean up by themselves."""
+        """Return the processes that hold the sessions: these end by themselves."""
         return self.sessions.pids()
 
     def clean_up(self) -> None:
-        """Keys stand in the private folder."""
+        """Remove the private folder, because it contains keys."""
         shutil.rmtree(self._private, ignore_errors=True)
 
     def close(self) -> None:
-        """Let the nodes go."""
+        """Close the sessions of all nodes."""
         self.sessions.close(self.status, CLOSE_S)

@@ -1,4 +1,4 @@
-"""What a job has left on a node when it is over: awaited for a moment, then killed."""
+"""Ends what a finished job has left on a node: waits a moment for it, then kills it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from launcher.mpi.daemons import Daemons
 
 LINGER_S = 1.0
-"""For what ends by itself when the job does."""
+"""Seconds for processes that end by themselves when the job does."""
 KILL_WAIT_S = 2.0
-"""For watchdogs: they have their own to clean up, and end by themselves then."""
+"""Seconds for watchdogs: each cleans up for its own launcher, then ends by itself."""
 LOOK_S, LOOK_AGAIN_S = 0.02, 0.01
 
 
 def end_leftovers(job: str, daemons: Daemons, *, may_linger: bool) -> None:
-    """End MPI's daemons, and whatever carries the mark of a job.
+    """End MPI's daemons, and all processes with the mark of a job.
 
     Args:
-        job: Its name.
-        daemons: Those of this node.
-        may_linger: Whether both may take a moment to end by themselves.
+        job: Name of the job.
+        daemons: The daemons of this node.
+        may_linger: Whether all may have `LINGER_S` to end by themselves.
     """
     deadline = time.monotonic() + (LINGER_S if may_linger else 0.0)
     while (daemons.living() or find_marked(job.encode())) and time.monotonic() < deadline:
@@ -36,7 +36,7 @@ def end_leftovers(job: str, daemons: Daemons, *, may_linger: bool) -> None:
 
 
 def _kill_marked(job: str) -> None:
-    """Kill what carries the mark; the watchdogs of launchers that are killed have some time before."""
+    """Kill all processes with the mark; watchdogs get `KILL_WAIT_S` first."""
     deadline = time.monotonic() + KILL_WAIT_S
     while found := find_marked(job.encode()):
         is_late = time.monotonic() >= deadline

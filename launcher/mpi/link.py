@@ -1,8 +1,8 @@
-"""One ssh connection per node, shared: our session goes over it, and mpirun's ssh to start its daemon.
+"""One shared ssh connection per node, for our session and for the ssh by which mpirun starts its daemon.
 
-To set up an ssh connection takes 150 to 220 ms of CPU, mostly for its key exchange; one more command over
-a connection that is there takes 10 (ssh_config(5), ControlMaster). Whatever ssh does not find the shared
-connection makes one of its own, as if there were none.
+Setting up an ssh connection takes 150 to 220 ms of CPU time, mostly for its key exchange. Another command
+over an existing connection takes 10 ms (ssh_config(5), ControlMaster). An ssh that does not find the shared
+connection makes one of its own.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ UP = b"up"
 
 
 def plan_link(ssh: Sequence[str], host: str) -> tuple[str, ...]:
-    """Return the command that makes the shared connection of a node, and says so; it stays."""
+    """Return the command that opens and holds a node's shared connection; it prints `UP` once connected."""
     options = ("ControlMaster=yes", "PermitLocalCommand=yes", f"LocalCommand=echo {UP.decode()}")
     return (*ssh, *(word for option in options for word in ("-o", option)), "-N", host)
 
 
 class Pipes:
-    """A child of ours with a pipe for each of its standard streams."""
+    """A child process with a pipe for each of its standard streams."""
 
     def __init__(
         self, argv: Sequence[str], environ: Mapping[str, str], watched: SignalFile, *, outlives: bool = False
     ) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             argv: Its command line.
             environ: Its environment.
-            watched: Whose mask of signals is given back.
-            outlives: Whether it is to go on when we are killed; else the kernel ends it with us.
+            watched: Restores the signal mask in the child.
+            outlives: Whether it survives if we are killed; otherwise the kernel kills it with us.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -69,12 +69,12 @@ class Pipes:
             os.set_blocking(fd, False)
 
     def send(self, number: int) -> None:
-        """Send it a signal, if it is still there."""
+        """Send the process a signal, if it still exists."""
         with contextlib.suppress(OSError):
             os.kill(self.pid, number)
 
     def close(self) -> None:
-        """Close our ends."""
+        """Close our ends of the pipes."""
         for fd in (self.stdin, self.stdout, self.stderr):
             os.close(fd)
 
@@ -86,7 +86,15 @@ def _become(
     streams: Sequence[int],
     watched: SignalFile,
 ) -> None:
-    """In the child."""
+    """Replace the forked child by a program.
+
+    Args:
+        argv: Its command line.
+        environ: Its environment.
+        launcher: PID of the launcher with which the child dies; 0 if it outlives the launcher.
+        streams: Descriptors of its standard streams.
+        watched: Restores the signal mask.
+    """
     try:
         if launcher:
             die_with_parent(signal.SIGKILL)
@@ -103,7 +111,12 @@ def _become(
 
 
 class Link:
-    """The shared connection of a node."""
+    """The shared connection of a node.
+
+    Attributes:
+        process: The ssh that holds it.
+        words: The last `STDERR_BYTES` of what ssh has written to standard error.
+    """
 
     def __init__(
         self,
@@ -117,12 +130,12 @@ class Link:
         """Begin to connect.
 
         Args:
-            argv: From `plan_link`.
-            environ: What ssh is started with.
-            loop: Where to listen.
-            watched: Whose mask of signals is given back.
-            when_up: Called when it is there.
-            when_down: Called when it is not, or not any more, with what ssh says.
+            argv: ssh's command line, from `plan_link`.
+            environ: ssh's environment.
+            loop: The event loop.
+            watched: Restores the signal mask in the child.
+            when_up: Called once the connection is up.
+            when_down: Called with ssh's messages if the connection fails or is lost.
 
         Raises:
             OSError: No more processes or descriptors.
@@ -136,12 +149,12 @@ class Link:
 
     @property
     def pid(self) -> int:
-        """The process that holds it."""
+        """PID of the process that holds the connection."""
         return self.process.pid
 
     def _on_output(self) -> None:
         data = _read(self.process.stdout)
-        if data == b"":  # ssh closes what it has no more use for; only its standard error lives as long
+        if data == b"":  # ssh closes it early; only its standard error stays open to the end
             self._loop.remove(self.process.stdout)
         elif data and UP in data:
             self._when_up()
@@ -154,17 +167,17 @@ class Link:
             self._when_down(self.words.decode("utf-8", "replace"))
 
     def close(self) -> None:
-        """End the connection, and forget it."""
+        """End the connection."""
         if self._is_open:
             self._is_open = False
-            self.process.send(signal.SIGTERM)  # it takes its socket away
+            self.process.send(signal.SIGTERM)  # ssh then removes its socket
             for fd in (self.process.stdout, self.process.stderr):
                 self._loop.remove(fd)
             self.process.close()
 
 
 def _read(fd: int) -> bytes | None:
-    """Return what is there, empty at the end, None if there is nothing yet."""
+    """Return the available data, empty at end of file; None if there is none yet."""
     try:
         return os.read(fd, READ_BYTES)
     except BlockingIOError:

@@ -1,7 +1,7 @@
-"""What head, sessions and ranks of an mpirun job say to each other: one frozen type for each message.
+"""Messages between the head, the sessions and the ranks of an mpirun job, one frozen type each.
 
-What arrives is checked by the types of the fields (`launcher.core.messages`): a message that is none ends its
-connection, and nothing else.
+Received messages are checked by the types of their fields (`launcher.core.messages`). An invalid message ends
+its connection, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from launcher.core.messages import ExitCode, Line, Rank, Raw, Seconds, Signal, Status, Variables
 
 GRACE_S = 30.0
-"""Where nothing is told."""
+"""Default grace, in seconds."""
 
 
 # --- from a rank to its session, which passes it on to the head with the rank's pid
@@ -22,12 +22,19 @@ GRACE_S = 30.0
 
 @message
 class Attached:
-    """A rank's wrapper is there, and waits for the `Briefing`."""
+    """The wrapper of a rank has connected, and waits for its `Briefing`."""
 
 
 @message
 class Started:
-    """A rank is about to start; where mpirun has put it, -1 for what it does not say."""
+    """A rank is about to start.
+
+    Attributes:
+        rank: Its rank according to mpirun; -1 if mpirun does not tell.
+        size: Number of ranks, likewise.
+        local_rank: Its local rank, likewise.
+        pid: PID of its wrapper, added by the session.
+    """
 
     rank: Rank
     size: Rank
@@ -37,7 +44,7 @@ class Started:
 
 @message
 class Abandoned:
-    """mpirun has ended what it knows of a rank, which goes on."""
+    """mpirun has ended the placeholder of a rank; the rank itself still runs."""
 
     pid: int = 0
 
@@ -48,13 +55,13 @@ class RankEnded:
 
     Attributes:
         rank: As in `Started`.
-        local_rank: The same.
-        status: As a shell has it.
-        code: As `os.waitstatus_to_exitcode` has it.
-        asked: The signal by which it was asked to end.
-        why: Why it could not be started.
-        verdict: Of its own launcher.
-        pid: Of its wrapper.
+        local_rank: As in `Started`.
+        status: Exit status as a shell reports it.
+        code: Exit code as `os.waitstatus_to_exitcode` returns it.
+        asked: The signal that was passed on to it last; None if none was.
+        why: Reason why it could not be started; empty if it was.
+        verdict: Verdict of its wrapper; None if it has none.
+        pid: PID of its wrapper, added by the session.
     """
 
     rank: Rank
@@ -72,7 +79,7 @@ class RankEnded:
 
 @message
 class Ready:
-    """The session is there: what its node is called, and the version of its launcher."""
+    """The session has started; it names its node and the version of its launcher."""
 
     node: Line
     launcher: Line
@@ -80,21 +87,21 @@ class Ready:
 
 @message
 class Taken:
-    """This job has a session on that node already."""
+    """This job already has a session on the node."""
 
     node: Line
 
 
 @message
 class Leaving:
-    """Why the session ends."""
+    """The session is about to end, for this reason."""
 
     why: Line
 
 
 @message
 class Gone:
-    """The wrapper of a rank has hung up."""
+    """The wrapper of a rank has closed its connection."""
 
     pid: int
 
@@ -108,7 +115,7 @@ class Orphaned:
 
 @message
 class NodeTold:
-    """The launcher that serves on this node was told a signal."""
+    """The launcher that serves on this node has received a signal."""
 
     number: Signal
 
@@ -118,18 +125,18 @@ class NodeTold:
 
 @message
 class Briefing:
-    """What a node is told of itself and of the job; its session tells each rank.
+    """Facts about the job and one node. The session passes them on to each rank.
 
     Attributes:
-        node_rank: Of the node; None where the ranks have it from elsewhere.
-        node_count: How many nodes there are.
-        master_addr: Where rank 0 listens.
-        master_port: The port.
-        grace_s: Between SIGTERM and SIGKILL.
-        colours: Whether the head writes to a terminal that shows them.
-        variables: What ranks get of the head's environment, as it is; None for what they are not to have.
-        cwd: Where they work; empty where mpirun was told.
-        stdin: What rank 0 reads; None for what mpirun gives it.
+        node_rank: Rank of the node; None if the ranks get it elsewhere. So for the next three.
+        node_count: Number of nodes.
+        master_addr: Address at which rank 0 listens.
+        master_port: Its port.
+        grace_s: Seconds between SIGTERM and SIGKILL.
+        colours: Whether the head writes to a terminal that shows colours.
+        variables: Variables of the head for the ranks, unchanged; None for one that they must not have.
+        cwd: Working directory of the ranks; empty if mpirun was told one.
+        stdin: Path that rank 0 reads as standard input; None for what mpirun gives it.
     """
 
     node_rank: Rank | None = None
@@ -145,7 +152,12 @@ class Briefing:
 
 @message
 class PassOn:
-    """Send the ranks a signal; ``ends``: it begins the end of the job."""
+    """Send a signal to the ranks.
+
+    Attributes:
+        number: The signal.
+        ends: Whether it begins the end of the job.
+    """
 
     number: Signal
     ends: bool = False
@@ -153,12 +165,12 @@ class PassOn:
 
 @message
 class Release:
-    """All ranks have ended, or are waited for no more: they need not be held. A rank is told the same."""
+    """All ranks have ended or are not waited for any more: their wrappers may exit. Sent to ranks as well."""
 
 
 @message
 class JobOver:
-    """How the job has ended."""
+    """The job has ended with this status."""
 
     status: Status
 

@@ -1,4 +1,4 @@
-"""A node of a job as the head knows it: how it is reached, what it has said, why it is not ready."""
+"""The head's record of a node: how to reach it, what it has reported, and why it is not ready."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ if TYPE_CHECKING:
 
 NO_ANSWER, BEFORE = "no answer yet", " (before: "
 NAMED_MAX = 20
-"""How many nodes are named in one message."""
+"""Maximum number of nodes that a message names for one reason."""
 
 
 @frozen
 class Line:
-    """How one node is reached: its name, the command that runs the session there, the connection for it."""
+    """How to reach a node.
+
+    Attributes:
+        host: Its name or address.
+        argv: The command that runs the session there.
+        link: The command that opens its shared connection; empty for our own node.
+    """
 
     host: str
     argv: tuple[str, ...]
@@ -31,15 +37,21 @@ class Node:
 
     Attributes:
         index: Its node rank.
-        host: As the host list has it.
-        is_ready: Its session has said so, and is there.
-        is_gone: It was ready, and is no more.
+        host: Its name or address in the host list.
+        line: How to reach it.
+        link: Its shared connection, while there is one.
+        is_ready: Whether its session has reported that it has started, and still runs.
+        is_gone: Whether it was lost after the job had begun.
         reason: Why it is not ready, as far as known.
-        name: What it calls itself.
-        last_words: Why its session ends, in its own words.
-        started: Ranks that have said that they start, by the pid of their shim.
-        ended: Those of them that have ended.
-        connection: To its session, while there is one.
+        name: Its own host name.
+        last_words: Why its session ends, if that is known.
+        started: Ranks that have reported their start, by the PID of their wrapper.
+        ended: PIDs of those that have ended.
+        pid: PID of the process that holds its session; None without one.
+        retry_at: When to try again to reach it (monotonic seconds); None for not.
+        connection: The connection to its session, while there is one.
+        errors: Last part of what ssh or the session has written to standard error.
+        stderr: Descriptor from which that is read; -1 without a session.
     """
 
     def __init__(self, index: int, line: Line) -> None:
@@ -58,21 +70,24 @@ class Node:
 
     @property
     def running(self) -> int:
-        """How many of its ranks run."""
+        """Number of its running ranks."""
         return len(self.started) - len(self.ended)
 
     def runs(self, pid: int) -> bool:
-        """Whether a rank has started here and not ended, by the pid of its wrapper."""
+        """Whether the rank whose wrapper has this PID has started here and not ended."""
         return pid in self.started and pid not in self.ended
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to what holds its session, if that is there."""
+        """Send a signal to the process that holds its session, if there is one."""
         if self.pid is not None:
             send(self.pid, number)
 
 
 def join_reasons(old: str, new: str) -> str:
-    """Return why a node does not answer, with what it was before: one that refuses our key gives up, too."""
+    """Return why a node does not answer, with the reason before.
+
+    The earlier reason can be the cause: a node that refuses our key also gives up after a while.
+    """
     before = old.partition(BEFORE)[0]
     if before in ("", NO_ANSWER):
         return new
@@ -80,7 +95,7 @@ def join_reasons(old: str, new: str) -> str:
 
 
 def describe_nodes(nodes: Sequence[Node]) -> str:
-    """Return the nodes with the reason of each, the same reason once."""
+    """Return the nodes with the reason of each; nodes with the same reason are grouped."""
     groups: dict[str, list[str]] = {}
     for node in nodes:
         groups.setdefault(node.reason, []).append(node.host)

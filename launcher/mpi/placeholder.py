@@ -1,8 +1,8 @@
-"""What mpirun knows of a rank: a process that only waits, in place of the rank's wrapper.
+"""The placeholder: a process that only waits and forwards signals, and which mpirun takes for the rank.
 
-An MPI daemon that loses its mpirun, and an mpirun that loses a daemon or a rank, end the ranks within 2 s.
-What they end is the placeholder; the wrapper has a session of its own, hears of that, and has the job end
-the ranks with their grace.
+An MPI daemon that loses its mpirun ends the ranks within 2 s, and so does an mpirun that loses a daemon or a
+rank. They only reach the placeholder. The rank's wrapper is in another process session (setsid), notices the
+end of the placeholder and reports it, so that the head can end all ranks with their grace.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from launcher.core.signal import signal
 from launcher.process.watchdog import close_others
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""By which MPI's daemons end a rank; the hangup is that of Open MPI's terminals when a daemon is killed."""
+"""Signals by which MPI's daemons end a rank; SIGHUP comes from Open MPI's terminal of a killed daemon."""
 
 
 def leave_placeholder() -> int:
-    """Go on as a child that MPI's daemon does not reach.
+    """Fork: the parent stays as the placeholder, the child returns, out of reach of MPI's daemon.
 
-    To be called while the signals that are passed on are blocked, see `launcher.process.signals.hold`.
+    Call it while the forwarded signals are blocked, see `launcher.process.signals.hold`.
 
     Returns:
-        A descriptor whose end tells that the placeholder was asked to end, or was killed.
+        A descriptor that reaches end of file when the placeholder is asked to end or is killed.
 
     Raises:
         OSError: No more processes or descriptors.
@@ -41,7 +41,10 @@ def leave_placeholder() -> int:
 
 
 def _wait(pid: int, writing: int) -> int:
-    """Pass signals on to the wrapper until it ends, but those to end; return its status."""
+    """Forward signals, except those in `ENDING`, to the wrapper until it ends; return its status.
+
+    At the first signal in `ENDING` close ``writing``, to tell the wrapper.
+    """
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGCHLD,))
     watched = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     while True:
@@ -49,7 +52,7 @@ def _wait(pid: int, writing: int) -> int:
         if ended:
             code = os.waitstatus_to_exitcode(status)
             if code < 0:
-                os.kill(os.getpid(), signal.SIGKILL)  # the others were blocked
+                os.kill(os.getpid(), signal.SIGKILL)  # all other signals are blocked
             return code
         number = signal.sigwait(watched)
         if number in ENDING and writing >= 0:

@@ -1,13 +1,15 @@
-"""The rank shim: what mpirun starts in place of the user's command, and the parent of that one process.
+"""The rank wrapper: mpirun starts it in place of the user's command, and it runs that as its only child.
 
-It asks the node's session which node this is and which variables the job has, plans as any launcher
-does that was started once per process, and reports how its process starts and ends. It stays, where
-otherwise a launcher becomes the command: only a parent knows the real status (Intel MPI says 255 for
-all of them), and can keep a rank that has ended from being noticed while others still save their
-state, since an mpirun that sees one exit kills the rest within 0.5 to 2 s.
+It asks the node's session for the node rank and the job's variables, makes its plan like any launcher that is
+started once per process, and reports the start and the end of its process. Such a launcher otherwise becomes
+the command. The wrapper stays for two reasons:
 
-Run as a file (``python -I rank.py JOB [OPTIONS] -- COMMAND``), so that the working directory and
-PYTHONPATH cannot stand in for this package.
+- Only a parent knows the real status: Intel MPI reports 255 for every failure.
+- An mpirun that sees one rank exit kills the rest within 0.5 to 2 s. The wrapper hides the end of its rank
+  while others still save their state.
+
+It runs as a file (``python -I rank.py JOB [OPTIONS] -- COMMAND``), so that neither the working directory nor
+PYTHONPATH can replace this package.
 """
 
 from __future__ import annotations
@@ -48,81 +50,81 @@ FACTS = {
     "master_addr": "LAUNCHER_MASTER_ADDR",
     "master_port": "LAUNCHER_MASTER_PORT",
 }
-"""What the session knows, and the variable that tells it to a launcher."""
+"""Fields of the `Briefing`, and the variables that tell them to a launcher."""
 LATE_S = 5.0
-"""The head, or a session without a head, kills what runs after the grace; we do where both fail."""
+"""Seconds after the grace until we kill our process, if head and session have both failed to."""
 UNHEARD_S = 1.0
-"""How long the session may take to pass on that the job ends."""
+"""Seconds that the session may take to pass on that the job ends."""
 PLACE = {
     "rank": (*OPEN_MPI.rank, *HYDRA.rank),
     "size": (OPEN_MPI.size, HYDRA.size),
     "local_rank": (OPEN_MPI.local_rank, HYDRA.local_rank),
 }
-"""What mpirun says of a rank, and in which variables."""
+"""Variables of mpirun for each fact about a rank."""
 
 
 class RankSession(Coordination):
-    """The rank's line to the session of its node: what it reports, and until when it is held."""
+    """Coordination of a rank with its session: reports to it, and holds the wrapper until released."""
 
     speaks = False
-    """What one of a thousand ranks is told is for the head to say; where the logs are is known."""
+    """The head reports a signal once for all ranks, and the folder of the logs is known."""
     guards = False
-    """Should we be killed, the kernel ends our process, and the session what that has started."""
+    """If we are killed, the kernel kills our process, and the session kills what that has started."""
 
     def __init__(self, channel: Channel, place: Started, grace_s: float) -> None:
-        """Remember what is reported.
+        """Create the coordination.
 
         Args:
-            channel: The line to the session.
-            place: Where mpirun has put us.
-            grace_s: What the head gives all ranks.
+            channel: The connection to the session.
+            place: Our place according to mpirun.
+            grace_s: The grace that the head gives all ranks, in seconds.
         """
         self._channel, self._place, self._grace_s = channel, place, grace_s
         self._verdict: Verdict | None = None
         self._holds = False
 
     def attach(self, agent: Agent) -> None:
-        """Listen to the session."""
+        """Watch the session and the placeholder."""
         super().attach(agent)
         agent.loop.add(self._channel.socket.fileno(), self._on_channel)
         agent.loop.add(self._channel.placeholder, self._on_abandoned)
 
     def begin(self) -> None:
-        """The process is about to be started."""
+        """Set our own, longer grace: the head or the session ends the process first."""
         self.agent.group.stopper.grace_s = self._grace_s + LATE_S
 
     def _on_abandoned(self) -> None:
-        """mpirun has ended what it knows of us: the head ends the job, with the grace."""
+        """Report that mpirun has ended our placeholder; the head then ends the job, with the grace."""
         self.agent.loop.remove(self._channel.placeholder)
         self._channel.say(Abandoned())
         self.agent.loop.timers.append(Later(time.monotonic() + UNHEARD_S, self._on_unheard))
 
     def _on_unheard(self) -> None:
-        """The session has not passed SIGTERM on: it may be stopped."""
+        """Act on SIGTERM ourselves if the session has not sent it: it may be stopped."""
         if self.agent.forwarder.told is None and self.agent.group.running:
             self.agent.on_signal(signal.SIGTERM, from_terminal=False)
 
     def _on_channel(self) -> None:
-        """The session has said something, or is gone, and with it the job."""
+        """Read from the session; if it is gone, end the process, because the job has ended."""
         channel, agent = self._channel, self.agent
         if not channel.hear():
             agent.loop.remove(channel.socket.fileno())
             if not channel.released:
-                remove_folder(channel.path)  # a session that was killed has left it
+                remove_folder(channel.path)  # a killed session has left it
                 if agent.group.running:
                     agent.target.stop(signal.SIGTERM)
             channel.released = True
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """While we only wait for the others, a signal comes from a session that did not know that yet."""
+        """Whether we only wait for the other ranks; the session did not know that when it sent the signal."""
         return self._holds
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Keep the verdict for the head, which gives the one that counts."""
+        """Keep the verdict for our report: the head publishes that of the whole job."""
         self._verdict = verdict
 
     def finish(self) -> int:
-        """Tell the head how the process ended; with a failure, wait until all ranks have ended."""
+        """Report how the process ended; after a failure wait until we are released. Return its status."""
         agent = self.agent
         status = super().finish()
         first = agent.first or next(iter(agent.group.ended), None)
@@ -146,11 +148,11 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
     Args:
         job: Name of the job, see `launcher.mpi.session_folder.find_session`.
         words: Options of ``launcher run``, then ``--`` and the command.
-        environ: The environment that mpirun has given us.
-        placeholder: Ends when what mpirun knows of us does.
+        environ: The environment from mpirun.
+        placeholder: Descriptor from `launcher.mpi.placeholder.leave_placeholder`.
 
     Raises:
-        LauncherError: There is no session, no sense in the environment, or the command cannot run.
+        LauncherError: The node has no session, the environment is contradictory, or the command cannot run.
     """
     channel = Channel(job, placeholder)
     briefing = channel.attach()
@@ -166,10 +168,10 @@ def run_rank(job: str, words: Sequence[str], environ: Mapping[str, str], placeho
 
 
 def change_folder(path: str) -> None:
-    """Work where the head does: where that is missing, three of four mpiruns would use the home folder.
+    """Change to the head's working directory; without it three of four mpiruns would use the home folder.
 
     Raises:
-        NotReady: It is not there.
+        NotReady: The directory cannot be entered, e.g. because this node does not have it.
     """
     if path:
         try:
@@ -179,19 +181,19 @@ def change_folder(path: str) -> None:
 
 
 def take_stdin(path: str | None) -> None:
-    """Read from there instead of from what mpirun has given us.
+    """Replace the standard input that mpirun has given us.
 
-    Rank 0 runs where the head does, and reads what the head would: Open MPI 5.0 never forwards the end of
-    it, and repeats parts of more than 64 KiB (openpmix/prrte issues 2373 and 2579). The others have nothing
-    to read, but MPICH leaves them a pipe from sshd that has no end.
+    Rank 0 runs on the head's node and reads the head's own standard input: Open MPI 5.0 never forwards its
+    end, and repeats parts of more than 64 KiB (openpmix/prrte issues 2373 and 2579). The other ranks have
+    nothing to read, but MPICH leaves them a pipe from sshd that never ends.
 
     Args:
-        path: A file, or a descriptor of the head in /proc; None for what mpirun has given us.
+        path: A file, or a descriptor of the head in /proc; None to keep what mpirun has given us.
     """
     if path is None:
         return
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a named pipe without a writer
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # do not wait for a named pipe's writer
     except OSError as error:
         print(f"launcher: standard input of the head cannot be read: {error}", file=sys.stderr)
         return
@@ -200,7 +202,7 @@ def take_stdin(path: str | None) -> None:
         with open(path.replace("/fd/", "/fdinfo/"), encoding="ascii") as file:
             os.lseek(fd, int(file.readline().split()[1]), os.SEEK_SET)
     except (OSError, ValueError, IndexError):
-        pass  # no regular file
+        pass  # not a regular file
     os.dup2(fd, 0)
     os.close(fd)
 
@@ -212,10 +214,17 @@ def prepare(
     channel: Channel,
     put: Started,
 ) -> Agent:
-    """Plan, as any launcher does that was started once per process, and return the rank's agent.
+    """Make the plan, like any launcher that is started once per process, and return the rank's agent.
+
+    Args:
+        words: Options of ``launcher run``, then ``--`` and the command.
+        environ: The environment from mpirun.
+        briefing: The facts from the session.
+        channel: The connection to the session.
+        put: Our place according to mpirun.
 
     Raises:
-        LauncherError: There is no sense in the environment, or the command cannot run.
+        LauncherError: The environment is contradictory, or the command cannot run.
     """
     from launcher.agent.agent import widen_cpus
     from launcher.agent.children import make_children
@@ -229,12 +238,12 @@ def prepare(
     (child,) = make_children(plan, inherited)
     place = Place(plan.topology.node_rank, plan.topology.world_size)
     path = find_program(child.argv[0], child.environ)
-    if not briefing.colours:  # Open MPI gives each rank a terminal of its own
+    if not briefing.colours:  # Open MPI gives each rank a terminal
         told["NO_COLOR"] = "1"
-    told["TMPDIR"] = os.path.dirname(channel.path)  # a killed rank leaves what the session takes away
+    told["TMPDIR"] = os.path.dirname(channel.path)  # the session removes what a killed rank leaves
     if plan.widen_cpus:
         widen_cpus()
-    # All ranks of a node write below one folder, where logs were asked for
+    # All ranks of a node write their logs below one folder
     log_id = channel.job if plan.supervision.log_dir else ""
     session = RankSession(channel, put, briefing.grace_s)
     agent = Agent(plan.supervision, place, told, session, log_id=log_id)
@@ -246,7 +255,7 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
     """Return the plan of one rank, at PROCESS scope.
 
     Raises:
-        LauncherError: There is no sense in the environment, or this rank cannot stand alone.
+        LauncherError: The environment is contradictory, or the job needs a companion beside rank 0.
     """
     from launcher.machine.host import Host
     from launcher.options.parser import read_run
@@ -266,9 +275,9 @@ def plan_rank(words: Sequence[str], told: Mapping[str, str]) -> Plan:
 
 
 def read_place(environ: Mapping[str, str]) -> Started:
-    """Return where mpirun has put us, by what it says: the head compares that with what it asked for.
+    """Return our place according to mpirun; the head compares it with its request.
 
-    Before anything is made of it: a plan would refuse a place that cannot be.
+    It is read before the plan, which would refuse an impossible place.
     """
     place = {}
     for key, names in PLACE.items():
@@ -279,10 +288,10 @@ def read_place(environ: Mapping[str, str]) -> Started:
 
 
 def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, str]:
-    """Return the environment with the head's variables as the head has them, byte for byte.
+    """Return the environment with the head's variables, byte for byte.
 
-    mpirun has carried them, too, but Open MPI puts folders of its own in front of PATH on the way. What a
-    node's own launcher was told is not for a rank: the head has passed on what is.
+    mpirun passes them on as well, but Open MPI puts its own folders in front of PATH. Variables for the
+    launcher of this node are removed: the head has passed on those that are for ranks.
     """
     from launcher.planning.settings import CONSUMED
 
@@ -310,10 +319,10 @@ def _no_folder(path: str, error: OSError) -> Problem:
 
 
 def main(argv: list[str]) -> int:
-    """Be the parent of a rank; what is wrong is said as ``launcher run`` says it."""
+    """Run the wrapper; return its status. It prints errors as ``launcher run`` does."""
     from launcher.core.errors import print_problems
 
-    hold()  # from when the session knows us, a signal is to be passed on, not to end us
+    hold()  # once the session knows us, we must forward a signal and not end by it
     try:
         return run_rank(argv[0], argv[1:], dict(os.environ), leave_placeholder())
     except LauncherError as error:

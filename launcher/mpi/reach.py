@@ -1,8 +1,8 @@
-"""ssh for a command that calls ssh by itself: to the nodes of this job, and to no other key or port.
+"""ssh for a command that calls ssh itself: uses the job's configuration, with its key and port.
 
-Runs as ``python -I -S reach.py FILE WORDS``, standard library only; WORDS are ssh's, as pdsh and DeepSpeed
-write them. What is for this very node is run here: no sshd serves on node 0. FILE says how:
-``{"ssh": [...], "own": [HOST, ...], "shell": PATH, "mark": [NAME, VALUE]}``.
+Runs as ``python -I -S reach.py FILE WORDS``, with the standard library only. WORDS are arguments of ssh, as
+pdsh and DeepSpeed write them. A command for this node is run here without ssh: no sshd serves on node 0. FILE
+has the configuration: ``{"ssh": [...], "own": [HOST, ...], "shell": PATH, "mark": [NAME, VALUE]}``.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FLAGS = "46AaCfGgKkMNnqsTtVvXxYy12B:b:c:D:E:e:F:I:i:J:L:l:m:O:o:P:p:Q:R:S:W:w:"
-"""ssh's, see ssh(1); 1 and 2 were its protocols, and pdsh still says 2."""
+"""Options of ssh, see ssh(1). 1 and 2 once chose the protocol; pdsh still passes -2."""
 
 
 def plan(words: Sequence[str], told: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what to run for these words.
+    """Return the command line to run for these words.
 
     Args:
-        words: What ssh was called with.
-        told: What the file says.
+        words: The arguments of ssh.
+        told: The contents of FILE.
     """
     ssh = tuple(told["ssh"])
     try:
         found, rest = getopt.getopt(list(words), FLAGS)
-    except getopt.GetoptError:  # ssh itself says what is wrong with them
+    except getopt.GetoptError:  # ssh itself reports what is wrong
         return (*ssh, *words)
     if len(rest) < 2:
         return (*ssh, *words)

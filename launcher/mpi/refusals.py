@@ -1,4 +1,4 @@
-"""Why a head cannot start a job with its nodes, as messages."""
+"""Errors of a head that cannot start a job with its nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def not_ready(nodes: Sequence[Node], waited_s: float) -> NotReady:
-    """Return which nodes did not answer in time."""
+    """Return the error that names the nodes without an answer in time."""
     return NotReady(
         Problem(
             "nodes-missing",

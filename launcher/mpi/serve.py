@@ -1,4 +1,4 @@
-"""A node that serves: an sshd of this job alone, until the head says how the job ended, or is gone."""
+"""A serving node: runs an sshd for this job only, until the head reports how the job ended, or is gone."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ if TYPE_CHECKING:
     from launcher.ssh.keys import Keys
 
 GONE = 75
-"""Our status where the head has gone without a word."""
+"""Our exit status if the head is gone without a report, or has not come."""
 PATIENCE_S = 30.0
-"""How long a head may take on top of the grace that it gives the ranks."""
+"""Seconds that the head may take to end the job, in addition to the grace."""
 CLOSE_S = 4.0
-"""How long sshd and its sessions may take to end."""
+"""Seconds that sshd and its sessions may take to end."""
 
 
 class Serving(Coordination):
-    """The sshd of a node, and through it all that the job runs there."""
+    """Coordination of a node's sshd, and so of all that the job runs there, with the job's session."""
 
     shares_terminal = False
 
     def __init__(self, listener: socket.socket, timeout_s: float, private: str) -> None:
-        """Remember what is to be done.
+        """Create the coordination.
 
         Args:
-            listener: Where the session of the job reports to us.
-            timeout_s: How long the head may take to come.
-            private: A folder with keys, to be removed.
+            listener: Listening socket to which the job's session connects.
+            timeout_s: Seconds that the head may take to come.
+            private: A folder with keys, which `clean_up` removes.
         """
         self._listening, self._timeout_s, self._private = listener, timeout_s, private
         self._connection: Connection | None = None
@@ -62,35 +62,39 @@ class Serving(Coordination):
         self._writing = -1
 
     def attach(self, agent: Agent) -> None:
-        """Listen to the session."""
+        """Listen for the session."""
         super().attach(agent)
         self._listener = Listener(self._listening, agent.loop, self._take)
 
     def begin(self) -> None:
-        """sshd is about to be started."""
+        """Start the timers: the wait for the head, and the listener's pauses."""
         self.agent.loop.timers += [self._wake, self._listener]
 
     def began(self) -> None:
-        """It is on its way."""
-        if self._writing >= 0:  # a process that is not even prepared has no pipe
+        """Close our end of the pipe to which sshd writes."""
+        if self._writing >= 0:  # there is no pipe if sshd could not be prepared
             os.close(self._writing)
             self._writing = -1
 
     def route(self, child: Child, streams: Streams) -> Streams:
-        """What sshd says is for us to read."""
+        """Give sshd a pipe for its output, from which we read its log."""
         reading, self._writing = os.pipe()
         os.set_blocking(reading, False)
         self.agent.loop.add(reading, lambda: self._on_sshd(reading))
         return Streams(streams.stdin, self._writing, self._writing)
 
     def clean_up(self) -> None:
-        """Keys stand in the private folder."""
+        """Remove the private folder, because it contains keys."""
         shutil.rmtree(self._private, ignore_errors=True)
 
     # --- signals
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Tell the head, which tells all ranks; before it has come, or at a second Ctrl-C, end."""
+        """Handle every signal, so that none goes to sshd.
+
+        SIGTERM and SIGINT are passed on to the head, which passes them on to all ranks. Without a head, or at
+        a second Ctrl-C, they end this node's part.
+        """
         forwarder = self.agent.forwarder
         if number in (signal.SIGTERM, signal.SIGINT):
             is_first, forwarder.told = forwarder.told is None, forwarder.told or number
@@ -102,19 +106,19 @@ class Serving(Coordination):
                     f"{name_signal(number)}: passed on to the head of the job, which ends it on all nodes"
                 )
                 self._wake.due = time.monotonic() + self.agent.watch.grace_s + PATIENCE_S
-        return True  # what is asked of us is not asked of sshd
+        return True  # our signals are not for sshd
 
     def _tell(self, number: int) -> bool:
-        """Tell the head of a signal; return whether there is one."""
+        """Tell the head about a signal; return whether there is a head."""
         if self._connection is None:
             return False
         self._connection.send(pack(NodeTold(number)))
         return self._connection.is_open
 
-    # --- sshd, and the session
+    # --- sshd and the session
 
     def _on_sshd(self, fd: int) -> None:
-        """sshd tells of every connection; one that was refused is worth a word."""
+        """Print sshd's log without the routine lines, i.e. mostly refused connections."""
         try:
             data = os.read(fd, READ_BYTES)
         except BlockingIOError:
@@ -128,7 +132,7 @@ class Serving(Coordination):
                 self.agent.say(f"sshd: {printable(line)}")
 
     def _take(self, connected: socket.socket, _: str) -> None:
-        """A session has been started on this node: the head has come."""
+        """Take the connection of the session: the head has started it, so the head has come."""
         pid, uid = read_peer(connected)
         if uid != os.geteuid() or self._connection is not None:
             connected.close()
@@ -140,13 +144,13 @@ class Serving(Coordination):
         )
 
     def _watch_session(self, pid: int) -> None:
-        """Wake the session when its sshd ends: one that is stopped would not see that."""
-        with contextlib.suppress(OSError):  # an old kernel, or it is gone already
+        """Wake the session when its sshd process ends: a stopped session would not notice that."""
+        with contextlib.suppress(OSError):  # an old kernel, or the process is gone
             fd = os.pidfd_open(find_parent(pid))
             self.agent.loop.add(fd, lambda: self._wake_session(pid, fd))
 
     def _wake_session(self, pid: int, fd: int) -> None:
-        """The connection of the session has ended."""
+        """Continue the session, because its connection has ended."""
         self.agent.loop.remove(fd)
         os.close(fd)
         if self._status is None:
@@ -154,17 +158,17 @@ class Serving(Coordination):
                 os.kill(pid, signal.SIGCONT)
 
     def _on_over(self, packed: Mapping[str, object]) -> None:
-        """The session tells how the job ended.
+        """End with the job's status, which the session reports.
 
         Raises:
-            Garbled: It says something else.
+            Garbled: The message is of another type.
         """
         over = unpack(packed, (JobOver,))
         assert isinstance(over, JobOver)  # noqa: S101 - there is no other kind
         self._end(over.status)
 
     def _on_lost(self) -> None:
-        """The session is gone."""
+        """End this node's part, because the session is gone without a report."""
         if self._status is None:
             self.agent.say(
                 "the head of the job is gone, or its session here: what it left on this node is ended"
@@ -174,7 +178,7 @@ class Serving(Coordination):
     # --- the end
 
     def _on_late(self) -> None:
-        """The head has not come; or it was told to end the job, and has not."""
+        """End this node's part: the head has not come, or was told to end the job and has not done so."""
         told = self.agent.forwarder.told
         if told is not None:
             self.agent.say("the head of the job has not ended it: giving up")
@@ -184,7 +188,7 @@ class Serving(Coordination):
             self._end(GONE)
 
     def _end(self, status: int) -> None:
-        """The job is over on this node."""
+        """Stop sshd, because the job is over on this node; the first status counts."""
         self._status = status if self._status is None else self._status
         stopper = self.agent.group.stopper
         stopper.grace_s = CLOSE_S
@@ -194,12 +198,12 @@ class Serving(Coordination):
         """Return the status of the job.
 
         Raises:
-            NotReady: The head has not come.
+            NotReady: The head has not come in time.
         """
         if self._is_late:
             raise NotReady(_no_head(self._timeout_s))
         if self._status is None:
-            return super().finish() or GONE  # sshd itself has ended, and says why
+            return super().finish() or GONE  # sshd itself has ended; its log tells why
         return self._status
 
 
@@ -217,16 +221,17 @@ def serve(
 
     Args:
         keys: The job's keys.
-        address: Ours, in the network of the cluster: sshd listens there alone.
+        address: Our address in the cluster's network, the only one at which sshd listens.
         port: Port of sshd.
-        folder: A private folder, ours to write in.
-        watch: How sshd is watched.
-        environ: Our environment, which what the head starts here is to have.
-        timeout_s: How long the head may take to come.
-        checks: Made beside it, see `launcher.agent.agent.Agent`.
+        folder: A private folder for our files; it is removed at the end.
+        watch: How to watch sshd.
+        environ: Our environment, which the processes that the head starts here get as well.
+        timeout_s: Seconds that the head may take to come.
+        checks: Run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
-        NotReady: No sshd, it cannot listen, or the head has not come (75).
+        NotReady: sshd is missing or would not serve, or the head has not come (75).
+        UsageError: The key cannot be used.
     """
     path = os.path.join(folder, "serve")
     listener = socket.socket(socket.AF_UNIX)

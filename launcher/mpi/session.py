@@ -1,11 +1,11 @@
 """The session: one small program on each node of an mpirun job, started by the head through ssh.
 
-It holds the connection whose end tells the head that the node is lost, and tells the node that the
-head is. Ranks find it by a socket in a private folder; what they report goes up to the head, what the
-head wants goes to all of them. When the job is over, whatever it left on this node is ended.
+The end of its connection tells the head that the node is lost, and tells the node that the head is lost.
+Ranks find the session by a socket in a private folder. It passes their reports to the head, and the head's
+messages to all of them. When the job is over, it ends whatever the job has left on this node.
 
-Run as a file (``python -I -S session.py JOB``), so that the working directory and PYTHONPATH of a login
-cannot stand in for this package.
+It runs as a file (``python -I -S session.py JOB``), so that neither the working directory nor PYTHONPATH of a
+login can replace this package.
 """
 
 from __future__ import annotations
@@ -62,16 +62,22 @@ if TYPE_CHECKING:
 
 NAME = "launcher-node"
 UNSENT_LIMIT_BYTES = 1 << 26
-"""What ranks report has 1 MiB at most; with so much of it unread, the head does not lead the job."""
+"""Unread bytes that end the connection to the head: it does not lead the job any more.
+
+A rank's report has 1 MiB at most.
+"""
 
 
 class Rank:
-    """One rank's wrapper, at the other end of a connection.
+    """The wrapper of one rank, and the connection to it.
 
     Attributes:
-        daemon: What of MPI has started it here; None if that is mpirun itself.
-        waits: It is there, and is to be briefed.
-        started: Signals for the rank can be sent to it.
+        pid: Its PID.
+        daemon: PID of the MPI daemon that started it; None if mpirun itself did.
+        waits: Whether it waits for its `Briefing`.
+        started: Whether it has reported its start, so that it can be sent signals for the rank.
+        ended: Whether it has reported the end of its process.
+        connection: The connection to it.
     """
 
     def __init__(self, pid: int) -> None:
@@ -81,12 +87,23 @@ class Rank:
         self.connection: Connection
 
     def say(self, message: object) -> None:
-        """Tell it something, now or when it listens: one that is stopped must not stop us."""
+        """Send it a message, now or once it reads: a stopped wrapper must not block us."""
         self.connection.send(pack(message))
 
 
 class Session:
-    """This node's end of the line to the head."""
+    """This node's end of the connection to the head.
+
+    Attributes:
+        job: Name of the job.
+        folder: The folder of our socket.
+        ranks: The connected wrappers.
+        briefing: Facts from the head; None before they have arrived.
+        signalled: The signal by which the job began to end; None before.
+        released: Whether wrappers may exit.
+        stopped: PIDs of the daemons that we have stopped.
+        status: The job's status; None as long as the head has not told us.
+    """
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -98,7 +115,7 @@ class Session:
         self.stopped: set[int | None] = set()
         self.status: int | None = None
         self.due: float | None = None
-        """When what runs here has had its grace, once the head is gone."""
+        """End of the ranks' grace, once the head is gone (monotonic seconds); None before."""
         self._loop = Loop(lambda what: print(what, file=sys.stderr))
         self._loop.timers.append(self)
         for fd in (0, 1):
@@ -112,7 +129,13 @@ class Session:
         self._serve: Connection | None = None
 
     def run(self) -> int:
-        """Live until the head says that the job is over, or is gone."""
+        """Run until the head reports that the job is over; return an exit status.
+
+        Without a head, run until no rank is connected or the grace is over.
+
+        Returns:
+            0, or 1 if this node has a session of the job already.
+        """
         try:
             self._server.bind(os.path.join(self.folder, SOCKET))
         except OSError as error:
@@ -140,19 +163,19 @@ class Session:
         return self.due is not None and (not self.ranks or time.monotonic() >= self.due)
 
     def fire(self, now: float) -> None:
-        """The grace is over: `run` ends."""
+        """Wake the loop at the end of the grace, so that `run` returns."""
 
     def tell(self, message: object) -> None:
-        """Tell the head something, now or when it listens."""
+        """Send the head a message, now or once it reads."""
         self._head.send(pack(message))
 
     # --- the head
 
     def _obey(self, packed: Mapping[str, object]) -> None:
-        """The head says something.
+        """Handle a message from the head.
 
         Raises:
-            Garbled: It is no message: the head leads the job no more.
+            Garbled: The message is invalid. The connection then ends, as if the head were gone.
         """
         match message := unpack(packed, FROM_HEAD):
             case Briefing():
@@ -169,7 +192,7 @@ class Session:
                 self.status = message.status
 
     def _lose_head(self) -> None:
-        """The head is gone, and the job with it: what runs here may save its state, and ends."""
+        """End the job here, because the head is gone: the ranks may save their state within the grace."""
         if self.due is None and self.status is None:
             self.due = time.monotonic() + (self.briefing or Briefing()).grace_s
             self.released = True
@@ -183,14 +206,14 @@ class Session:
             if rank.started and not rank.ended:
                 send(rank.pid, number)
                 if begins_end:
-                    send(rank.pid, signal.SIGCONT)  # one that is stopped could not pass it on
+                    send(rank.pid, signal.SIGCONT)  # a stopped wrapper could not forward it
 
     # --- ranks
 
     def _take(self, connected: socket.socket, _: str) -> None:
         pid, uid = read_peer(connected)
         if uid != os.geteuid() or descends_from(pid, {rank.pid for rank in self.ranks}):
-            connected.close()  # what a rank has started is none, whatever it says
+            connected.close()  # a process that a rank has started is not a rank
             return
         rank = Rank(pid)
         rank.connection = Connection.of_socket(
@@ -205,15 +228,18 @@ class Session:
         self._daemons.watch(rank.daemon)
 
     def _on_daemon_lost(self, daemon: int) -> None:
-        """MPI's daemon has ended; if that was before its ranks, mpirun may wait for it forever."""
+        """Report a daemon that has ended before its ranks: mpirun may wait for it forever."""
         ours = [rank for rank in self.ranks if rank.daemon == daemon]
         for rank in ours:
-            rank.connection.read()  # what it has had to say before
+            rank.connection.read()  # it may have reported its end before
         if any(not rank.ended and is_alive(rank.pid) for rank in ours):
             self.tell(Orphaned(daemon))
 
     def _keep_daemon(self, rank: Rank) -> None:
-        """MPI begins to end a rank: until all have ended, what they would abort with is stopped."""
+        """Stop the process with which the ranks would abort, because MPI begins to end one of them.
+
+        `_let_daemons_go` continues it when all ranks have ended.
+        """
         if self.due is not None or not self.released:
             self.stopped.add(stop_daemon(rank.pid))
 
@@ -227,7 +253,7 @@ class Session:
             rank.say(message)
 
     def _brief(self, rank: Rank) -> None:
-        """Tell a rank that waits what the head has told."""
+        """Send a waiting rank the head's `Briefing`, if that has arrived."""
         if rank.waits and self.briefing is not None:
             rank.waits = False
             rank.say(self.briefing)
@@ -237,10 +263,10 @@ class Session:
         self.tell(Gone(rank.pid))
 
     def _on_rank(self, rank: Rank, packed: Mapping[str, object]) -> None:
-        """A rank says something.
+        """Handle a message from a rank.
 
         Raises:
-            Garbled: It is no message.
+            Garbled: The message is invalid.
         """
         match message := unpack(packed, FROM_RANK):
             case Attached():
@@ -250,7 +276,7 @@ class Session:
                 rank.started = True
                 self.tell(replace(message, pid=rank.pid))
                 if self.signalled is not None:
-                    send(rank.pid, self.signalled)  # the job began to end while this one was being started
+                    send(rank.pid, self.signalled)  # the job began to end while this rank started
             case Abandoned() if rank.started and not rank.ended:
                 self._keep_daemon(rank)
                 self.tell(replace(message, pid=rank.pid))
@@ -263,15 +289,15 @@ class Session:
     # --- serve
 
     def _on_served(self, packed: Mapping[str, object]) -> None:
-        """The launcher that serves on this node has been told a signal.
+        """Pass on a signal that the launcher serving on this node has received.
 
         Raises:
-            Garbled: It says something else.
+            Garbled: The message is of another type.
         """
         self.tell(unpack(packed, (NodeTold,)))
 
     def _lose_serving(self) -> None:
-        """It is gone: nothing is left to hold this node for the job."""
+        """End the job here, because the serving launcher is gone and nothing keeps this node for the job."""
         self._serve = None
         self.tell(Leaving("the launcher that served there was killed"))
         self._lose_head()
@@ -279,7 +305,7 @@ class Session:
     # --- the end
 
     def clean_up(self) -> None:
-        """End what the job has left on this node, and tell what serves here how the job ended."""
+        """End what the job has left on this node, and tell the serving launcher how the job ended."""
         end_leftovers(self.job, self._daemons, may_linger=self.status is not None)
         remove_folder(os.path.join(self.folder, SOCKET))
         if self._serve is not None and self.status is not None:
@@ -287,7 +313,7 @@ class Session:
 
 
 def attach(path: str | None) -> socket.socket | None:
-    """Connect to the launcher that serves on this node; None where sshd was there already."""
+    """Return a connection to the launcher that serves on this node; None if none does (another sshd)."""
     if not path:
         return None
     connection = socket.socket(socket.AF_UNIX)
@@ -301,13 +327,13 @@ def attach(path: str | None) -> socket.socket | None:
 
 
 def main(argv: list[str]) -> int:
-    """Be the session of a job."""
-    # ssh's end of the connection closes our pipes; a hangup or Ctrl-C of a login is not for us
+    """Run the session of a job; return an exit status."""
+    # The end of the ssh connection closes our pipes. A hangup or Ctrl-C of a login is not for us.
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     set_name(NAME)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two for each rank, and none is started by us
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # two for each rank; we start no process
     try:
         return Session(argv[0]).run()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Where the ranks of a node find their session: a socket in a folder of our own user, named after the job."""
+"""The private folder of a node's session, named after the job, in which ranks find the session's socket."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from launcher.output.folder import remove_tree
 
 SOCKET = "session"
 SERVE_SOCKET = "LAUNCHER_SERVE_SOCKET"
-"""The variable that tells a session where the serving launcher of its node listens, if there is one."""
-FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and its owner is looked at
-"""Where a session may have its folder, in this order; ranks look for it in the same."""
+"""Variable that tells a session the socket of the launcher that serves on its node, if one does."""
+FOLDERS = ("/dev/shm", "/tmp", "/var/tmp")  # noqa: S108 - mode 700, and the owner is checked
+"""Places for a session's folder, in order of preference; ranks search them in the same order."""
 
 
 def folder_name(job: str) -> str:
     """Return the name of a session's folder.
 
     Raises:
-        Garbled: The job's name is none that we give.
+        Garbled: The launcher never gives a job this name.
     """
     if not (job.isascii() and job.isalnum() and len(job) <= 64):
         raise Garbled(f"{job[:80]!r} is no name of a job")
@@ -28,9 +28,13 @@ def folder_name(job: str) -> str:
 
 
 def find_session(job: str) -> str | None:
-    """Return the path of the session's socket on this node, None if there is no session of this job.
+    """Return the path of the session's socket on this node; None if this job has no session folder here.
 
-    Only one in a folder of our own user counts: in /tmp every user can make one.
+    The folder counts only if it belongs to our user and no other user has access: in /tmp every user can
+    create one.
+
+    Raises:
+        Garbled: The launcher never gives a job this name.
     """
     for base in FOLDERS:
         folder = os.path.join(base, folder_name(job))
@@ -44,10 +48,12 @@ def find_session(job: str) -> str | None:
 
 
 def make_folder(job: str) -> str:
-    """Make the session's folder, or return that of another session of this job, which lives or was killed.
+    """Create the session's folder, or return an existing one of this job.
+
+    An existing folder belongs to another session of this job, which is running or was killed.
 
     Raises:
-        OSError: Nowhere.
+        OSError: The folder can be created in none of `FOLDERS`.
     """
     refused: OSError = FileExistsError("all belong to another user")
     for base in FOLDERS:
@@ -66,7 +72,7 @@ def make_folder(job: str) -> str:
 
 
 def remove_dead(path: str) -> None:
-    """Remove a socket that nothing listens at any more."""
+    """Remove a socket if nothing listens on it any more."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)
@@ -76,6 +82,6 @@ def remove_dead(path: str) -> None:
 
 
 def remove_folder(path: str) -> None:
-    """Remove a session's socket, the folder that it stands in, and what ranks that were killed left there."""
+    """Remove the folder of a session's socket, with the socket and what killed ranks have left there."""
     with contextlib.suppress(OSError):
         remove_tree(os.path.dirname(path))

@@ -1,7 +1,7 @@
-"""The head's view of its nodes: a session on each, what it says, and what it is told.
+"""Head-side manager of the sessions on all nodes: starts them, and exchanges messages with them.
 
-A node is waited for, then ready, then gone. Its session is a child of ours, ssh or (here) the program
-itself; the end of its output is the end of the node.
+A node is first missing, then ready, then gone. We hold its session by a child process: ssh, or on our own
+node the session itself. When the child closes its output, the node is lost.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ STDERR_BYTES = 4096
 
 
 class Sessions:
-    """All nodes of a job.
+    """All nodes of a job, and their sessions.
 
     Attributes:
+        nodes: The nodes, by node rank.
         due: When `fire` has something to do.
-        refused: Why the job cannot be started with these nodes.
-        has_begun: Whether the job runs: a session that ends before is started again.
+        refused: Error if the job cannot be started with these nodes.
+        has_begun: Whether the job has begun. Before that, a session that ends is started again.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Sessions:
         self.refused: LauncherError | None = None
 
     def pids(self) -> tuple[int, ...]:
-        """Return the processes that hold the sessions: they are none of the job."""
+        """Return the PIDs of the processes that hold the sessions; they are not the job's processes."""
         links = [node.link.pid for node in self.nodes if node.link is not None]
         return (*self._sessions(), *links)
 
@@ -79,7 +80,7 @@ class Sessions:
         return [node for node in self.nodes if not node.is_ready]
 
     def tell(self, message: object) -> None:
-        """Tell all sessions something."""
+        """Send a message to all sessions."""
         packed = pack(message)
         for node in self.nodes:
             if node.connection is not None:
@@ -88,7 +89,7 @@ class Sessions:
     # --- start
 
     def fire(self, now: float) -> None:
-        """Try again to reach the nodes without an answer, and name them."""
+        """Retry the nodes that failed, and print which nodes are missing."""
         for node in self.nodes:
             if node.retry_at is not None and node.retry_at <= now:
                 node.retry_at = None
@@ -121,7 +122,7 @@ class Sessions:
             self.refused = self.refused or NotReady(no_program(node.line.link[0], error))
 
     def _lose_link(self, node: Node, words: str) -> None:
-        """There is no connection, or no more: where a session went over it, that ends, too."""
+        """Handle a shared connection that failed or ended; its session, if there is one, ends by itself."""
         node.link = None
         node.errors += words.encode()
         if node.pid is None:
@@ -130,7 +131,7 @@ class Sessions:
     def _open(self, node: Node) -> None:
         """Start the session of a node."""
         try:
-            # The session of our own node cleans up after us; another's has the end of its connection
+            # The session of our own node cleans up after us. Those of other nodes see their connection end.
             here = not node.line.link
             process = Pipes(node.line.argv, self._environ, self._watched, outlives=here)
         except OSError as error:
@@ -159,10 +160,10 @@ class Sessions:
             self._loop.remove(node.stderr)
 
     def _on_message(self, node: Node, packed: Mapping[str, object]) -> None:
-        """A session says something.
+        """Handle a message from a session.
 
         Raises:
-            Garbled: It is no message.
+            Garbled: The message is invalid.
         """
         message = unpack(packed, FROM_SESSION)
         self._loop.guard(lambda: self._hear(node, message))
@@ -179,7 +180,7 @@ class Sessions:
                 self._hear_message(node, message)
 
     def _note_taken(self, node: Node, name: str) -> None:
-        """This job has a session there already: another node's, or an earlier one that we have lost."""
+        """Note that the node has a session already: under another host name, or one that we have lost."""
         node.last_words = "a session of this job is there already"
         for twin in self.nodes:
             if twin.is_ready and twin.name == name:
@@ -194,7 +195,7 @@ class Sessions:
             node.connection.send(pack(self._brief(node.index)))
 
     def _end(self, node: Node, why: str) -> None:
-        """The session is gone: try again if it never was there, else the node is lost."""
+        """Handle the end of a session: the node is lost if the job has begun, else it is tried again."""
         self._read_errors_left(node)
         if why.startswith(NO_MESSAGE):
             node.errors = f"its session {why}".encode()
@@ -213,7 +214,7 @@ class Sessions:
                 self._lose(node)
 
     def _note_failure(self, node: Node) -> None:
-        """Remember why a node is not ready, and try again a little later."""
+        """Record why a node is not ready, and schedule another try."""
         words = node.errors.decode("utf-8", "replace")
         reason = node.last_words or (
             printable(redact(explain(words))) if words.strip() else "its session has ended"
@@ -230,15 +231,15 @@ class Sessions:
     # --- the end
 
     def close(self, status: int, wait_s: float) -> None:
-        """Tell all sessions how the job ended, and wait for them to clean up and go."""
+        """Tell all sessions how the job ended, and wait for them to clean up and exit; then kill them."""
         self._closing = True
         self.tell(JobOver(status))
         for node in self.nodes:
             node.retry_at = None
-            if node.connection is not None and not node.is_ready:  # still being asked for
+            if node.connection is not None and not node.is_ready:  # still connecting
                 node.send_signal(signal.SIGKILL)
         for node in self.nodes:
-            node.send_signal(signal.SIGCONT)  # one that was stopped could not hear us
+            node.send_signal(signal.SIGCONT)  # a stopped session could not read the message
         self._loop.turn_until(lambda: not self._sessions(), wait_s)
         for node in self.nodes:
             node.send_signal(signal.SIGKILL)
@@ -247,7 +248,7 @@ class Sessions:
         self._collect(time.monotonic() + COLLECT_S)
 
     def _collect(self, deadline: float) -> None:
-        """Leave no zombies to a process 1 that may not know of them; all have ended, or are about to."""
+        """Reap our children until the deadline: PID 1 might not. All have ended, or are about to."""
         while self._opened and time.monotonic() < deadline:
             self._opened = {pid for pid in self._opened if not _has_ended(pid)}
             time.sleep(0.002 if self._opened else 0)
@@ -256,5 +257,5 @@ class Sessions:
 def _has_ended(pid: int) -> bool:
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
-    except ChildProcessError:  # the supervisor was quicker
+    except ChildProcessError:  # the agent has reaped it already
         return True

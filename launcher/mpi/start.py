@@ -1,4 +1,4 @@
-"""From a plan to a running head, or to a node that serves: folders, keys, command lines."""
+"""Starts a planned head or serving node: prepares its folder, its keys and its command lines."""
 
 from __future__ import annotations
 
@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     from launcher.options.reading import Options
 
 FILES_PER_NODE = 8
-"""Ours and mpirun's: three for each session, four for each daemon. Ranks have what their nodes give."""
+"""Open files per node, with a margin; mpirun inherits the limit.
+
+The head has three for each session and three for each shared connection, mpirun four for each daemon. Ranks
+have the limits of their own nodes.
+"""
 SERVE_FLAGS = (
     *("local_addr", "hosts", "hostfile", "node_rank", "nnodes", "ssh_key", "ssh_port"),
     *("roll_call_timeout", "grace", "source"),
@@ -66,10 +70,10 @@ def run_fleet(
 ) -> int:
     """Run the job from here, or serve as one of its nodes; return the job's status.
 
-    ``checks``: made beside it, see `launcher.agent.agent.Agent`.
+    ``checks`` run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
-        LauncherError: Keys, sshd or mpirun are not as they should be, or nodes do not answer.
+        LauncherError: The keys, sshd or mpirun cannot be used, or nodes do not answer.
     """
     folder = make_folder()
     try:
@@ -89,10 +93,10 @@ def run_fleet(
 
 
 def serve_here(options: Options, environ: Mapping[str, str]) -> int:
-    """Serve, at an address that is given, or that follows from a list of hosts or from the platform.
+    """Serve at ``--local-addr``, or at the address from the list of hosts or the platform; return the status.
 
     Raises:
-        LauncherError: No address or key, or no sshd; see `serve`.
+        LauncherError: The address, the key or sshd is missing; see `serve`.
     """
     own = options.get("local_addr")
     if own is not None:
@@ -140,10 +144,10 @@ def _no_key() -> Problem:
 
 
 def make_folder() -> str:
-    """Return a new folder that only we can look into: keys and configuration stand there.
+    """Return a new folder for keys and configuration that only our user can read.
 
     Raises:
-        NotReady: Nowhere.
+        NotReady: No folder can be created in any of `FOLDERS`.
     """
     problem = ""
     for base in FOLDERS:
@@ -169,16 +173,16 @@ def _serve(
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     keys = _read_keys(fleet, environ)
-    assert keys is not None  # noqa: S101 - the plan has none without
-    # Ranks that mpirun starts here inherit it: another starter's numbers are this launcher's, not theirs
+    assert keys is not None  # noqa: S101 - no plan serves without a key
+    # Ranks that mpirun starts here inherit this environment. Another starter's ranks are not theirs.
     unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
-    own = Supervision(grace_s=watch.grace_s)  # the rest is about ranks: an sshd that is silent is no stall
+    own = Supervision(grace_s=watch.grace_s)  # the rest is for ranks: a silent sshd is no stall
     return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
 
 
 def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str) -> tuple[Line, ...]:
-    """Write what ssh needs, and return how the nodes are reached."""
+    """Write ssh's files, and return how to reach each node, by node rank."""
     write_client(folder, _read_keys(fleet, environ), fleet.hosts, fleet.ssh_port)
     ssh = tuple(word.replace(FOLDER, folder) for word in plan_ssh(fleet))
     return tuple(_reach(ssh, host, index, name) for index, host in enumerate(fleet.hosts))
@@ -230,7 +234,7 @@ def _write_files(agent: Starter, folder: str) -> None:
 
 
 def _reach(ssh: tuple[str, ...], host: str, index: int, name: str) -> Line:
-    """Return how a node is reached; the head itself without ssh."""
+    """Return how to reach a node: by ssh, or without it if it is our own (index 0)."""
     words = (sys.executable, "-I", "-S", session.__file__, name)
     if index == 0:
         return Line(host, words)

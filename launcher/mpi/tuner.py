@@ -1,7 +1,8 @@
-"""A command on node 0 that starts processes on the other nodes by an ssh of its own: DeepSpeed's autotuner.
+"""Runs DeepSpeed's autotuner, a command on node 0 that starts processes on the other nodes by ssh itself.
 
-It finds two programs of ours first on its PATH: ssh, which has the job's key and port and runs here what is
-for this node, and its own name, with the address that its experiments are not told.
+It finds two programs of ours first on its PATH. ``ssh`` uses the job's key and port, and runs commands for
+this node without ssh. ``deepspeed`` adds the master address, which the autotuner does not pass to its
+experiments.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from launcher.mpi.node import Line, Node
 
 COMMANDS = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - mkdtemp makes a folder of mode 700
-"""Where programs may lie, in this order: containers often have a /dev/shm that nothing may be run from."""
+"""Places for the programs, in this order: in containers /dev/shm is often mounted noexec."""
 PDSH, MODULE = "pdsh", "deepspeed.launcher.runner"
 
 
 @frozen
 class Job:
-    """What is known before the start: the job's name, its nodes, and how long they may take to answer."""
+    """Facts known before the start: the job's name, its nodes, and the seconds they may take to answer."""
 
     name: str
     lines: tuple[Line, ...]
@@ -53,7 +54,12 @@ class Job:
 
 
 class Tuner(Lead):
-    """The autotuner, and the sessions on all nodes."""
+    """Coordination of the autotuner with the sessions on all nodes.
+
+    Attributes:
+        job: The job.
+        lost: Whether a node is lost.
+    """
 
     def __init__(self, job: Job, private: str) -> None:
         super().__init__(private, job.timeout_s)
@@ -61,7 +67,7 @@ class Tuner(Lead):
         self.lost = False
 
     def attach(self, agent: Agent) -> None:
-        """Signals are for the command."""
+        """Create the sessions; signals go to the command."""
         super().attach(agent)
         self.sessions = Sessions(
             self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
@@ -69,31 +75,31 @@ class Tuner(Lead):
         )  # fmt: skip
 
     def brief(self, index: int) -> Briefing:
-        """Return what a node is told: how long what runs there may take to end."""
+        """Return the facts for a node: its rank, and the grace of what runs there."""
         return Briefing(node_rank=index, grace_s=self.agent.watch.grace_s)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
-        """Whether there is no command yet that a signal could be passed on to."""
+        """Whether the command has not started yet; a signal to end then stops the wait for the nodes."""
         forwarder = self.agent.forwarder
         if not self.sessions.has_begun and number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             forwarder.told = forwarder.told or number
         return not self.sessions.has_begun
 
     def on_message(self, node: Node, message: object) -> None:
-        """A node was told a signal: it is for the whole job."""
+        """Pass on a signal that a serving node has received: it is for the whole job."""
         if isinstance(message, NodeTold):
             name = name_signal(message.number)
             self.agent.say(f"node {node.index} ({node.host}) was told {name}: for the whole job")
             self.agent.on_signal(message.number, from_terminal=False)
 
     def on_lost(self, node: Node) -> None:
-        """A node's session is gone: experiments there will not end."""
+        """End the job, because experiments on a lost node would not end."""
         self.lost = True
         self.agent.say(f"node {node.index} ({node.host}) is lost: {node.reason}; ending the job")
         self.agent.target.stop(signal.SIGTERM)
 
     def finish(self) -> int:
-        """Say how the job ended, and return its status."""
+        """Report how the job ended, and return its status; `LOST` if a node is lost."""
         status = super().finish()
         self.status = LOST if self.lost and self.agent.forwarder.told is None else status
         return self.status
@@ -111,13 +117,13 @@ def run_tuner(
     """Run the autotuner on this node until it ends; return its status.
 
     Args:
-        plan: The plan that has this agent.
+        plan: The plan that contains this agent.
         agent: The autotuner.
         fleet: The nodes.
-        environ: The environment that the launcher was started with.
-        folder: A private folder, where ssh's configuration and the agent's files stand already.
-        lines: How the nodes are reached.
-        name: The job's.
+        environ: The environment of the launcher.
+        folder: A private folder that already contains ssh's configuration and the agent's files.
+        lines: How to reach each node, by node rank.
+        name: Name of the job.
 
     Raises:
         LauncherError: A program is missing, or nodes do not answer.
@@ -143,10 +149,10 @@ def run_tuner(
 
 
 def make_commands() -> str:
-    """Return a new folder, ours alone, from which programs can be run.
+    """Return a new private folder from which programs can be run.
 
     Raises:
-        NotReady: Nowhere.
+        NotReady: There is none in any of `COMMANDS`.
     """
     for base in COMMANDS:
         try:
@@ -154,7 +160,7 @@ def make_commands() -> str:
         except OSError:
             continue
         trial = write_program(folder, "trial", "exit 0\n")
-        runs = os.access(trial, os.X_OK)  # refused where the file system is mounted without it
+        runs = os.access(trial, os.X_OK)  # not if the file system is mounted noexec
         os.unlink(trial)
         if runs:
             return folder
@@ -170,7 +176,7 @@ def make_commands() -> str:
 
 
 def write_program(folder: str, name: str, text: str) -> str:
-    """Write a shell script, and return its path."""
+    """Write an executable shell script, and return its path."""
     path = os.path.join(folder, name)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o700)
     with os.fdopen(fd, "w", encoding="utf-8") as file:
@@ -179,7 +185,7 @@ def write_program(folder: str, name: str, text: str) -> str:
 
 
 def write_ssh(commands: str, folder: str, fleet: Fleet, mark: tuple[str, str]) -> None:
-    """Write the ssh that the autotuner and pdsh find: see `launcher.mpi.reach`."""
+    """Write the ``ssh`` that the autotuner and pdsh find, see `launcher.mpi.reach`."""
     ssh, *words = (word.replace(FOLDER, folder) for word in plan_ssh(fleet))
     account = read_account()
     told = {
@@ -196,9 +202,9 @@ def write_ssh(commands: str, folder: str, fleet: Fleet, mark: tuple[str, str]) -
 
 
 def write_own(commands: str, argv: Sequence[str], fleet: Fleet) -> None:
-    """Write the ``deepspeed`` of the experiments: the very one that runs, and where the nodes meet.
+    """Write the ``deepspeed`` of the experiments: the program of ``argv``, with its --master_addr.
 
-    Its scheduler hands on neither --master_addr nor where the command was found.
+    The autotuner's scheduler passes on neither --master_addr nor the path of the command.
     """
     call = argv[: argv.index(MODULE) + 1] if MODULE in argv else argv[:1]
     address = (

@@ -1,5 +1,5 @@
-"""A machine that its cloud takes back: noticed, told to all nodes, and time for a checkpoint.
+"""Preemption of a machine by its cloud: notices it, tells all nodes, and leaves time for a checkpoint.
 
-See docs/running.md. Loaded only where it is asked for, or where the platform says that the machine can
-be taken back. Nothing is sent otherwise.
+See docs/running.md. The metadata service is asked only if the user requests it, or if the platform says that
+the machine is preemptible. Nothing is sent otherwise.
 """

@@ -1,26 +1,26 @@
-"""An answer of a metadata service, from the bytes that have come: bounded, and nothing is guessed."""
+"""Parses an answer of a metadata service from the bytes so far: limited in size, and without guesses."""
 
 from __future__ import annotations
 
 from launcher.core.frozen import frozen
 
 LIMIT_BYTES = 1 << 16
-"""Head and body. Azure's answer for a scale set of 100 machines is a tenth of it."""
+"""Maximum size of head and body. Azure's answer for a scale set of 100 machines is a tenth of it."""
 END_OF_HEAD = b"\r\n\r\n"
 DIGITS_MAX = 8
 
 
 class Unclear(Exception):
-    """What has come is no answer to what was asked; the message says why, safe to show."""
+    """The service gave no usable answer; the message says why, and is safe to show."""
 
 
 @frozen
 class Answer:
-    """What the service has said.
+    """An answer of the service.
 
     Attributes:
-        status: Of HTTP.
-        body: Whole.
+        status: HTTP status.
+        body: The whole body.
     """
 
     status: int
@@ -28,14 +28,14 @@ class Answer:
 
 
 def parse_answer(data: bytes, *, has_ended: bool) -> Answer | None:
-    """Return the answer that bytes hold; None if there is more to come.
+    """Return the answer in these bytes; None if it is not complete yet.
 
     Args:
-        data: All that has come.
-        has_ended: Nothing more will.
+        data: All bytes that have come.
+        has_ended: Whether no more will come.
 
     Raises:
-        Unclear: It is none.
+        Unclear: The bytes are not a valid answer.
     """
     if len(data) > LIMIT_BYTES:
         raise Unclear(f"an answer of more than {LIMIT_BYTES >> 10} KiB")
@@ -66,7 +66,7 @@ def _parse_header(line: str) -> tuple[str, str]:
 
 
 def _find_body(rest: bytes, headers: dict[str, str], has_ended: bool) -> bytes | None:
-    """Return the body; None while it is not whole."""
+    """Return the body; None if it is not complete yet."""
     if "chunked" in headers.get("transfer-encoding", "").lower():
         return _join_chunks(rest)
     digits = headers.get("content-length")
@@ -81,7 +81,7 @@ def _find_body(rest: bytes, headers: dict[str, str], has_ended: bool) -> bytes |
 
 
 def _join_chunks(rest: bytes) -> bytes | None:
-    """Return a body that comes in chunks (RFC 9112, section 7.1); None while the last is missing."""
+    """Return a body that comes in chunks (RFC 9112, section 7.1); None if the last one is missing."""
     body = b""
     while True:
         line, end, rest = rest.partition(b"\r\n")

@@ -1,4 +1,4 @@
-"""One request to the metadata service and its answer, in the supervisor's loop: nothing here ever waits."""
+"""One request to the metadata service and its answer, in the supervisor's loop; it never blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 ADDRESS, PORT = "169.254.169.254", 80
-"""The same at Azure, AWS and GCP; no name to resolve, no proxy, and no router passes it on (RFC 3927)."""
+"""The same on Azure, AWS and GCP. There is no name to resolve and no proxy, and no router forwards it (RFC
+3927)."""
 ANSWER_S = 4.0
 READ_BYTES = 1 << 14
 
@@ -25,18 +26,18 @@ class Exchange:
     """One request.
 
     Attributes:
-        until: When it has taken too long, monotonic seconds.
+        until: Its deadline in monotonic seconds.
     """
 
     def __init__(self, request: bytes, loop: Loop, done: Callable[[Answer | str], None]) -> None:
-        """Prepare it; ``done`` is called once with the answer, or with why there is none."""
+        """Prepare the request; ``done`` is called once, with the answer or with why there is none."""
         self.until = time.monotonic() + ANSWER_S
         self._request, self._loop, self._done = request, loop, done
         self._socket: socket.socket | None = None
         self._data = b""
 
     def begin(self) -> None:
-        """Send the request."""
+        """Open the connection, over which the request is sent."""
         try:
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             error = self._socket.connect_ex((ADDRESS, PORT))
@@ -47,11 +48,11 @@ class Exchange:
             self._end(error.strerror or "no connection")
 
     def give_up(self) -> None:
-        """It has taken too long."""
+        """Report that the answer has taken too long."""
         self._end(f"no answer within {ANSWER_S:g} s")
 
     def close(self) -> None:
-        """Close the connection without a word."""
+        """Close the connection without a call of ``done``."""
         if self._socket is not None:
             self._loop.remove(self._socket.fileno())
             self._socket.close()
@@ -65,7 +66,7 @@ class Exchange:
             return
         self._loop.remove(self._socket.fileno())
         try:
-            self._socket.send(self._request)  # a few hundred bytes: they fit into what the kernel keeps
+            self._socket.send(self._request)  # a few hundred bytes: they fit into the kernel's buffer
             self._loop.add(self._socket.fileno(), self._on_answer)
         except OSError as problem:
             self._end(problem.strerror or "broken")

@@ -1,4 +1,4 @@
-"""What a node does when a machine of the job is taken back: says so, has a checkpoint saved, ends with 75."""
+"""Responds to a preemption: reports it, gives the processes time for a checkpoint, exits with 75."""
 
 from __future__ import annotations
 
@@ -25,24 +25,27 @@ if TYPE_CHECKING:
 REASON = "preempted"
 LEAST_GRACE_S = 3.0
 LAST_WORD_S = 2.0
-"""Before the machine goes: for our verdict, its record, and our status."""
+"""Seconds reserved before the machine goes, for our verdict, its record, and our exit status."""
 
 
 def plan_grace(grace_s: float, left_s: float) -> float:
-    """Return how long the processes have: their grace, but not longer than the machine lasts."""
+    """Return the grace period of the processes in seconds, at most the time that the machine lasts.
+
+    A machine that lasts less than `LEAST_GRACE_S` does not shorten it below that.
+    """
     return min(grace_s, max(LEAST_GRACE_S, left_s - LAST_WORD_S))
 
 
 def render_deadline(what: str, deadline: float) -> str:
-    """Return what the file of LAUNCHER_DEADLINE holds: when, seconds since 1970, and why."""
+    """Return the content of the file in LAUNCHER_DEADLINE: the time in seconds since 1970, and the reason."""
     return json.dumps({"deadline": round(deadline, 3), "reason": REASON, "what": what}) + "\n"
 
 
 class Response:
-    """The part of an agent that deals with it; loaded when something is announced.
+    """The part of an agent that responds to a preemption; loaded with the first event.
 
     Attributes:
-        has_begun: The processes have been told to end because of it, and nothing had failed before.
+        has_begun: Whether the processes were told to end because of it, before anything had failed.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -53,13 +56,13 @@ class Response:
         self._notices: dict[int | None, tuple[float, str]] = {}
 
     def on_event(self, kind: str, what: str, left_s: float, node: int | None = None) -> bool:
-        """Act on what is announced, withdrawn or due; return whether this has begun to end the processes.
+        """Handle an event; return whether the processes have now been told to end.
 
         Args:
             kind: One of `launcher.preemption.events`.
-            what: For people.
-            left_s: How long the machine lasts.
-            node: Whose machine it is; None for ours. Each has one notice at a time.
+            what: Description for users.
+            left_s: Seconds that the machine lasts.
+            node: Node rank of the machine; None for ours. Each node has one notice at a time.
         """
         if kind == WITHDRAWN:
             self.withdraw(what, node)
@@ -70,13 +73,13 @@ class Response:
         return False
 
     def announce(self, what: str, left_s: float, node: int | None) -> None:
-        """It will be so: the processes can read when."""
+        """Note a preemption: from now on the processes can read its time."""
         self._note(what, left_s, node)
         wait_s = max(0.0, left_s - self._agent.watch.grace_s - MARGIN_S)
         self._say(f"{what}; {_when(left_s)}: {self._signal_name} in {wait_s:.0f} s unless it is withdrawn")
 
     def withdraw(self, what: str, node: int | None) -> None:
-        """It will not be so; what was announced of other machines stands."""
+        """Forget the notice of this node; the notices of other nodes stay."""
         self._notices.pop(node, None)
         path = self._agent.deadline_file
         if self._notices:
@@ -86,7 +89,10 @@ class Response:
         self._say(f"withdrawn: {what}; the job goes on")
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
-        """It is time: the signal, and no longer a grace than the machine lasts."""
+        """Send the signal to the processes; return whether it was sent.
+
+        Their grace period is limited by the time that the machine lasts (`plan_grace`).
+        """
         agent = self._agent
         running = len(agent.group.running)
         if not running or agent.group.stopper.begun:
@@ -103,7 +109,7 @@ class Response:
         return True
 
     def make_verdict(self, exits: Sequence[ProcessExit], survivors: Sequence[str]) -> Verdict:
-        """Return the verdict: the machine is why, whatever the processes have made of the signal."""
+        """Return the verdict: the preemption is the cause, however the processes reacted to the signal."""
         agent = self._agent
         node = agent.place.node_rank or 0
         ours = ProcessExit(0, 0, os.getpid(), EXIT_NOT_READY, self._begun_ns, called=f"node {node}")
@@ -123,7 +129,7 @@ class Response:
 
     @property
     def _number(self) -> int:
-        """What ``--signal-map`` makes of SIGTERM."""
+        """The signal that ``--signal-map`` gives for SIGTERM."""
         return dict(self._agent.watch.signal_map).get(signal.SIGTERM, signal.SIGTERM)
 
     @property
@@ -138,7 +144,7 @@ class Response:
         self._write()
 
     def _write(self) -> None:
-        """Write what comes first of all that is announced."""
+        """Write the earliest of all notices to the file of LAUNCHER_DEADLINE."""
         path = self._agent.deadline_file
         if path is None:
             return

@@ -1,4 +1,6 @@
-"""What three clouds are asked, and what their answers mean: pure but for what each has learned before.
+"""Requests to the metadata services of three clouds, and the meaning of the answers.
+
+Pure, except that each service remembers what it has learned.
 
 Source: Azure, "Scheduled Events for Linux VMs" (version 2020-07-01) and "Azure Instance Metadata Service";
 AWS, "Spot Instance interruption notices" and "Use the Instance Metadata Service" (version 2); Google
@@ -30,17 +32,17 @@ SCHEDULED = {
     "Redeploy": "moves this machine to other hardware",
     "Reboot": "restarts this machine",
 }
-"""Azure's kinds of events that end what runs. Not Freeze, a pause of a few seconds."""
+"""Azure's kinds of events that end the processes. Not Freeze, which is a pause of a few seconds."""
 
 
 @frozen
 class Notice:
-    """The cloud says that it takes this machine back.
+    """A cloud's notice that it takes this machine back.
 
     Attributes:
-        key: Tells it apart from others of the same machine.
-        what: In words: what is about to happen; safe to show.
-        at: When, seconds since 1970; None for at any moment.
+        key: Distinguishes it from other notices for the same machine.
+        what: Description of what will happen; safe to show.
+        at: Time in seconds since 1970; None for any moment.
     """
 
     key: str
@@ -49,7 +51,7 @@ class Notice:
 
 
 class Azure:
-    """Scheduled Events, of which those of other machines of the scale set are none of ours."""
+    """Azure's Scheduled Events; those of other machines in the scale set are ignored."""
 
     title = "Azure"
     every_s = 2.0
@@ -60,14 +62,14 @@ class Azure:
         self._name = ""
 
     def request(self) -> bytes:
-        """Return what is asked next: what we are called, then what is scheduled."""
+        """Return the next request: for the name of this machine, then for the events."""
         return _get(self.EVENTS if self._name else self.NAME, "169.254.169.254", {"Metadata": "true"})
 
     def read(self, answer: Answer) -> list[Notice] | None:
-        """Return what is scheduled for this machine; None where there is more to ask.
+        """Return the events for this machine; None if there is more to ask.
 
         Raises:
-            Unclear: The answer says nothing that we understand.
+            Unclear: The answer cannot be understood.
         """
         _expect_ok(answer)
         if not self._name:
@@ -96,7 +98,7 @@ class Azure:
 
 
 class Aws:
-    """The interruption notice of a spot instance, behind a token that we fetch first."""
+    """AWS's interruption notice of a spot instance; reading it needs a token, which is requested first."""
 
     title = "AWS"
     every_s = 5.0
@@ -110,7 +112,7 @@ class Aws:
         self._was_taken = False
 
     def request(self) -> bytes:
-        """Return what is asked next: a token, then the notice."""
+        """Return the next request: for a token, then for the notice."""
         host = "169.254.169.254"
         if not self._token:
             wanted = {"X-aws-ec2-metadata-token-ttl-seconds": str(self.LASTS_S), "Content-Length": "0"}
@@ -118,21 +120,21 @@ class Aws:
         return _get(self.ACTION, host, {"X-aws-ec2-metadata-token": self._token})
 
     def read(self, answer: Answer) -> list[Notice] | None:
-        """Return the notice, if there is one; None where there is more to ask.
+        """Return the notice, if there is one; None if there is more to ask.
 
         Raises:
-            Unclear: The answer says nothing that we understand.
+            Unclear: The answer cannot be understood.
         """
         if not self._token:
             _expect_ok(answer)
             token = answer.body.decode("latin-1").strip()
             if not token or len(token) > TOKEN_LENGTH or not token.isascii() or not token.isprintable():
-                raise Unclear("it gives no token")  # nor anything else that would be a header of ours
+                raise Unclear("it gives no token")  # the token becomes a header of ours
             self._token, self._was_taken = token, False
             return None
         if answer.status == UNAUTHORIZED:
             self._token = ""
-            if self._was_taken:  # its time is over, as is that of each after some hours
+            if self._was_taken:  # the token has expired, as each does after some hours
                 return None
             raise Unclear("it does not take its own token")
         self._was_taken = True
@@ -143,29 +145,29 @@ class Aws:
         action = document.get("action")
         if action not in self.ACTIONS:
             raise Unclear("an answer without a known action")
-        # Hibernation begins at once, whatever time it names
+        # Hibernation begins at once, whatever time the notice has
         at = None if action == "hibernate" else parse_time(document.get("time"))
         what = f"AWS takes this spot instance back (interruption notice: {action})"
         return [Notice(f"{action} {document.get('time')}"[:NAME_LENGTH], what, at)]
 
 
 class Gcp:
-    """Whether a spot machine has been preempted: true for the 30 seconds that it has left."""
+    """Google Cloud's flag for a preempted machine: true for the 30 seconds that it has left."""
 
     title = "Google Cloud"
     every_s = 2.0
     PREEMPTED = "/computeMetadata/v1/instance/preempted"
-    """Without wait_for_change: a connection that is kept open for days is one that may be dead."""
+    """Without wait_for_change, because a connection that stays open for days may be dead."""
 
     def request(self) -> bytes:
-        """Return what is asked."""
+        """Return the request."""
         return _get(self.PREEMPTED, "metadata.google.internal", {"Metadata-Flavor": "Google"})
 
     def read(self, answer: Answer) -> list[Notice] | None:
         """Return the notice, if there is one.
 
         Raises:
-            Unclear: The answer says nothing that we understand.
+            Unclear: The answer cannot be understood.
         """
         _expect_ok(answer)
         word = answer.body.strip().upper()
@@ -179,13 +181,13 @@ Service = Azure | Aws | Gcp
 
 
 def make_service(name: str) -> Service:
-    """Return a service by its name in ``--preemption``."""
+    """Return the service with this name in ``--preemption``."""
     kinds: dict[str, type[Azure] | type[Aws] | type[Gcp]] = {AZURE: Azure, AWS: Aws, GCP: Gcp}
     return kinds[name]()
 
 
 def parse_time(value: object) -> float | None:
-    """Return a time as Azure (RFC 1123) or AWS (RFC 3339) writes it, in seconds since 1970; else None."""
+    """Return a time of Azure (RFC 1123) or AWS (RFC 3339) in seconds since 1970; None if it is malformed."""
     from email.utils import parsedate_to_datetime
 
     if not isinstance(value, str) or len(value) > NAME_LENGTH:
@@ -230,5 +232,5 @@ def _texts(value: object) -> list[str]:
 
 
 def _words(value: object) -> str:
-    """Return words of the service, safe to show on one line."""
+    """Return a text of the service, safe to show on one line; empty for any other value."""
     return quote(" ".join(value.split()), WORDS_LENGTH) if isinstance(value, str) else ""

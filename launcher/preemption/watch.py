@@ -1,4 +1,4 @@
-"""Asks a metadata service every few seconds, and tells what it announces, withdraws, and when it is time."""
+"""Asks a metadata service every few seconds, and passes on what is announced, withdrawn or due."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from launcher.process.loop import Loop
 
 NOTICE_S = 30.0
-"""What is left where it is not said how much: Azure gives a spot machine so much at least, Google so much."""
+"""Seconds that are left if the notice does not say: at least as many on Azure's spot machines, exactly on
+Google's."""
 RARELY_AFTER, RARELY_S = 10, 30.0
-"""After so many failures in a row it is asked so seldom: a machine without such a service has none later."""
+"""After this many failures in a row the service is asked only this often, in seconds: a machine without such
+a service does not get one later."""
 STEPS_MAX = 3
-"""Questions that may follow each other at once: for a name, or a token, and for what is announced."""
+"""Maximum number of requests without a pause: for a name, or a token, and for the notice."""
 
 
 class Watch:
-    """What the cloud says of this machine, as a timer of the supervisor's loop.
+    """Watches for preemption of this machine, as a timer of the supervisor's loop.
 
     Attributes:
-        due: When `fire` has something to do; None once it is over.
+        due: When `fire` has something to do; None once the watch is over.
     """
 
     def __init__(
@@ -42,11 +44,11 @@ class Watch:
         """Begin to ask at the next `fire`.
 
         Args:
-            planned: Which service, and why.
-            grace_s: What the processes have between the signal and SIGKILL.
-            loop: Waits for the answers.
-            say: Says something in the log.
-            tell: Hears (`ANNOUNCED`, `WITHDRAWN` or `DUE`, in words, seconds that are left).
+            planned: The service, and why it is asked.
+            grace_s: Seconds that the processes have between the signal and SIGKILL.
+            loop: Loop that waits for the answers.
+            say: Writes a line to the log.
+            tell: Called with (`ANNOUNCED`, `WITHDRAWN` or `DUE`, a description, seconds that are left).
         """
         self.due: float | None = time.monotonic()
         self._service = make_service(planned.service)
@@ -56,11 +58,11 @@ class Watch:
         self._steps = self._failures = 0
         self._complaint = ""
         self._notice: Notice | None = None
-        self._deadline = 0.0  # seconds since 1970, of the notice
+        self._deadline = 0.0  # of the notice, in seconds since 1970
         say(f"preemption: {self._service.title} is asked every {self._service.every_s:g} s ({planned.why})")
 
     def fire(self, now: float) -> None:
-        """Ask, give an answer up that does not come, or tell that it is time."""
+        """Ask, give up an answer that is late, or report that the preemption is due."""
         if self._notice is not None and time.time() >= self._deadline - self._lead_s:
             self._end(self._notice)
             return
@@ -73,7 +75,7 @@ class Watch:
         self._set_due()
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self.due = None
         if self._exchange is not None:
             self._exchange.close()
@@ -85,7 +87,7 @@ class Watch:
         self._exchange.begin()
 
     def _on_outcome(self, outcome: Answer | str) -> None:
-        """The service has answered, or has not."""
+        """Handle the service's answer, or the reason why there is none."""
         self._exchange = None
         self._ask_at = time.monotonic() + self._service.every_s
         try:
@@ -103,7 +105,7 @@ class Watch:
         self._set_due()
 
     def _complain(self, why: str) -> None:
-        """Say once that there is no usable answer: it is the platform's affair, and none of the job."""
+        """Say once that there is no usable answer; this is a problem of the platform, not of the job."""
         self._failures += 1
         if self._failures >= RARELY_AFTER:
             self._ask_at = time.monotonic() + RARELY_S
@@ -121,7 +123,7 @@ class Watch:
         self._failures = 0
 
     def _take(self, found: list[Notice]) -> None:
-        """Compare what is announced now with what was."""
+        """Compare the present notices with the last one."""
         if not found:
             if self._notice is not None:
                 gone, self._notice = self._notice, None
@@ -143,7 +145,7 @@ class Watch:
         return time.time() + NOTICE_S if notice.at is None else notice.at
 
     def _end(self, notice: Notice) -> None:
-        """It is time; nothing that is said later changes that."""
+        """Report that the preemption is due, and stop asking: later notices change nothing."""
         self.close()
         self._tell(DUE, notice.what, max(0.0, self._deadline - time.time()))
 

@@ -1,1 +1,1 @@
-"""Rehearsals: a job of several nodes on one machine, started as a platform would start it."""
+"""Rehearsals: jobs of several simulated nodes on one machine, started as a platform would start them."""

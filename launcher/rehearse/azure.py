@@ -1,8 +1,8 @@
-"""What Azure puts into a process environment: Azure Batch, and Azure ML on top of it.
+"""Environment variables that Azure sets: Azure Batch, and Azure ML on top of it.
 
-Names and formats are those of the vendor's pages (Azure Batch compute node environment variables;
-Azure Machine Learning distributed GPU training guide) and of published dumps. Values are made up,
-and nothing stands in for a secret: no token, no signed URL.
+Names and formats come from the vendor's pages (Azure Batch compute node environment variables; Azure Machine
+Learning distributed GPU training guide) and from published dumps. The values are made up. Secrets, such as
+tokens and signed URLs, are left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from launcher.rehearse.nodes import Node
 
 BATCH_PORT = 6000
-"""Reserved for the Batch service itself: a job that takes it from AZ_BATCH_MASTER_NODE fails."""
+"""Port of AZ_BATCH_MASTER_NODE, reserved for the Batch service: a job that uses it fails."""
 MASTER_PORT = 6105
 TENSORFLOW_PORT = 2222
 RUN = "rehearsal_1700000000_0a1b2c3d"
@@ -25,7 +25,7 @@ WORK = "/mnt/batch/tasks/workitems/batchjob001/job-1/task001"
 
 
 def batch(nodes: Sequence[Node], node: Node) -> dict[str, str]:
-    """Return what a multi-instance task of Azure Batch finds on one node."""
+    """Return the variables of an Azure Batch multi-instance task on one node."""
     addresses = [other.address for other in nodes]
     first = node.index == 0
     return {
@@ -47,7 +47,7 @@ def batch(nodes: Sequence[Node], node: Node) -> dict[str, str]:
 
 
 def machine_learning(nodes: Sequence[Node]) -> dict[str, str]:
-    """Return what Azure ML sets alike on all nodes of a job."""
+    """Return the variables that Azure ML sets to the same values on all nodes of a job."""
     master = nodes[0].address
     return {
         "AZUREML_ARM_PROJECT_NAME": "rehearsal",
@@ -69,11 +69,11 @@ def machine_learning(nodes: Sequence[Node]) -> dict[str, str]:
 
 
 def machine_learning_node(nodes: Sequence[Node], node: Node, task_index: int) -> dict[str, str]:
-    """Return what Azure ML sets on one node, its own mpirun aside.
+    """Return the variables that Azure ML sets on one node, unless it starts the job by mpirun.
 
     Args:
         nodes: All nodes.
-        node: The one.
+        node: The node.
         task_index: Index of the process in the job: AZ_BATCHAI_TASK_INDEX counts processes.
     """
     return {
@@ -88,8 +88,8 @@ def machine_learning_node(nodes: Sequence[Node], node: Node, task_index: int) ->
 def pytorch(nodes: Sequence[Node], node: Node, local_rank: int, local_size: int) -> dict[str, str]:
     """Return the variables of Azure ML's PyTorch distribution.
 
-    ``local_size`` is what the job calls process_count_per_instance. It is 1 unless asked for, and
-    then RANK and WORLD_SIZE count nodes, though one process per GPU is what must run.
+    ``local_size`` is process_count_per_instance of the job. Its default is 1. RANK and WORLD_SIZE then count
+    nodes, although one process per GPU must run.
     """
     rank = node.index * local_size + local_rank
     return {
@@ -104,7 +104,7 @@ def pytorch(nodes: Sequence[Node], node: Node, local_rank: int, local_size: int)
 
 
 def tensorflow(nodes: Sequence[Node], node: Node) -> dict[str, str]:
-    """Return the variables of Azure ML's TensorFlow distribution, workers only."""
+    """Return the variables of Azure ML's TensorFlow distribution, with workers only."""
     config = {
         "cluster": {"worker": [f"{other.address}:{TENSORFLOW_PORT}" for other in nodes]},
         "task": {"type": "worker", "index": node.index},
@@ -115,7 +115,7 @@ def tensorflow(nodes: Sequence[Node], node: Node) -> dict[str, str]:
 
 
 def _batch_master(nodes: Sequence[Node]) -> dict[str, str]:
-    """Batch names a master only where there are several nodes."""
+    """Return the variable that names the master, which Batch sets only for several nodes."""
     if len(nodes) == 1:
         return {}
     return {"AZ_BATCH_MASTER_NODE": f"{nodes[0].address}:{BATCH_PORT}"}

@@ -1,6 +1,6 @@
-"""What a rehearsal takes out of its caller's environment: all that says which job, node or process this is.
+"""Removes the variables that identify a job, a node or a process from the environment of a rehearsal.
 
-Everything else goes along to every node: what a job is to do is the caller's (OMP_NUM_THREADS, HF_HOME).
+Every node gets all other variables: those are the caller's settings for the job (OMP_NUM_THREADS, HF_HOME).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NAMES = frozenset(
         *("HOROVOD_HOSTNAME", "HOROVOD_RANK", "HOROVOD_SIZE"),
     )
 )
-"""Variables that are taken out, by name."""
+"""Names of identifying variables, which are removed."""
 PREFIXES = (
     *forward.OF_A_NODE_PREFIXES,
     *("AMLARC_", "AWS_BATCH_", "AZUREML_", "AZ_BATCH", "CCP_", "DLTS_", "DMLC_", "FC_", "JOBSET_", "K_MPI_"),
@@ -37,28 +37,28 @@ PREFIXES = (
     *("MPIRUN_", "MS_NODE_", "MS_SCHED_", "MS_WORKER_", "MV2_COMM_WORLD_", "NGC_ARRAY_", "NGC_MASTER_"),
     *("OAR_", "PADDLE_NNODES", "PADDLE_TRAINER", "PJM_", "TORCHX_RANK0_", "TPU_WORKER_"),
 )
-"""Families of such variables, by how they begin."""
+"""Prefixes of families of such variables."""
 OF_THE_CALLER = frozenset(
     ("OLDPWD", "PWD", "SHLVL", "TMPDIR", "_", "LISTEN_FDS", "LISTEN_PID", "NOTIFY_SOCKET")
 )
-"""What is about the calling process and its folder alone; nothing is said of it."""
+"""Variables about the calling process and its folder only, which are removed without a message."""
 SHOWN = 12
 
 
 def is_identity(name: str) -> bool:
-    """Whether a variable says which job, node or process this is, in the words of any platform."""
+    """Whether a variable identifies a job, a node or a process on any platform."""
     return name in NAMES or name.startswith(PREFIXES)
 
 
 def keep_own(environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return what a rehearsal keeps of an environment, and the names that it takes out, sorted."""
+    """Return the variables that a rehearsal keeps, and the sorted names of the identifying ones."""
     taken = tuple(sorted(name for name in environ if is_identity(name)))
     gone = {*taken, *OF_THE_CALLER}
     return {name: value for name, value in environ.items() if name not in gone}, taken
 
 
 def describe_taken(names: tuple[str, ...]) -> str:
-    """Return in words what was taken out; empty where nothing was."""
+    """Return a message that names the removed variables; empty if there are none."""
     if not names:
         return ""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

@@ -1,4 +1,4 @@
-"""A cluster of simulated nodes on this machine: what rehearsals run on, and the tests' fixture.
+"""A cluster of simulated nodes on this machine, for rehearsals and tests.
 
 ::
 
@@ -8,14 +8,14 @@
         line = ["mpirun", "--mca", "plm_rsh_agent", cluster.agent, "--host", "node0,node1", "id"]
         subprocess.run(cluster.argv(first, line), check=True)                  # on both nodes
 
-A node has its own network (eth0, 10.77.0.10 + index, joined by a bridge), hostname, mounts, process
-ids, /dev/shm, /run, TMPDIR and /etc/hosts; other files are the machine's own. Four nodes start in
-0.1 s. Everything ends with the ``with`` block, and with our process, even when that gets SIGKILL: see
-`launcher.rehearse.namespaces`. Clusters can run side by side.
+A node has its own network (eth0, 10.77.0.10 + index, connected by a bridge), hostname, mounts, process IDs,
+/dev/shm, TMPDIR and /etc/hosts. The nodes of a cluster share a /run of their own. Other files are those of
+the machine. Four nodes start in 0.1 s. Everything ends with the ``with`` block, and with our process, even if
+that gets SIGKILL: see `launcher.rehearse.namespaces`. Clusters can run side by side.
 
-Where the kernel refuses namespaces (it mostly gives them to every user, less so in containers), or
-with ``loopback=True``, a node is an address, 127.0.77.10 + index, and nothing more: one hostname, one
-process table, no crash, and what is left running outlives a SIGKILL of its owner.
+If the kernel refuses namespaces, or with ``loopback=True``, a node is only an address, 127.0.77.10 + index.
+The nodes then share one hostname and one process table, and cannot crash. Processes that are left running
+survive a SIGKILL of their owner. The kernel mostly allows namespaces to every user, less often in containers.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ __all__ = ["Cluster", "Node"]
 
 
 class Cluster:
-    """N simulated nodes, up inside of a ``with`` block.
+    """N simulated nodes, which run inside a ``with`` block.
 
     Attributes:
         nodes: The nodes, in order.
-        isolated: Whether nodes are namespaces rather than loopback addresses.
-        fallback_reason: Why they are not, and what would change it; empty where loopback was asked for.
+        isolated: Whether nodes are namespaces, and not loopback addresses.
+        fallback_reason: Why they cannot be namespaces, and the fix; empty if they can, or with ``loopback``.
     """
 
     def __init__(self, node_count: int, *, loopback: bool = False) -> None:
-        """Describe a cluster; nothing is started yet.
+        """Create a cluster without starting it.
 
         Raises:
-            UsageError: Not 1 to 200 nodes.
+            UsageError: The number of nodes is not in 1..200.
         """
         if not 1 <= node_count <= namespaces.NODE_COUNT_LIMIT:
             raise UsageError(_bad_count(node_count))
@@ -62,49 +62,48 @@ class Cluster:
 
     @property
     def agent(self) -> str:
-        """Path, valid on every node, of an executable that stands in for ssh.
+        """Path, valid on every node, of an executable that replaces ssh.
 
-        ``agent HOST COMMAND...`` runs the words through a shell on the node with that name or
-        address, in an environment of PATH, HOME and TMPDIR, much as a stock sshd does, whatever
-        the environment of the caller. Use it as
-        ``--mca plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec``
-        (MPICH), ``-bootstrap-exec`` (Intel MPI).
+        ``agent HOST COMMAND...`` runs the words by a shell on the node with that name or address. Whatever
+        the environment of the caller, they get only PATH, HOME and TMPDIR, much as from a stock sshd. Use it
+        as ``--mca plm_rsh_agent`` (Open MPI 4), ``--prtemca plm_ssh_agent`` (5), ``-launcher-exec`` (MPICH)
+        or ``-bootstrap-exec`` (Intel MPI).
         """
         return self._backend.agent
 
     def argv(self, node: Node, argv: Sequence[str], *, cwd: str | None = None) -> list[str]:
         """Return the full command line that runs ``argv`` on a node.
 
-        Start it however you like: environment, pipes and exit status pass through (a signal's too);
-        only TMPDIR is the node's own.
-        To send a signal, use `kill`: the process you start may be nsenter, which only waits.
+        Start it in any way: environment, pipes and exit status, also by a signal, pass through. Only TMPDIR
+        is the node's own. Send signals by `kill`: the process that you start may be nsenter, which only
+        waits.
 
         Args:
             node: One of `nodes`.
-            argv: The command, found through the PATH of the environment it is started with.
-            cwd: Where it runs; by default the current folder.
+            argv: The command, which is searched on the PATH of its environment.
+            cwd: Its working directory; the current one by default.
         """
         return self._backend.argv(node, argv, cwd or os.getcwd())
 
     def kill(self, pid: int, signum: int) -> None:
-        """Send a signal to the command behind a process started from `argv`, if it still runs."""
+        """Send a signal to the command of a process that was started from `argv`, if it still runs."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._backend.process_on_node(pid), signum)
 
     def crash(self, node: Node) -> None:
-        """End a node at once with all that runs on it, as a power cut would; it does not return."""
+        """End a node at once with all that runs on it, as a power cut would; it stays down."""
         self._backend.crash(node)
 
     def disconnect(self, node: Node) -> None:
-        """Pull a node's network cable at the switch: packets vanish without a word."""
+        """Cut a node's network at the switch: packets are dropped without an error."""
         self._backend.set_link(node, up=False)
 
     def reconnect(self, node: Node) -> None:
-        """Plug a node's network cable in again."""
+        """Restore a node's network."""
         self._backend.set_link(node, up=True)
 
     def close(self) -> None:
-        """End all nodes and everything on them; when it returns, nothing is left."""
+        """End all nodes and everything on them; return when nothing is left."""
         self._backend.close()
 
     def __enter__(self) -> Cluster:

@@ -1,4 +1,4 @@
-"""Runs a rehearsal: builds the cluster, starts the job as a platform would, waits, ends it all."""
+"""Runs a rehearsal: builds the cluster, starts the job as a platform would, waits, ends everything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 MAIN = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__main__.py")
-"""The launcher as a file: a launcher.py where the user stands is the user's."""
+"""Path of the launcher's main file: ``-m launcher`` could run a launcher.py in the working directory."""
 GRACE_S = 10.0
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,14 +41,14 @@ def run_rehearsal(
 
     Args:
         like: The platform, a key of `launcher.rehearse.platforms.PLATFORMS`.
-        node_count: How many nodes.
-        processes: How many processes end up on each node.
-        command: What to run. As in an image with ``ENTRYPOINT ["launcher", "run", "--"]`` it is
-            run by the launcher, unless it is the launcher itself.
+        node_count: Number of nodes.
+        processes: Number of processes that end up on each node.
+        command: The command. As in an image with ``ENTRYPOINT ["launcher", "run", "--"]``, the launcher runs
+            it, unless it is the launcher itself.
         scope: ``"process"`` or ``"node"``; None for the platform's default.
-        bare: Run the command without the launcher, to see what the platform gives.
+        bare: Whether to run the command without the launcher, to see what the platform gives.
         env: Variables to set in the job; they win over the platform's.
-        loopback: Use loopback addresses even where namespaces can be had.
+        loopback: Whether to use loopback addresses even if namespaces are possible.
 
     Returns:
         The status of the process that failed first (128+n if signal n ended it), else 0.
@@ -70,16 +70,16 @@ def run_rehearsal(
 
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment that every process of a rehearsal starts from."""
+    """Return the environment of every process of a rehearsal, before the platform adds to it."""
     own = os.path.dirname(os.path.abspath(sys.executable))
     path = environ.get("PATH", os.defpath)
     kept, _ = keep_own(environ)
-    kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without
+    kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without it
     return {"PYTHONUNBUFFERED": "1", **kept, "PATH": f"{own}:{path}"}
 
 
 def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
-    """Say on one line of standard error which of the caller's variables no node has."""
+    """Print a line on standard error that names the caller's variables which no node gets."""
     _, taken = keep_own(environ)
     words = describe_taken(tuple(name for name in taken if name not in env))
     if words:
@@ -100,8 +100,8 @@ def with_launcher(command: Sequence[str]) -> list[str]:
 def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S) -> int:
     """Start processes on a cluster, wait for all, and return the first failing status or 0.
 
-    At the first failure, and at SIGINT or SIGTERM, the others get SIGTERM, and SIGKILL when the
-    grace is over; a signal during the grace ends it.
+    At the first failure, and at SIGINT, SIGTERM or SIGHUP, the remaining ones get SIGTERM, and SIGKILL at the
+    end of the grace. Such a signal during the grace ends it.
     """
     with _signals_as_bytes() as wakeup:
         children: list[subprocess.Popen[bytes]] = []
@@ -118,7 +118,7 @@ def run_all(cluster: Cluster, starts: Sequence[Start], grace_s: float = GRACE_S)
 
 
 class _Watch:
-    """Waits for processes; every wait has an end once something failed."""
+    """Waits for processes; after a failure or a signal the wait has a deadline."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Watch:
         self._status = 0
 
     def run(self) -> int:
-        """Return when no process is left, or when the grace of those left is over."""
+        """Wait until no process is left, or until the grace is over; return the job's status."""
         poll = select.poll()
         for descriptor in (self._wakeup, *self._running):
             poll.register(descriptor, select.POLLIN)
@@ -177,7 +177,7 @@ class _Watch:
             self._stop(128 + signum)
 
     def _stop(self, status: int) -> None:
-        """Ask the rest to end, once; the status of the first reason stands."""
+        """Send the rest SIGTERM, once; the first status is the job's."""
         if self._deadline is not None:
             return
         self._status, self._deadline = status, time.monotonic() + self._grace_s
@@ -198,14 +198,15 @@ def _start(cluster: Cluster, start: Start) -> subprocess.Popen[bytes]:
         cluster.argv(start.node, start.argv),
         env=dict(start.environ),
         stdin=subprocess.DEVNULL,
-        start_new_session=True,  # a Ctrl-C at the terminal is ours to act on, in our order
+        start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
     )
 
 
 def _reap(child: subprocess.Popen[bytes]) -> int:
-    """Collect a process that ended, and with it whatever it left behind in its session.
+    """Reap a process that has ended, and kill what it has left in its process group.
 
-    As at the end of a container. The group is safe to name: the id is ours until `wait` returns.
+    This is what the end of a container does. The group ID is safe to use: it is not reused before `wait`
+    returns.
     """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
@@ -214,12 +215,12 @@ def _reap(child: subprocess.Popen[bytes]) -> int:
 
 @contextlib.contextmanager
 def _signals_as_bytes() -> Iterator[int]:
-    """Turn `STOPS` into bytes on a pipe for the length of a block; yield the end to read from."""
+    """Turn the signals of `STOPS` into bytes on a pipe within a block; yield the read end."""
     read, write = os.pipe()
     os.set_blocking(write, False)
 
     def ignore(signum: int, frame: FrameType | None) -> None:
-        """Be there: a signal without a Python handler writes nothing."""
+        """Do nothing: a signal without a Python handler would write no byte."""
 
     before = {signum: signal.signal(signum, ignore) for signum in STOPS}
     wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -234,7 +235,7 @@ def _signals_as_bytes() -> Iterator[int]:
 
 
 def _announce(like: str, job: Job, cluster: Cluster) -> None:
-    """Say on standard error what is about to happen, and what would make the nodes more real."""
+    """Print on standard error what is about to run, and why nodes are not namespaces, with the fix."""
     nodes, processes = len(job.nodes), job.processes
     how = [str(job.mpirun)] if job.mpirun else []
     how += [f"started once per {job.scope}"]

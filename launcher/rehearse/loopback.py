@@ -1,4 +1,4 @@
-"""Nodes as loopback addresses, where namespaces cannot be had: one hostname, no walls between."""
+"""Nodes as loopback addresses, if namespaces are not possible: one hostname, no isolation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ cd {home} && exec env -i PATH={path} HOME={home} TMPDIR="$folder" /bin/sh -c "$*
 
 
 class Loopback:
-    """See `launcher.rehearse.nodes.Backend`. Commands are plain processes of this machine."""
+    """The backend of loopback addresses: commands are plain processes of this machine.
+
+    See `launcher.rehearse.nodes.Backend`.
+    """
 
     def __init__(self, node_count: int) -> None:
         self.nodes = tuple(_node(index) for index in range(node_count))
@@ -45,8 +48,8 @@ class Loopback:
         self.agent = ""
 
     def start(self) -> None:
-        """Write the agent; the addresses are there already, as 127.0.0.0/8 is all loopback."""
-        # Errors: a daemon on its way out may be clearing its own folder in there.
+        """Write the agent; the addresses exist already, as all of 127.0.0.0/8 is loopback."""
+        # Errors are ignored, because a daemon that is ending may be removing its own folder in there.
         self._folder = tempfile.TemporaryDirectory(prefix="launcher-cluster-", ignore_cleanup_errors=True)
         self.agent = os.path.join(self._folder.name, "agent")
         nodes = "\n".join(self._agent_row(node) for node in self.nodes)
@@ -63,11 +66,11 @@ class Loopback:
         return os.path.join(os.path.dirname(self.agent), node.name)
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
-        """Return the command itself: every node is this machine."""
+        """Return the command with the node's TMPDIR: every node is this machine."""
         return on_node(self._tmpdir(node), cwd, argv)
 
     def process_on_node(self, pid: int) -> int:
-        """Return the process itself: nothing stands in between."""
+        """Return the process itself: no other process is in between."""
         return pid
 
     def crash(self, node: Node) -> None:
@@ -79,7 +82,7 @@ class Loopback:
         raise UsageError(_needs_namespaces(f"a link of {node.name} that goes {'up' if up else 'down'}"))
 
     def close(self) -> None:
-        """Remove the agent."""
+        """Remove the agent and the nodes' folders."""
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -1,4 +1,4 @@
-"""How the mpirun of this machine is told about a rehearsed job, as a platform would tell it."""
+"""Command lines by which this machine's mpirun starts a rehearsed job, as a platform would write them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from launcher.rehearse.nodes import Node
 
 NOT_FORWARDED = frozenset({"HOME", "PWD", "SHLVL", "_"})
-"""Each node's own, as after a login."""
+"""Variables that each node has of its own, as after a login."""
 
 
 def find_mpirun(environ: Mapping[str, str]) -> Mpi:
@@ -23,7 +23,7 @@ def find_mpirun(environ: Mapping[str, str]) -> Mpi:
 
     Raises:
         NotReady: There is none.
-        Unavailable: It is of a family we have no command line for.
+        Unavailable: We have no command line for its family.
     """
     mpi = find_mpi(environ)
     if mpi is None:
@@ -38,22 +38,22 @@ def command_line(
     per_node: int,
     forward: Mapping[str, str],
 ) -> list[str]:
-    """Return the start of an mpirun line, to which the command is added.
+    """Return the start of an mpirun command line, to which the command is added.
 
-    Binding of processes to CPUs is left at mpirun's default wherever that works, as platforms
-    leave it: the launcher has to cope with it.
+    Binding of processes to CPUs stays at mpirun's default if that works, as on platforms: the launcher has to
+    cope with it.
 
     Args:
-        mpirun: Which one.
-        agent: What stands in for ssh.
-        nodes: Where processes run; mpirun itself runs on the first.
-        per_node: Processes on each node.
-        forward: Variables that all processes get. Only Open MPI needs to be told; MPICH and Intel
-            MPI take their whole environment along.
+        mpirun: The mpirun.
+        agent: Path of the executable that replaces ssh.
+        nodes: The nodes; mpirun itself runs on the first.
+        per_node: Number of processes on each node.
+        forward: Variables that all processes get. Only Open MPI must be told: MPICH and Intel MPI pass on
+            their whole environment.
     """
     count = str(len(nodes) * per_node)
     if mpirun.dialect == OPEN_MPI:
-        # Whatever our user is, on a node we are root, if only of a user namespace.
+        # Whatever our user is, on a node we are root, if only in a user namespace.
         line = [_program(mpirun), "--allow-run-as-root", *_open_mpi_agent(mpirun, agent)]
         line += _open_mpi_binding(mpirun, per_node)
         line += ["--host", _hosts(nodes, f":{per_node}"), "-np", count]
@@ -67,15 +67,15 @@ def command_line(
 
 
 def _program(mpirun: Mpi) -> str:
-    """Name mpirun by path only where the other nodes would not find Open MPI by themselves."""
+    """Return the word that calls mpirun: its path only if the nodes would not find Open MPI on PATH."""
     return mpirun.path if _has_prefix(mpirun) else os.path.basename(mpirun.path)
 
 
 def _own_path(mpirun: Mpi, forward: Mapping[str, str]) -> list[str]:
-    """Give the command its own PATH back where Open MPI put a folder in front of it.
+    """Return words that restore the PATH of the command if Open MPI puts a folder in front of it.
 
-    Named by path, mpirun acts as with --prefix. Where that folder has a python too, as a virtual
-    environment with MPI alone has, it would hide the one that the user meant.
+    If it is called by its path, mpirun acts as with --prefix. A python in that folder, e.g. of a virtual
+    environment with MPI only, would hide the one that the user meant.
     """
     return ["env", f"PATH={forward['PATH']}"] if _has_prefix(mpirun) and "PATH" in forward else []
 
@@ -85,14 +85,14 @@ def _has_prefix(mpirun: Mpi) -> bool:
 
 
 def _open_mpi_agent(mpirun: Mpi, agent: str) -> list[str]:
-    """Open MPI 5 has another option for the same, and ignores the old one without a word."""
+    """Return the option that names the agent: Open MPI 5 has a new one, and silently ignores the old one."""
     if mpirun.uses_prrte:
         return ["--prtemca", "plm_ssh_agent", agent]
     return ["--mca", "plm_rsh_agent", agent]
 
 
 def _open_mpi_binding(mpirun: Mpi, per_node: int) -> list[str]:
-    """Open MPI 5 refuses more processes than cores; the nodes it is made for have enough of them."""
+    """Return the option for more processes than cores, which Open MPI 5 refuses; real nodes have enough."""
     if mpirun.uses_prrte and per_node > len(os.sched_getaffinity(0)):
         return ["--bind-to", "core:overload-allowed"]
     return []

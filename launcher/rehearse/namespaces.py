@@ -1,15 +1,15 @@
-"""Nodes as Linux namespaces: own network, hostname, mounts, process ids and shared memory.
+"""Nodes as Linux namespaces: own network, hostname, mounts, process IDs and shared memory.
 
-Nothing has a name outside of the cluster: no ``ip netns add``, no bridge or file on the machine. A
-holder process keeps each set of namespaces open and reads from a pipe that only we hold; when we
-end, even by SIGKILL, the pipes end, the holders end, and the kernel takes apart the rest. So there
-is nothing to clean up, and clusters can run side by side with the same host names and addresses.
+Nothing has a name outside of the cluster: there is no ``ip netns add``, and no bridge or file on the machine.
+A holder process keeps each set of namespaces open, and reads from a pipe that only we hold. When we end, even
+by SIGKILL, the pipes and so the holders end, and the kernel removes the rest. So there is nothing to clean
+up, and clusters can run side by side with the same host names and addresses.
 
-Root is not needed where the kernel gives people user namespaces: on the nodes they then are root,
-of nothing but the nodes, and their files are root's there.
+Root is not needed if the kernel allows user namespaces. The user is then root on the nodes only, and its
+files belong to root there.
 
-The switch holder owns the bridge, so that no frame reaches the machine's own interfaces, and a
-tmpfs on /run that its nodes share: sockets of the agent, the agent itself, /etc/hosts.
+The switch is a holder as well. It owns the bridge, so that no frame reaches the machine's own interfaces, and
+a tmpfs on /run that its nodes share, with the sockets of the agent, the agent itself and /etc/hosts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ADDRESS = "10.77.0.{}"
 FIRST = 10
 NODE_COUNT_LIMIT = 200
-"""Addresses 10..209 of the one /24."""
+"""Maximum number of nodes: they have addresses 10..209 of one /24."""
 START_TIMEOUT_S = 20.0
 FOLDER = "/run/cluster"
 
@@ -57,8 +57,8 @@ echo ready
 read -r _
 """
 
-# A fresh /sys, as an old one goes on listing the interfaces of the machine in /sys/class/net; the
-# cgroup mounts below it are carried over. Not every user may mount one: then the old one stays.
+# A node gets a new /sys, because the old one still lists the machine's interfaces in /sys/class/net. The
+# cgroup mounts below it are kept. A user that may not mount one keeps the old one.
 NODE = """\
 set -e
 mount -t tmpfs -o mode=1777 tmpfs /dev/shm
@@ -76,14 +76,14 @@ KINDS = ["--net", "--uts", "--mount", "--pid", "--ipc"]
 
 
 def available() -> bool:
-    """Whether nodes can be namespaces here."""
+    """Whether nodes can be namespaces on this machine."""
     return not find_fallback_reason()
 
 
 def find_fallback_reason() -> str:
-    """Return what keeps nodes from being namespaces, and what would change it; empty for nothing.
+    """Return why nodes cannot be namespaces, with the fix; empty if they can.
 
-    Root in a container often may not make them, other users often may.
+    Root in a container often may not create them; other users often may.
     """
     missing = [program for program in ("unshare", "nsenter", "ip") if not shutil.which(program)]
     if missing:
@@ -97,18 +97,23 @@ def find_fallback_reason() -> str:
 
 
 def _as_root_of_its_own() -> list[str]:
-    """Without root we become root of a user namespace, where the kernel allows one."""
+    """Return the options of unshare that make us root of a user namespace; none if we are root."""
     return [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
 
 
 def _enter(pid: int, *kinds: str) -> list[str]:
-    """Return the start of a command line that enters namespaces of a holder."""
+    """Return the start of a command line that enters these namespaces of a holder."""
     user = [] if os.geteuid() == 0 else ["--user", "--preserve-credentials"]
     return ["nsenter", "--target", str(pid), *user, *kinds, "--"]
 
 
 class Holder:
-    """A process that keeps namespaces open until its standard input ends, or we do."""
+    """A process that keeps namespaces open until its standard input closes, at the latest when we end.
+
+    Attributes:
+        process: The process that we have started.
+        pid: PID of the process in the namespaces: after `await_ready` that of PID 1, if unshare forks.
+    """
 
     def __init__(self, argv: Sequence[str], *, forks: bool) -> None:
         self._forks = forks
@@ -119,15 +124,15 @@ class Holder:
             stderr=subprocess.STDOUT,
             env={"PATH": node_init.ENVIRON["PATH"]},
             cwd="/",
-            start_new_session=True,  # a Ctrl-C at the terminal is ours to act on, in our order
+            start_new_session=True,  # Ctrl-C must reach us only: we stop them in our order
         )
         self.pid = self.process.pid
 
     def await_ready(self, deadline: float) -> None:
-        """Return when the holder says so.
+        """Wait until the holder prints ``ready``.
 
         Raises:
-            NotReady: It ended, or said nothing until the deadline.
+            NotReady: It has ended, or printed nothing by the deadline.
         """
         assert self.process.stdout is not None  # noqa: S101 - it is a pipe, see __init__
         waiting, _, _ = select.select([self.process.stdout], [], [], deadline - time.monotonic())
@@ -139,10 +144,10 @@ class Holder:
             (self.pid,) = children(self.process.pid)
 
     def kill(self) -> None:
-        """End the namespaces and what runs in them; return when nothing is left.
+        """End the namespaces and all that runs in them; return when nothing is left.
 
-        PID 1 is killed rather than its parent: the parent's end then says that PID 1 is gone, and
-        the kernel lets PID 1 go only after all other processes of its namespace.
+        We kill PID 1 and not its parent. The end of the parent then shows that PID 1 has ended, and the
+        kernel lets PID 1 end only after all other processes in its namespace.
         """
         if self.process.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -153,7 +158,7 @@ class Holder:
 
 
 class Namespaces:
-    """See `launcher.rehearse.nodes.Backend`."""
+    """The backend of namespaces, see `launcher.rehearse.nodes.Backend`."""
 
     def __init__(self, node_count: int) -> None:
         self.nodes = tuple(_node(index) for index in range(node_count))
@@ -162,7 +167,7 @@ class Namespaces:
         self._holders: list[Holder] = []
 
     def start(self) -> None:
-        """Start switch and nodes, all nodes at once, and join them."""
+        """Start the switch, then all nodes at once, and connect them."""
         deadline = time.monotonic() + START_TIMEOUT_S
         self._switch = _start_switch(self.nodes)
         self._switch.await_ready(deadline)
@@ -173,19 +178,19 @@ class Namespaces:
         self._join()
 
     def argv(self, node: Node, argv: Sequence[str], cwd: str) -> list[str]:
-        """Return an nsenter line; it passes on the exit status, and dies of the same signal."""
+        """Return an nsenter command line; nsenter ends with the command's exit status, or by its signal."""
         return _enter(self._holders[node.index].pid, *KINDS) + on_node(node_init.TMPDIR, cwd, argv)
 
     def process_on_node(self, pid: int) -> int:
-        """Return the child of nsenter, which stays outside of the node and only waits."""
+        """Return the child of nsenter, which itself stays outside of the node and only waits."""
         return next(iter(children(pid)), pid)
 
     def crash(self, node: Node) -> None:
-        """Kill the node's PID 1, and with it all of the node."""
+        """Kill the node's PID 1, and with it everything on the node."""
         self._holders[node.index].kill()
 
     def set_link(self, node: Node, *, up: bool) -> None:
-        """Set the switch's port of a node; the node itself goes on seeing a carrier-less eth0."""
+        """Set the node's port at the switch up or down; the node still has eth0, then without a carrier."""
         assert self._switch is not None, "the cluster has not been started"  # noqa: S101
         _ip(self._switch.pid, [f"link set p{node.index} {'up' if up else 'down'}"])
 
@@ -218,8 +223,8 @@ def children(pid: int) -> list[int]:
 
 def _start_switch(nodes: Sequence[Node]) -> Holder:
     lines = ["127.0.0.1 localhost", *(f"{node.address} {node.name}" for node in nodes)]
-    # torch looks up the clients of its IPv6 socket, and warns when one has no name. It is a name
-    # of its own, so that looking up node0 still gives one address.
+    # torch looks up the clients of its IPv6 socket, and warns if one has no name. The name differs from the
+    # node's, so that node0 still has one address only.
     lines += [f"::ffff:{node.address} {node.name}.mapped" for node in nodes]
     links = (f"ln -s {node.name} {FOLDER}/nodes/{node.address}" for node in nodes)
     script = SWITCH.replace("$hosts", "\n".join(lines)).replace("$links", "\n".join(links))

@@ -1,8 +1,8 @@
-"""The stand-in for ssh between nodes: ``python -I -S node_agent.py FOLDER HOST WORDS...``.
+"""The replacement for ssh between nodes: ``python -I -S node_agent.py FOLDER HOST WORDS...``.
 
-FOLDER holds one socket per host name and address, on which the PID 1 of that node listens (see
-`launcher.rehearse.node_init`). The command gets our own standard input, output and error; its exit
-status becomes ours, and 255 stands for a node that is unknown or gone, as with ssh.
+FOLDER contains one socket per host name and address, on which PID 1 of that node listens (see
+`launcher.rehearse.node_init`). The command gets our standard input, output and error, and we exit with its
+status. As with ssh, 255 means that the node is unknown or gone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sys
 
 STATUS_LOST = 255
 WITH_VALUE = "BbcDEeFIiJLlmOopQRSWw"
-"""The options of ssh that take a value: MPI launchers pass some, and all are ignored here."""
+"""Options of ssh that take a value. MPI launchers pass some; they are ignored here, as all options are."""
 
 
 def main(folder: str, words: list[str]) -> int:
-    """Run the command on the node that the words name and return its status."""
+    """Run the command on the node that the words name, and return its status."""
     host, command = split(words)
     try:
         with socket.socket(socket.AF_UNIX) as connection:
@@ -33,7 +33,7 @@ def main(folder: str, words: list[str]) -> int:
 
 
 def split(words: list[str]) -> tuple[str, list[str]]:
-    """Return host and command of an ssh command line, options skipped, ``user@`` dropped."""
+    """Return host and command of an ssh command line, without options and ``user@``."""
     rest = list(words)
     while rest and rest[0].startswith("-"):
         option = rest.pop(0)

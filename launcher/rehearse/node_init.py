@@ -1,10 +1,10 @@
 """PID 1 of a simulated node: reaps orphans, and starts commands for the agent as sshd would.
 
-Runs as ``python -I -S node_init.py HOSTNAME SOCKET HOME`` inside the namespaces of its node,
-standard library only. Standard input is the lifeline: it reads as ended when the owner of the cluster is
-gone, however it went, and when PID 1 then leaves, the kernel ends every process of the node.
+Runs as ``python -I -S node_init.py HOSTNAME SOCKET HOME`` in the namespaces of its node, with the standard
+library only. Standard input reaches end of file when the owner of the cluster ends for any reason. PID 1 then
+exits, and the kernel kills every process of the node.
 
-A pipe, not PR_SET_PDEATHSIG: that signal is sent when the *thread* that forked ends.
+We use a pipe and not PR_SET_PDEATHSIG, whose signal is sent when the *thread* that forked ends.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import socket
 import sys
 
 ENVIRON = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-"""What sshd gives a command by default, with HOME (and our TMPDIR)."""
+"""Environment that sshd gives a command by default, together with HOME (and our TMPDIR)."""
 TMPDIR = "/run/tmp"
-"""A folder of the node's own: see `launcher.rehearse.nodes.on_node`."""
+"""Folder that each node has of its own, see `launcher.rehearse.nodes.on_node`."""
 READ_TIMEOUT_S = 5.0
 
 
 def main(hostname: str, path: str, home: str) -> None:
-    """Become the node: take its name, listen for the agent, say ``ready``, serve."""
+    """Run the node: set its name, listen for the agent, print ``ready``, serve."""
     socket.sethostname(hostname)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
@@ -38,7 +38,7 @@ def main(hostname: str, path: str, home: str) -> None:
 
 
 def serve(listener: socket.socket, wake: int, home: str) -> None:
-    """Start what is asked for and report how it ended, until the lifeline ends."""
+    """Start the requested commands and report their ends, until standard input ends."""
     sessions: dict[int, socket.socket] = {}
     while True:
         ready, _, _ = select.select([0, listener.fileno(), wake], [], [])
@@ -52,7 +52,7 @@ def serve(listener: socket.socket, wake: int, home: str) -> None:
 
 
 def reap(sessions: dict[int, socket.socket]) -> None:
-    """Collect every process that ended, ours or orphaned; tell the agent about ours."""
+    """Reap every process that has ended, ours or orphaned, and send the agents the status of ours."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -67,7 +67,7 @@ def reap(sessions: dict[int, socket.socket]) -> None:
 
 
 def answer(connection: socket.socket, sessions: dict[int, socket.socket], home: str) -> None:
-    """Take one request (three descriptors, then the command) and start it."""
+    """Read one request (three descriptors, then the command) and start the command."""
     connection.settimeout(READ_TIMEOUT_S)
     descriptors: list[int] = []
     try:
@@ -85,14 +85,14 @@ def answer(connection: socket.socket, sessions: dict[int, socket.socket], home: 
 
 
 def start(command: bytes, descriptors: list[int], home: str) -> int:
-    """Start a command through a shell in a session and an environment of its own."""
+    """Start a command by a shell, in its own process session and environment; return its PID."""
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
         signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # as sshd: without a home it starts at /
+        with contextlib.suppress(OSError):  # as with sshd: without a home it starts in /
             os.chdir(home)
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
@@ -110,7 +110,7 @@ def _wake_on_child() -> int:
 
 
 def _send_status(connection: socket.socket, status: int) -> None:
-    with contextlib.suppress(OSError):  # the agent was killed; as with ssh, its command ran on
+    with contextlib.suppress(OSError):  # the agent was killed; as with ssh, the command went on
         connection.sendall(bytes([status]))
     connection.close()
 

@@ -1,7 +1,7 @@
-"""What each platform starts on each node, with exactly the environment that it gives.
+"""The processes that each platform starts on each node, with exactly the environment that it gives.
 
-One function per platform, from a `Job` to the processes that the platform itself would start. Where
-the platform uses mpirun or torchrun, that one process is the real program.
+There is one function per platform. It turns a `Job` into the processes that the platform itself would start.
+If the platform uses mpirun or torchrun, these processes are the real programs.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 MASTER_PORT = str(azure.MASTER_PORT)
 REHEARSED = "LAUNCHER_REHEARSED"
-"""Tells a launcher that all nodes write to one screen: node 0 says what concerns all."""
+"""Variable that tells a launcher that all nodes write to one screen: node 0 prints what concerns all."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be rehearsed.
+    """The job of a rehearsal.
 
     Attributes:
         nodes: The nodes of the cluster.
-        agent: What stands in for ssh between them.
-        processes: How many processes end up on each node.
-        scope: ``"process"`` if the platform starts all of them, ``"node"`` if it starts the command
-            once per node and the launcher does the rest.
-        command: What the platform runs.
+        agent: Path of the executable that replaces ssh between them.
+        processes: Number of processes that end up on each node.
+        scope: ``"process"`` if the platform starts all of them, ``"node"`` if it starts the command once per
+            node and the launcher does the rest.
+        command: The command that the platform runs.
         base: The environment before the platform adds to it.
-        extra: Variables of the user, which win over the platform's.
-        mpirun: The MPI launcher, for platforms that use one.
+        extra: The user's variables, which win over the platform's.
+        mpirun: The mpirun, for platforms that use one.
     """
 
     nodes: tuple[Node, ...]
@@ -53,14 +53,14 @@ class Job:
 
     @property
     def per_node(self) -> int:
-        """How many processes the platform starts on each node."""
+        """Number of processes that the platform starts on each node."""
         return self.processes if self.scope == "process" else 1
 
     def environ(self, platform: Mapping[str, str]) -> dict[str, str]:
-        """Return the full environment of a process, given what the platform adds.
+        """Return the full environment of a process, given the variables that the platform adds.
 
-        At node scope LAUNCHER_NPROC_PER_NODE stands in for the GPUs that a real node would have. All
-        nodes are this machine: were each to bind its processes, they would meet on the same CPUs.
+        At node scope LAUNCHER_NPROC_PER_NODE replaces the GPUs that a real node would have. LAUNCHER_BIND
+        turns binding off: all nodes are this machine, and each would bind its processes to the same CPUs.
         """
         if self.scope != "node":
             return {**self.base, **platform, **self.extra}
@@ -70,7 +70,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Start:
-    """One process that a platform starts: where, what, and its whole environment."""
+    """One process that a platform starts: its node, its command line and its whole environment."""
 
     node: Node
     argv: tuple[str, ...]
@@ -79,7 +79,13 @@ class Start:
 
 @dataclass(frozen=True)
 class Platform:
-    """A row of `PLATFORMS`; the first of ``scopes`` is the default."""
+    """A row of `PLATFORMS`.
+
+    Attributes:
+        starts: Returns the processes that the platform starts for a job.
+        scopes: Possible scopes, the default first.
+        uses: ``"mpirun"`` if the platform needs it.
+    """
 
     starts: Callable[[Job], list[Start]]
     scopes: tuple[str, ...]
@@ -87,42 +93,45 @@ class Platform:
 
 
 def azureml_pytorch(job: Job) -> list[Start]:
-    """Azure ML, PyTorch distribution; its default is one process per node."""
+    """Return the processes of Azure ML's PyTorch distribution; its default is one per node."""
     return _each(job, lambda node, local: azure.pytorch(job.nodes, node, local, job.per_node))
 
 
 def azureml_tensorflow(job: Job) -> list[Start]:
-    """Azure ML, TensorFlow distribution: TF_CONFIG, one worker per node."""
+    """Return the processes of Azure ML's TensorFlow distribution: TF_CONFIG, one worker per node."""
     return _each(job, lambda node, local: azure.tensorflow(job.nodes, node))
 
 
 def azureml_mpi(job: Job) -> list[Start]:
-    """Azure ML, MPI distribution: it runs mpirun on the first node, with its own variables."""
+    """Return the mpirun of Azure ML's MPI distribution, on the first node, with Azure ML's variables."""
     return _by_mpirun(job, azure.machine_learning(job.nodes))
 
 
 def azure_batch(job: Job) -> list[Start]:
-    """Azure Batch multi-instance task whose coordination and application commands are the same."""
+    """Return the processes of an Azure Batch multi-instance task with the same command on all nodes.
+
+    Its coordination command and its application command are the same.
+    """
     return _each(job, lambda node, local: azure.batch(job.nodes, node))
 
 
 def openmpi(job: Job) -> list[Start]:
-    """mpirun by hand, on the first node.
+    """Return the mpirun that a person types on the first node.
 
-    On loopback addresses mpirun takes no node for its own, so that nothing tells where rank 0 runs; there
-    the person who types mpirun gives MASTER_ADDR as well.
+    With loopback addresses mpirun takes no node for its own, so that nothing tells where rank 0 runs. The
+    person then sets MASTER_ADDR as well.
     """
     isolated = job.nodes[0].hostname != job.nodes[0].address
     return _by_mpirun(job, {} if isolated else {"MASTER_ADDR": job.nodes[0].address})
 
 
 def slurm_step(job: Job) -> list[Start]:
-    """srun; the tasks are simulated, see `launcher.rehearse.slurm`."""
+    """Return the tasks of an srun, which are simulated: see `launcher.rehearse.slurm`."""
     return _each(job, lambda node, local: slurm.task(job.nodes, node, local, job.per_node))
 
 
 def torchrun(job: Job) -> list[Start]:
-    """One real torchrun per node, static rendezvous; it starts the command once per process.
+    """Return one real torchrun per node, with static rendezvous; it starts the command once per process.
 
     Raises:
         NotReady: torch is not installed beside the launcher.
@@ -133,7 +142,7 @@ def torchrun(job: Job) -> list[Start]:
 
 
 def plain(job: Job) -> list[Start]:
-    """A person at each node, who gives the launcher's flags (in their LAUNCHER_* form)."""
+    """Return the commands that a person types on each node, with the launcher's flags as LAUNCHER_*."""
     return _each(job, lambda node, local: _flags(job, node))
 
 
@@ -150,10 +159,10 @@ PLATFORMS: dict[str, Platform] = {
 
 
 def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platform, str]:
-    """Return a platform and the scope it is rehearsed at.
+    """Return a platform and the scope of its rehearsal.
 
     Raises:
-        UsageError: No such platform, or one that cannot start processes in that way.
+        UsageError: There is no such platform, or it cannot start processes in that way.
     """
     platform = PLATFORMS.get(like)
     if platform is None:
@@ -173,7 +182,7 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
 
 
 def _each(job: Job, variables: Callable[[Node, int], Mapping[str, str]]) -> list[Start]:
-    """Return one start per process that the platform itself starts, in rank order."""
+    """Return the processes that the platform itself starts, in rank order."""
     return [
         Start(node, job.command, job.environ({REHEARSED: str(node.index), **variables(node, local)}))
         for node in job.nodes

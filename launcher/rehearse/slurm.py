@@ -1,7 +1,7 @@
-"""What srun puts into a task's environment: names and formats as captured from Slurm 22.05.
+"""Environment variables that srun sets for a task; names and formats were captured from Slurm 22.05.
 
-The tasks are simulated. The Slurm daemons are not started: they need a configuration, a key and
-seconds, and a task sees nothing of them but these variables.
+The tasks are simulated, and the Slurm daemons are not started. They need a configuration, a key and some
+seconds, and a task sees nothing of them except these variables.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _step(nodes: Sequence[Node], local_size: int) -> dict[str, str]:
 
 
 def nodelist(nodes: Sequence[Node]) -> str:
-    """Return the nodes as Slurm writes them: ``node[0-3]``; addresses stay one by one."""
+    """Return the nodes as Slurm writes them: ``node[0-3]``; addresses are listed one by one."""
     if len(nodes) > 1 and nodes[0].hostname == "node0":
         return f"node[0-{len(nodes) - 1}]"
     return ",".join(node.hostname for node in nodes)

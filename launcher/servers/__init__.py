@@ -1,5 +1,5 @@
-"""Servers of frameworks, and what waits for them: programs, each run by the Python that it is for.
+"""Programs that serve a framework or wait for its server, each run by the Python that it is for.
 
-They lie apart from `launcher.frameworks`, whose modules are called as the frameworks are: the folder of a
-program is the first where Python looks for what it imports.
+They are not in `launcher.frameworks`, whose modules have the names of the frameworks: Python searches a
+program's own folder first, and would import those modules instead of the frameworks.
 """

@@ -1,8 +1,8 @@
-"""Find where the rendezvous of a Horovod job has to listen, then become its server.
+"""Finds the addresses at which the rendezvous of a Horovod job must listen, then becomes its server.
 
-Run as a file, isolated (``python -I -S horovod_serve.py MASTER HOSTS COMMAND...``), on node 0 of several:
-the server itself runs in the Python that has Horovod, and nothing of the launcher is imported there. Its
-addresses become the last word of the command.
+It runs as a file, isolated (``python -I -S horovod_serve.py MASTER HOSTS COMMAND...``), on node 0 of several.
+COMMAND is the server, which runs in the Python that has Horovod and imports nothing of the launcher. The
+addresses become its last word.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def main(words: Sequence[str]) -> int:
-    """Find the addresses, then become the command; return an exit status if that cannot be."""
+    """Find the addresses, then become the command; return an exit status if that fails."""
     from launcher.core.errors import LauncherError
     from launcher.machine.host import Host
     from launcher.process.execute import execute
@@ -36,18 +36,18 @@ def main(words: Sequence[str]) -> int:
 
 
 def find_addresses(master: str, hosts: tuple[str, ...], host: Host) -> tuple[str, ...]:
-    """Return the IPv4 addresses of ours at which ranks ask for the rendezvous; never all of the node's.
+    """Return our IPv4 addresses at which ranks reach the rendezvous; the other ones are left out.
 
-    Ranks of this node ask where the master's name leads them, which may be a loopback address (127.0.1.1 on
-    Debian); those of other nodes ask where the other nodes see this one.
+    Ranks of this node use the address of the master's name, which may be a loopback address (127.0.1.1 on
+    Debian). Ranks of other nodes use the address by which other nodes reach this one.
 
     Args:
-        master: What the job calls this node: a name or an address.
+        master: This node's name or address in the job.
         hosts: The first nodes by rank, if they are listed.
         host: This node.
 
     Raises:
-        NotReady: This node has no IPv4 address at which another one could find it.
+        NotReady: This node has no IPv4 address at which other nodes could reach it.
     """
     from launcher.cluster.reach import find_address, is_reachable
     from launcher.core.errors import NotReady, Problem
@@ -69,6 +69,6 @@ def _is_ipv4(name: str) -> bool:
 
 
 if __name__ == "__main__":
-    # With -I, this folder is not on the path, nor is the one that has the package
+    # With -I, neither this folder nor that of the package is on the path
     sys.path[0:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.exit(main(sys.argv[1:]))

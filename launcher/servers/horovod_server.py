@@ -1,11 +1,11 @@
-"""Serve the rendezvous of one Horovod job: Horovod's own server, on a port that is agreed on.
+"""Serves the rendezvous of one Horovod job: Horovod's own server, on a known port.
 
-Run as a file by the Python that has Horovod (``python horovod_server.py PORT node0:2,node1:2 ADDRESS,...``),
-until SIGTERM. Horovod's ``RendezvousServer`` takes a port at random, which no rank could know without asking,
-at all addresses; the HTTP server inside of it takes the port and the address that it is told, and a second
-address where ranks of this node and of others ask at different ones. Its protocol has no key.
+It runs as a file in the Python that has Horovod (``python horovod_server.py PORT node0:2,node1:2
+ADDRESS,...``), until SIGTERM. Horovod's ``RendezvousServer`` listens at all addresses on a random port, which
+no rank could know. The HTTP server in it takes a given port and address, and here a second address, if ranks
+of this node and those of other nodes use different ones. The protocol is not authenticated.
 
-Python 3.8 and newer; nothing of the launcher is imported.
+It needs Python 3.8 or newer, and imports nothing of the launcher.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 SCOPE, KEY = "launcher", "job"
-"""Where ranks look whether this is their job's server: a scope that Horovod never uses."""
+"""Scope and key at which ranks check that this is their job's server; Horovod never uses this scope."""
 PEER_BYTES = 256
-"""More than a rank has to tell each of the others: 136 bytes, the address where it waits for that one."""
+"""Bytes of a value for each rank. A rank needs 136 for each other one: the address where it waits for it."""
 VALUE_LEAST_BYTES = 1 << 16
 TOTAL_LEAST_BYTES = 1 << 24
 EXCHANGES = 2
-"""How many times all ranks may tell all others something, before what is finished with is dropped."""
+"""Number of exchanges between all ranks that must fit before finished ones are dropped."""
 LENGTH_DIGITS = 12
 ENTRY_BYTES = 256
-"""What an entry takes besides its name and its value."""
+"""Bytes of an entry besides its name and its value."""
 EXIT_MISSING, EXIT_NOT_READY = 69, 75
 
 
 def main(port: int, slots: str, addresses: Sequence[str]) -> int:
-    """Serve until told to end; return an exit status."""
-    # By default a signal would find Python in the middle of an answer, and end it with a traceback
+    """Serve until a signal ends this process; return an exit status if that fails."""
+    # With Python's own handler, a signal in the middle of an answer would end with a traceback
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -49,7 +49,7 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
         what = f"{sys.executable} cannot import horovod.runner ({error})"
         fix = "install horovod for the Python of the command, or name the Python that has it"
         return problem("horovod-missing", what, fix, EXIT_MISSING)
-    logging.disable()  # Horovod writes down what is asked, as it was sent
+    logging.disable()  # Horovod logs requests as they were sent
     try:
         server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots, addresses)
     except OSError as error:
@@ -65,17 +65,17 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
 
 
 def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Sequence[str]) -> Any:
-    """Return Horovod's server, which connections from outside can neither fill nor make talk.
+    """Return Horovod's server with limits: connections from outside can neither fill it nor make it print.
 
     Args:
-        server: Horovod's server, a class.
-        handler: Horovod's handler of requests, a class.
-        port: Where to listen.
-        slots: The nodes of the job, which is the answer to a request for `KEY`.
-        addresses: Where to listen, IPv4 addresses of this node: one or more.
+        server: Horovod's class of the server.
+        handler: Horovod's class of the request handler.
+        port: Port to listen on.
+        slots: The nodes of the job and their processes, which answer a request for `KEY`.
+        addresses: One or more IPv4 addresses of this node to listen at.
 
     Raises:
-        OSError: The port is not to be had.
+        OSError: The port is not available.
     """
     ranks = sum(int(node.rpartition(":")[2]) for node in slots.split(","))
     value_bytes = max(VALUE_LEAST_BYTES, ranks * PEER_BYTES)
@@ -88,13 +88,13 @@ def make_server(server: Any, handler: Any, port: int, slots: str, addresses: Seq
 
 
 def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
-    """Return Horovod's handler, for requests that a rank could send: with values of a size at most."""
+    """Return Horovod's handler class, limited to values of a size that a rank could send."""
 
     class Handler(handler):  # type: ignore[misc]
-        """Horovod's, for requests that a rank could send."""
+        """Horovod's handler, which also answers for `KEY` and refuses larger values."""
 
         def do_GET(self) -> None:  # noqa: N802 - as http.server calls it
-            """Answer with a value."""
+            """Answer with the requested value."""
             if self.path == f"/{SCOPE}/{KEY}":
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(slots)))
@@ -104,7 +104,7 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
                 super().do_GET()
 
         def do_PUT(self) -> None:  # noqa: N802 - as http.server calls it
-            """Take a value."""
+            """Store a value, or answer 413 if it is too large or there is no room."""
             length = self.headers.get("Content-Length", "")
             plain = length.isascii() and length.isdecimal() and len(length) <= LENGTH_DIGITS
             if plain and int(length) <= value_bytes and self.server.admit(len(self.path) + int(length)):
@@ -117,15 +117,15 @@ def _bound_handler(handler: Any, slots: str, value_bytes: int) -> Any:
 
 
 def _bound_server(server: Any, total_bytes: int) -> Any:
-    """Return Horovod's server, which keeps so much at most."""
+    """Return Horovod's server class, limited to ``total_bytes`` of stored values."""
 
     class Server(server):  # type: ignore[misc]
-        """Horovod's, in silence about requests that no rank has sent, and with an end to what it keeps."""
+        """Horovod's server at several addresses, with a limit, and silent about broken connections."""
 
         kept_bytes = 0
 
         def server_bind(self) -> None:
-            """Take an address, without http.server's question to name servers what it is called."""
+            """Bind the first address, without the name lookup of http.server."""
             socketserver.TCPServer.server_bind(self)
             self.server_name, self.server_port = self.server_address
             self.listening = {self.socket.fileno(): self.socket}
@@ -133,23 +133,23 @@ def _bound_server(server: Any, total_bytes: int) -> Any:
             self.ready.register(self.socket.fileno(), select.EPOLLIN)
 
         def add(self, address: str) -> None:
-            """Listen at one more address."""
+            """Listen at another address, on the same port."""
             more = socket.create_server((address, self.server_port), backlog=self.request_queue_size)
             self.listening[more.fileno()] = more
             self.ready.register(more.fileno(), select.EPOLLIN)
 
         def fileno(self) -> int:
-            """Return what is readable when a connection waits at any of the addresses."""
+            """Return a descriptor that is readable when a connection waits at any of the addresses."""
             return self.ready.fileno()
 
         def get_request(self) -> Any:
-            """Return a connection; socketserver goes on where an OSError says that there is none."""
+            """Return a connection; without one raise an OSError, at which socketserver continues."""
             for number, _ in self.ready.poll(0, 1):
                 return self.listening[number].accept()
             raise BlockingIOError
 
         def admit(self, size_bytes: int) -> bool:
-            """Whether an entry of a size may come in; when full, what was dropped is counted out."""
+            """Whether there is room for an entry; when full, count again without the dropped entries."""
             cost = size_bytes + ENTRY_BYTES
             with self.cache_lock:
                 if self.kept_bytes + cost > total_bytes:
@@ -159,13 +159,13 @@ def _bound_server(server: Any, total_bytes: int) -> Any:
                 return fits
 
         def handle_error(self, request: object, client_address: object) -> None:
-            """Say nothing: socketserver would print a traceback for every connection that breaks."""
+            """Print nothing: socketserver would print a traceback for every broken connection."""
 
     return Server
 
 
 def _measure(cache: Any) -> int:
-    """Return what a server's values take, by scope and key."""
+    """Return the bytes that all values take; ``cache`` has them by scope and key."""
     return sum(
         len(scope) + len(key) + len(value) + ENTRY_BYTES
         for scope, values in cache.items()
@@ -183,5 +183,5 @@ def problem(code: str, what: str, fix: str, status: int) -> int:
 
 
 if __name__ == "__main__":
-    del sys.path[0]  # this folder, and not one of the user's
+    del sys.path[0]  # this folder, not one of the user's
     sys.exit(main(int(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")))

@@ -1,8 +1,8 @@
-"""Wait until the rendezvous server of this job answers, then become the command.
+"""Waits until the rendezvous server of this job answers, then becomes the command.
 
-Run as a file, isolated (``python -I -S horovod_wait.py ADDRESS:PORT SLOTS COMMAND...``): what every rank
-of a Horovod job without mpirun starts as. Waits as long as ranks wait for each other,
-HOROVOD_GLOO_TIMEOUT_SECONDS, and asks whether it is this job's server that answers.
+Every rank of a Horovod job without mpirun starts as this file, isolated (``python -I -S horovod_wait.py
+ADDRESS:PORT SLOTS COMMAND...``). It waits as long as ranks wait for each other, HOROVOD_GLOO_TIMEOUT_SECONDS,
+and checks that the server is that of this job.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ DEFAULT_S = 600.0
 RETRY_S = 0.05
 ANSWER_S = 3.0
 PATIENCE_S = 10.0
-"""After this long it is said on standard error, once, what is waited for."""
+"""Seconds after which a message on standard error says, once, what we wait for."""
 ANSWER_LIMIT = 1 << 16
 SHOWN_LENGTH = 60
-"""As much is shown of an answer."""
+"""Characters of an answer that a message shows."""
 
 
 def main(words: Sequence[str]) -> int:
-    """Wait, then become the command; return an exit status if that cannot be."""
+    """Wait, then become the command; return an exit status if that fails."""
     from launcher.core.errors import LauncherError
     from launcher.process.execute import execute
 
@@ -45,16 +45,21 @@ def main(words: Sequence[str]) -> int:
 
 
 def read_timeout_s(environ: Mapping[str, str]) -> float:
-    """Return how long to wait: as long as ranks do, which the launcher has set unless the user had."""
+    """Return the seconds to wait: as long as ranks do, which the launcher has set unless the user did."""
     text = environ.get("HOROVOD_GLOO_TIMEOUT_SECONDS", "")
     return float(text) if text.isascii() and text.isdecimal() else DEFAULT_S
 
 
 def wait(where: str, slots: str, timeout_s: float) -> None:
-    """Return when the server of this job answers.
+    """Wait until the server of this job answers.
+
+    Args:
+        where: ``ADDRESS:PORT`` of the server.
+        slots: The server's answer if it is that of this job.
+        timeout_s: Seconds to wait.
 
     Raises:
-        NotReady: It has not, in that time; the message says what was found instead.
+        NotReady: It has not answered in that time; the message says what was found instead.
     """
     from launcher.core.errors import NotReady, Problem
 
@@ -75,7 +80,7 @@ def wait(where: str, slots: str, timeout_s: float) -> None:
 
 
 def _find_exclusion(where: str, slots: str, within_s: float) -> str:
-    """Return why the server of this job does not answer, fit for a terminal; empty if it does."""
+    """Return why the server of this job does not answer, safe for a terminal; empty if it does."""
     try:
         found = ask(where, within_s)
     except OSError as error:
@@ -88,10 +93,10 @@ def _find_exclusion(where: str, slots: str, within_s: float) -> str:
 
 
 def ask(where: str, within_s: float = ANSWER_S) -> str:
-    """Return what a server says its job is, or how it begins to say something else.
+    """Return the answer of a server: its job's slots, or the start of something else.
 
     Raises:
-        OSError: It cannot be reached, or has not ended its answer in time.
+        OSError: It cannot be reached, or has not completed its answer within ``within_s``.
     """
     import socket
 
@@ -101,7 +106,7 @@ def ask(where: str, within_s: float = ANSWER_S) -> str:
     answer = b""
     try:
         connection = socket.create_connection((host, int(port)), within_s)
-    except UnicodeError as error:  # a name that no resolver is asked for
+    except UnicodeError as error:  # an invalid name, which is not even looked up
         raise OSError(str(error)) from error
     with connection:
         connection.sendall(request)
@@ -132,6 +137,6 @@ def _advice(where: str) -> tuple[str, str]:
 
 
 if __name__ == "__main__":
-    # With -I, this folder is not on the path, nor is the one that has the package
+    # With -I, neither this folder nor that of the package is on the path
     sys.path[0:0] = [os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))]
     sys.exit(main(sys.argv[1:]))

@@ -1,13 +1,13 @@
-"""A task of TensorFlow that ends by itself: the standard server, or a command, as long as it is needed.
+"""Runs a task of TensorFlow as long as it is needed: the standard server, or a command.
 
     python tf_server.py                                        serve the task that TF_CONFIG names
     python tf_server.py --until HOST:PORT                      ... until nothing listens there any more
     python tf_server.py --until HOST:PORT -- python train.py   run a command so long instead
     python tf_server.py --while HOST:PORT                      end as a failure when nothing listens there
 
-``tf.distribute.Server.join()`` never returns, and nothing tells a server that its job is over. So it looks
-whether a process still listens where the chief does. This file needs nothing of the launcher, so that any
-Python with TensorFlow can run it (3.8 and newer), and imports tensorflow only where it serves.
+``tf.distribute.Server.join()`` never returns, and nothing tells a server that its job is over. So this
+program checks whether a process still listens at the address of the chief. It imports nothing of the
+launcher, so that any Python with TensorFlow can run it (3.8 and newer), and imports tensorflow only to serve.
 
 Source: tensorflow/python/training/server_lib.py and distribute/coordinator/cluster_coordinator.py (2.21; the
 coordinator waits an hour for a worker to come back, and then again).
@@ -34,16 +34,19 @@ if TYPE_CHECKING:
 
 OPEN, REFUSED, SILENT = "open", "refused", "silent"
 LOOK_S = 1.0
-"""Between two looks."""
+"""Seconds between two checks."""
 CONNECT_S = 3.0
 GONE_S = 5.0
-"""So long nothing listens any more: the process has ended, and does not just begin anew."""
+"""Seconds without a listener after which the process has ended, and is not just starting again."""
 LOST_S = 60.0
-"""So long nothing answers at all: its node is gone, or the network."""
+"""Seconds without any answer after which the node or the network is lost."""
 WITHOUT_WORKERS_S = 30.0
-"""Workers that are started again after a preemption have this time, if none is left meanwhile ..."""
+"""Seconds in which workers must be back after a preemption, if none is left meanwhile."""
 LOST_WORKER_S = 600.0
-"""... and this, if others go on: a coordinator that never gets one back cannot end (it waits in __del__)."""
+"""Seconds in which a worker must be back if others go on.
+
+A coordinator that never gets a worker back cannot end: it waits in ``__del__``.
+"""
 USAGE, MISSING, NOT_READY, UNTRUSTED, NO_EXEC, NO_COMMAND = 64, 69, 75, 78, 126, 127
 
 
@@ -59,10 +62,10 @@ def main(words: Sequence[str]) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse's, with the status and the printable words that a wrong command line of ours has."""
+    """argparse's parser, with our exit status for a wrong command line and a printable message."""
 
     def error(self, message: str) -> NoReturn:
-        """End with what is wrong."""
+        """Print the error and exit."""
         say(f"{message}; see launcher tf-server --help")
         sys.exit(USAGE)
 
@@ -108,7 +111,11 @@ def _seconds(text: str) -> float:
 
 
 def serve(watch: Watch | None) -> int:
-    """Serve until the job is over; without an address to look at, until we are ended."""
+    """Serve until the job is over, then exit; without a watch, serve until this process is killed.
+
+    Returns:
+        An exit status if it cannot serve.
+    """
     if not has_task(read_config()):
         say("TF_CONFIG names no task of its cluster: {cluster: {role: [host:port]}, task: {type, index}}")
         return UNTRUSTED
@@ -133,11 +140,11 @@ def serve(watch: Watch | None) -> int:
         watch.look()
     status = 0 if watch is None else watch.tell()
     sys.stdout.flush()
-    os._exit(status)  # a server cannot be stopped, and its threads would keep the interpreter
+    os._exit(status)  # a server cannot be stopped, and its threads would block the exit
 
 
 def watch_peers(peers: str, wait_s: float) -> int:
-    """Return when none of the workers is left, or one is lost for good: either is a failure."""
+    """Wait until no worker is left or one is lost for good; return a status of failure."""
     together = Watch(peers, wait_s, WITHOUT_WORKERS_S)
     each = [Watch(address, wait_s, LOST_WORKER_S) for address in peers.split(",")]
     while True:
@@ -151,7 +158,13 @@ def watch_peers(peers: str, wait_s: float) -> int:
 
 
 def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
-    """Run a command until it ends, or until the job is over; return its status, or that of the job."""
+    """Run a command until it ends or the job is over; return its status, or that of the job.
+
+    Args:
+        command: The command line.
+        watch: Tells whether the job is over; None to wait for the command only.
+        linger_s: Seconds that the command may go on after the job has ended well.
+    """
     asked: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: asked.append(number))
@@ -173,7 +186,7 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
         elif due is None:
             due = time.monotonic() + (linger_s if watch.end == 0 else 0.0)
         elif time.monotonic() >= due:
-            child.terminate()  # one that does not obey is the supervisor's, when we have ended
+            child.terminate()  # if it does not obey, our parent kills it once we have ended
             break
     if watch is not None and due is not None:
         return watch.tell()
@@ -181,11 +194,15 @@ def run(command: Sequence[str], watch: Watch | None, linger_s: float) -> int:
 
 
 class Watch:
-    """Looks whether a process listens at some addresses.
+    """Checks whether a process listens at one of some addresses.
 
     Attributes:
-        end: None while there is a reason to go on, then the status to end with.
-        reason: Why, in words.
+        addresses: The hosts and ports.
+        names: The addresses as text.
+        wait_s: Seconds until a process must listen for the first time.
+        gone_s: Seconds without a listener after which the process has ended.
+        end: None as long as there is a reason to go on, then the exit status.
+        reason: The reason to end, in words.
     """
 
     def __init__(self, addresses: str, wait_s: float, gone_s: float = GONE_S) -> None:
@@ -198,7 +215,7 @@ class Watch:
         self.was_there = False
 
     def look(self) -> None:
-        """Look once, and draw the conclusion."""
+        """Check once, and set `end` if there is no reason to go on."""
         found = [knock(host, port) for host, port in self.addresses]
         now = time.monotonic()
         if OPEN in found:
@@ -214,23 +231,23 @@ class Watch:
                 self.conclude(NOT_READY, f"{self.names}: no answer for {now - self.seen:.0f} s")
 
     def conclude(self, status: int, reason: str) -> None:
-        """There is no reason to go on."""
+        """Set the exit status and the reason."""
         self.end, self.reason = status, reason
 
     def tell(self) -> int:
-        """Return the status to end with; say why if it is a failure."""
+        """Return the exit status, and print the reason if it is a failure."""
         if self.end:
             say(self.reason)
         return self.end or 0
 
 
 def knock(host: str, port: int) -> str:
-    """Return whether a process listens at an address: OPEN, REFUSED, or SILENT where that is not known."""
+    """Return whether a process listens at an address: OPEN, REFUSED, or SILENT if that is unknown."""
     try:
         with socket.create_connection((host, port), CONNECT_S):
             return OPEN
     except UnicodeError:
-        return SILENT  # no name that can be looked up
+        return SILENT  # an invalid name, which is not even looked up
     except OSError as error:
         return REFUSED if error.errno == errno.ECONNREFUSED else SILENT
 
@@ -242,7 +259,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def read_config() -> dict[str, Any]:
-    """Return TF_CONFIG; empty if it is no JSON object."""
+    """Return TF_CONFIG; empty if it is not a JSON object."""
     try:
         config = json.loads(os.environ.get("TF_CONFIG") or "{}")
     except (ValueError, RecursionError):
@@ -251,7 +268,7 @@ def read_config() -> dict[str, Any]:
 
 
 def has_task(config: dict[str, Any]) -> bool:
-    """Whether a TF_CONFIG has a task that is one of its cluster."""
+    """Whether the task of a TF_CONFIG is in its cluster."""
     try:
         index, peers = int(config["task"]["index"]), config["cluster"][config["task"]["type"]]
     except (KeyError, TypeError, ValueError, OverflowError):
@@ -260,7 +277,7 @@ def has_task(config: dict[str, Any]) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error: what is not printable is escaped."""
+    """Write a line to standard error, with the task's name; escape characters that are not printable."""
     task = read_config().get("task")
     name = f"{task.get('type')} {task.get('index')}: " if isinstance(task, dict) and "type" in task else ""
     line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name + text)

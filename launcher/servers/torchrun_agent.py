@@ -1,10 +1,10 @@
-"""Become torchrun's agent: ``python -m torch.distributed.run``, but for modules of the working directory.
+"""Becomes torchrun's agent: ``python -m torch.distributed.run`` without the working directory on its path.
 
-Run as a file by the Python that has torch (``python torchrun_agent.py --nnodes=2 ...``). With ``-m`` Python
-looks in the working directory first, where a file of the user's called json.py would be the agent's. Workers
-are processes of their own, which find what they would find in any case.
+It runs as a file in the Python that has torch (``python torchrun_agent.py --nnodes=2 ...``). With ``-m``
+Python searches the working directory first, and the agent would import a user's file called json.py. Workers
+are separate processes: their import path does not change.
 
-Python 3.8 and newer; nothing of the launcher is imported.
+It needs Python 3.8 or newer, and imports nothing of the launcher.
 """
 
 import sys

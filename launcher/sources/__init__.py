@@ -1,8 +1,8 @@
-"""What started us? One file per environment; this table says when each is asked.
+"""Table of the sources: one file per environment, which reads how this process was started.
 
-Rows stand from the inside out: the first row is nearest to the process. Within one level of trust
+The rows are ordered from the inside out: the first row is nearest to the process. Within one level of trust
 the upper row wins (see `launcher.core.model.Trust`). A row's markers are the variables without which the
-source cannot know anything, so that only modules that can match are imported.
+source cannot know anything. Only modules with a marker that is set are imported.
 
 To add an environment: one file with ``read(reader)``, one row here, one golden case.
 """
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Row:
-    """A source: its name (and module in this package) and the variables that call for it.
+    """A source: its name, which is also its module in this package, and its markers.
 
-    A marker that ends in a star stands for all names that begin so; one that begins with it, for all that
-    end so.
+    A marker that ends in a star matches all names with that prefix. One that begins with a star matches all
+    names with that suffix.
     """
 
     name: str
@@ -142,7 +142,7 @@ NAMES = tuple(row.name for row in TABLE)
 
 @frozen
 class Gathered:
-    """What all sources know, inside first, and the names of the variables they read."""
+    """The evidence of all sources, innermost first, and the names of the variables that they read."""
 
     evidence: tuple[Evidence, ...]
     reads: tuple[str, ...]
@@ -157,19 +157,20 @@ def gather(
     starts_job: bool = False,
     node_count: int | None = None,
 ) -> Gathered:
-    """Ask every source that can know something, from the inside out, up to one that seals.
+    """Ask every source that has a marker, from the inside out, up to the first one that seals.
 
     Args:
         environ: The environment to read.
         host: The machine, for the few sources that must compare addresses with it.
-        only: Name of the one source to ask, or ``module:function`` of another package.
-        typed: ``only`` was typed by the user: a variable of an image must not name code to import.
-        starts_job: We start the processes of all nodes.
-        node_count: How many nodes the user has asked for, None for no number.
+        only: Name of the only source to ask, ``module:function`` of another package, or ``manual`` to ask
+            none.
+        typed: Whether the user typed ``only``: a variable of an image must not name code to import.
+        starts_job: Whether we start the processes of all nodes.
+        node_count: Number of nodes that the user asked for; None if not given.
 
     Raises:
-        UsageError: ``only`` names no source, or one that cannot be imported.
-        EnvironmentUntrusted: ``only`` names a source that nothing in the environment is of.
+        UsageError: ``only`` names no source, or one that cannot or must not be imported.
+        EnvironmentUntrusted: ``only`` names a source without a marker in the environment.
     """
     evidence: list[Evidence] = []
     reads: set[str] = set()
@@ -185,7 +186,7 @@ def gather(
 
 
 def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterator[tuple[str, Read]]:
-    """Yield (name, read function) of the sources to ask; import each only when its turn comes."""
+    """Yield the name and the read function of each source to ask; import each only when it is asked."""
     if only is None:
         for row in TABLE:
             if _is_marked(environ, row):
@@ -198,7 +199,7 @@ def _chosen(environ: Mapping[str, str], only: str | None, typed: bool) -> Iterat
 
 
 def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
-    """Whether a marker of a source is set; all names are gone through only where a marker has a star."""
+    """Whether a marker of a source is set. Only a marker with a star needs a scan of all variables."""
     if any(environ.get(marker) for marker in row.markers):
         return True
     starts = tuple(marker[:-1] for marker in row.markers if marker.endswith("*"))
@@ -209,7 +210,7 @@ def _is_marked(environ: Mapping[str, str], row: Row) -> bool:
 
 
 def _check_present(environ: Mapping[str, str], row: Row) -> None:
-    """Refuse to believe what says nothing: each node of a job would take itself for a single machine."""
+    """Refuse a named source without a marker: each node of a job would consider itself a single machine."""
     if not _is_marked(environ, row):
         raise EnvironmentUntrusted(
             Problem(
@@ -222,7 +223,7 @@ def _check_present(environ: Mapping[str, str], row: Row) -> None:
 
 
 def _import(name: str) -> Read:
-    """Return one of our own. importlib, with warnings behind it, would be 0.3 ms of every start."""
+    """Return the read function of a source of ours. importlib imports warnings: 0.3 ms of every start."""
     path = f"{__name__}.{name}"
     __import__(path)
     read: Read = sys.modules[path].read
@@ -240,7 +241,7 @@ def _import_foreign(path: str, typed: bool) -> Read:
         read: Read = getattr(import_module(module), attribute or "read")
         if not callable(read):
             raise AttributeError(f"{attribute!r} is no function")
-    except Exception as error:  # another package's module may fail in any way while it is imported
+    except Exception as error:  # another package's module may raise anything while it is imported
         raise UsageError(
             Problem(
                 "unknown-source",

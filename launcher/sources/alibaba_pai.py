@@ -1,8 +1,8 @@
-"""A node of a PyTorch job of Alibaba's PAI (DLC), Baidu's AIHC or Tencent's TI-ONE: one launcher per node.
+"""A node of a PyTorch job on Alibaba's PAI (DLC), Baidu's AIHC or Tencent's TI-ONE: one launcher per node.
 
-RANK and WORLD_SIZE count nodes: master 0, worker i is i + 1. NPROC_PER_NODE (TI-ONE: GPU_NUM_PER_NODE)
-beside them shows it. A job
-of other platforms has that name too, where a person has set it: without RANK it says nothing.
+RANK and WORLD_SIZE count nodes: the master is 0, worker i is i + 1. NPROC_PER_NODE (TI-ONE: GPU_NUM_PER_NODE)
+beside them identifies these platforms. On other platforms users set these names too, so without RANK they
+mean nothing.
 
 Source: alibabacloud.com PAI "Built-in environment variables" of DLC; cloud.baidu.com AIHC "Environment
 variables"; tencentcloud.com TI-ONE, distributed training (document 1141/69605).
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def read(reader: Reader) -> None:
-    """The node's index, the number of nodes, and how many processes each is to run."""
+    """Claim the node rank, the number of nodes, and the processes of each node."""
     if counts_nodes(reader) in (ALIBABA_PAI, TENCENT):
         reader.starts = Scope.NODE
         reader.claim_int(Fact.NODE_RANK, RANK)

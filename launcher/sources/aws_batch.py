@@ -1,8 +1,8 @@
 """A multi-node parallel job of AWS Batch: one container per node.
 
-The main node need not have index 0. Rank 0 runs there, because the others know its address and no
-other's; the other nodes follow in their order. The main node is not told its own address. An array job
-has other variables, and its elements are jobs of their own.
+The main node need not have index 0. Rank 0 runs on it, because its address is the only one that the other
+nodes know. The other nodes follow in the order of their indices. AWS Batch does not tell the main node its
+own address. An array job sets other variables, and its elements are separate jobs.
 
 Source: docs.aws.amazon.com AWS Batch "Environment variables of multi-node parallel jobs".
 """
@@ -20,13 +20,13 @@ MAIN_INDEX = "AWS_BATCH_JOB_MAIN_NODE_INDEX"
 MAIN_ADDRESS = "AWS_BATCH_JOB_MAIN_NODE_PRIVATE_IPV4_ADDRESS"  # on the other nodes only
 NAMES = (NODE_COUNT, NODE_INDEX, MAIN_INDEX, MAIN_ADDRESS)
 SHARED = ("172.17.0.1", "169.254.")
-"""How addresses begin that several machines have: Docker's bridge, and the link's own."""
+"""Prefixes of addresses that several machines have: Docker's bridge, and link-local addresses."""
 
 
 def read(reader: Reader) -> None:
-    """The number of nodes; this one's place with the main node first; the main node's address."""
+    """Claim the number of nodes, this node's rank with the main node first, and the main node's address."""
     if any(reader.has(name) for name in STARTED):
-        return  # mpirun was started on the main node, and numbers what it starts
+        return  # another starter numbers the ranks, e.g. mpirun on the main node
     reader.starts = Scope.NODE
     count = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1)
     index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)
@@ -51,7 +51,10 @@ def read(reader: Reader) -> None:
 
 
 def _claim_own(reader: Reader) -> None:
-    """Claim the address by which the other nodes see this one: the only one, or that of the default route."""
+    """Claim the address of our only usable interface, or of the one with the default route.
+
+    It is the address at which the other nodes reach this one, the main node.
+    """
     found = {
         name: [a for a in addresses if ":" not in a and not is_loopback(a) and not a.startswith(SHARED)]
         for name, addresses in reader.host.addresses().items()

@@ -1,9 +1,9 @@
 """A multi-instance task of Azure Batch: one launcher per node.
 
-There is no variable for the index of the node: it is the position of one of our own addresses in the
-host list, the master put first (the list is not documented to begin with it). Where AZ_BATCH_MASTER_NODE is
-missing, AZ_BATCH_IS_CURRENT_NODE_MASTER tells the master of two nodes. The port in AZ_BATCH_MASTER_NODE is
-reserved for the Batch service.
+No variable has the index of the node. It is the position of one of our own addresses in the host list, after
+the master is moved to the front (the documentation does not promise that the list begins with it). Without
+AZ_BATCH_MASTER_NODE, AZ_BATCH_IS_CURRENT_NODE_MASTER identifies the master: on the master itself, and on the
+other one of two nodes. The port in AZ_BATCH_MASTER_NODE is reserved for the Batch service.
 
 Source: learn.microsoft.com "Azure Batch runtime environment variables".
 """
@@ -22,7 +22,7 @@ IS_MASTER = "AZ_BATCH_IS_CURRENT_NODE_MASTER"  # true or false
 
 
 def read(reader: Reader) -> None:
-    """Hosts with the master first, and our own place among them."""
+    """Claim the hosts with the master first, and our own position among them."""
     reader.starts = Scope.NODE
     master = reader.claim_host(Fact.MASTER_ADDR, MASTER_NODE)
     if master is not None:
@@ -37,7 +37,7 @@ def read(reader: Reader) -> None:
         return
     if not hosts or not name:
         if master is None and reader.text(IS_MASTER) != "false":
-            return  # a node that is the master may be the only one
+            return  # a master without a host list may be the only node
         reader.sign(
             MASTER_NODE if master is not None else IS_MASTER,
             f"set {HOST_LIST}, or pass --nnodes N --node-rank R",
@@ -72,13 +72,13 @@ def _parse(reader: Reader, name: str) -> tuple[str, ...]:
 
 
 def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int | None) -> None:
-    """Claim the nodes, the master first, and our own place among them.
+    """Claim the nodes with the master first, and our own position among them.
 
     Args:
-        reader: Of this source.
-        hosts: In the order of the list, which is the same on all nodes.
-        name: The list's variable.
-        master: The place of AZ_BATCH_MASTER_NODE in it; None if that is not set.
+        reader: Reader of this source.
+        hosts: Hosts in the order of the list, which is the same on all nodes.
+        name: Name of the list's variable.
+        master: Index of AZ_BATCH_MASTER_NODE in ``hosts``; None if that is not set.
     """
     places = _find_own(reader, hosts)
     own, is_master = places[0] if len(places) == 1 else None, _read_is_master(reader)
@@ -120,7 +120,7 @@ def _find_own(reader: Reader, hosts: tuple[str, ...]) -> list[int]:
 
 
 def _read_is_master(reader: Reader) -> bool | None:
-    # A starter may have handed on the head node's
+    # A starter may have passed on the head node's value
     text = None if any(reader.has(starter) for starter in STARTED) else reader.text(IS_MASTER)
     if text not in (None, "true", "false"):
         reader.malformed(IS_MASTER, "true or false")

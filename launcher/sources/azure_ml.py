@@ -1,9 +1,9 @@
-"""Azure ML's own names: the number of nodes, and on the common runtime the node's rank and all hosts.
+"""Azure ML's own variables: the number of nodes, and on the common runtime the node rank and all hosts.
 
-On attached Kubernetes Volcano's names stand beside them (see `volcano`).
+On attached Kubernetes, Volcano's variables are set as well (see `volcano`).
 
-The rank of a process comes from elsewhere (mpirun, or the PyTorch names); these say how the nodes
-lie. In AZUREML_CR_DISTRIBUTED_CONFIG ``rank`` is the *name* of the variable that holds the node rank.
+The rank of a process comes from elsewhere (mpirun, or the PyTorch variables); these variables describe the
+nodes. In AZUREML_CR_DISTRIBUTED_CONFIG ``rank`` is the *name* of the variable that holds the node rank.
 
 Source: Azure ML "Distributed GPU training guide"; a Kubernetes pod published in 2022.
 """
@@ -17,12 +17,13 @@ NODE_RANK = "AZUREML_CR_NODE_RANK"
 DISTRIBUTED_CONFIG = "AZUREML_CR_DISTRIBUTED_CONFIG"
 COMPUTE_CONTEXT = "AZUREML_CR_COMPUTE_CONTEXT"
 RANK_NAMES = ("_INDEX", "RANK")
-"""Endings of a variable that can hold a rank; another name's value would end up in a message."""
+"""Suffixes of variables that can hold a rank. The value of any other variable must not appear in a
+message."""
 WORKER_COUNT = "AMLARC_NUM_WORKER"
 
 
 def read(reader: Reader) -> None:
-    """Nodes of an Azure ML job, on its own compute and on attached Kubernetes."""
+    """Claim the nodes of an Azure ML job, on its own compute or on attached Kubernetes."""
     reader.even = True
     reader.claim_int(Fact.NODE_COUNT, "AZUREML_NODE_COUNT", 1)
     reader.claim_int(Fact.NODE_RANK, NODE_RANK)

@@ -1,7 +1,7 @@
-"""Names of the retired Azure Batch AI service, which Azure ML still sets.
+"""Variables of the retired Azure Batch AI service, which Azure ML still sets.
 
-AZ_BATCHAI_TASK_INDEX is the rank of the process, not of the node. AZ_BATCHAI_GPU_COUNT means per
-node in one script and per job in the next: not read; AZ_BATCHAI_GPU_COUNT_FOUND is documented.
+AZ_BATCHAI_TASK_INDEX is the rank of the process, not of the node. AZ_BATCHAI_GPU_COUNT is per node in some
+scripts and per job in others, so we do not read it. AZ_BATCHAI_GPU_COUNT_FOUND is documented.
 
 Source: Azure/BatchAI "using-batchai-environment-variables.md"; azureml-core history/_tracking.py.
 """
@@ -19,7 +19,7 @@ GPUS = "AZ_BATCHAI_GPU_COUNT_FOUND"
 
 
 def read(reader: Reader) -> None:
-    """The master's address in its two spellings; the place among the workers; GPUs."""
+    """Claim the master's address from either name, the rank among the workers, and the GPUs."""
     for name in MASTERS:
         text = reader.text(name)
         if text is not None and is_loopback(text):
@@ -33,7 +33,7 @@ def read(reader: Reader) -> None:
 def _read_workers(reader: Reader) -> None:
     text = reader.text(WORKERS)
     if text is None:
-        return  # an index without a world: single-node jobs have it too
+        return  # an index without a world size: single-node jobs have it too
     try:
         hosts = [parse_host_port(item)[0] for item in text.split(",")]
     except Malformed as error:

@@ -1,6 +1,6 @@
-"""A task of Flux (``flux run``, ``flux submit``): one launcher per task, as many on a node as were asked for.
+"""A task of Flux (``flux run``, ``flux submit``): one launcher per task, with any number of tasks per node.
 
-Flux tells a task its rank and the sizes, and neither its node nor any host: those are Flux's to be asked
+Flux gives a task its rank and the sizes, but neither its node nor any host; only Flux's commands know these
 (``flux hostlist local``). The initial program of a batch job has none of these variables.
 
 Source: flux-core, "Environment" of flux-run(1) and src/shell/task.c.
@@ -21,14 +21,14 @@ MASTER = 'Flux names its tasks no host: pass --master-addr "$(flux hostlist -n 0
 
 
 def read(reader: Reader) -> None:
-    """Rank, world, local rank and nodes as stated; tasks on this node where only one number can be right."""
+    """Claim what Flux states, and the number of tasks on this node if only one number is possible."""
     reader.claim_int(Fact.RANK, RANK)
     tasks = reader.claim_int(Fact.WORLD_SIZE, TASKS, 1)
     reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
     nodes = reader.claim_int(Fact.NODE_COUNT, NODES, 1)
     if tasks is None or nodes is None:
         return
-    if nodes in (1, tasks):  # every node that is counted has a task
+    if nodes in (1, tasks):  # every node in the count has a task
         reader.claim(Fact.LOCAL_SIZE, tasks // nodes, f"{TASKS}={tasks}, {NODES}={nodes}", Trust.DERIVED)
     if nodes > 1:
         reader.note(MASTER)

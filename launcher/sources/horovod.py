@@ -1,8 +1,8 @@
-"""A worker of horovodrun over gloo. Over MPI its mpirun gives the ranks (see `open_mpi`).
+"""A worker of horovodrun over gloo. Over MPI, horovodrun uses mpirun, which gives the ranks (see `open_mpi`).
 
-The "cross" numbers count the processes with the same local rank: they are the node's index and the number
-of nodes for local rank 0 only, which every node has. The rendezvous server is horovodrun's and need not
-be where rank 0 is.
+The "cross" numbers count the processes with the same local rank. They are the node's index and the number of
+nodes only for local rank 0, because every node has one. The rendezvous server is horovodrun's and need not
+run on the node of rank 0.
 
 Source: horovod/runner/gloo_run.py; recorded with Horovod 0.28.1.
 """
@@ -25,7 +25,7 @@ ELASTIC = "HOROVOD_ELASTIC"
 
 
 def read(reader: Reader) -> None:
-    """Rank and sizes as stated; the node for the first process on it."""
+    """Claim rank and sizes as stated, and the node if this is the first process on it."""
     if reader.text(ELASTIC) == "1":
         reader.sign(
             ELASTIC, "ranks of an elastic job come later, and change: horovodrun -np N without --min-np"
@@ -39,7 +39,7 @@ def read(reader: Reader) -> None:
         reader.claim_int(Fact.NODE_RANK, CROSS_RANK, trust=Trust.DERIVED)
         nodes = reader.claim_int(Fact.NODE_COUNT, CROSS_SIZE, 1, Trust.DERIVED)
         if local_size == 1 and size and nodes and size > nodes:
-            reader.starts = Scope.PROCESS  # alone on this node (-H a:2,b:1), but others run several
+            reader.starts = Scope.PROCESS  # alone on this node (-H a:2,b:1), but other nodes run several
     if size != local_size:
         reader.note(
             "horovodrun tells no process where rank 0 is: set MASTER_ADDR, or pass --master-addr HOST"

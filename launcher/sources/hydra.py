@@ -1,8 +1,8 @@
 """A process of a Hydra launcher: MPICH's mpiexec or Intel MPI's.
 
-Rank and sizes are stated; nothing in the environment of MPICH names the node or the head. Both stand
-on the command line of the proxy that started us, our parent: ``--proxy-id N`` and
-``--control-port HEAD:PORT``. PMI_FD is a live socket: it is not touched here.
+Rank and sizes are stated. MPICH sets no variable that names the node or the head. Both are on the command
+line of the proxy that started us, which is one of our ancestors: ``--proxy-id N`` and
+``--control-port HEAD:PORT``. PMI_FD is a live socket; we do not touch it.
 
 Source: captured with MPICH 4.3.2 and 5.0.2, Intel MPI 2021.13.1.
 """
@@ -18,13 +18,13 @@ SIZE, LOCAL_RANK, LOCAL_SIZE = HYDRA.size, HYDRA.local_rank, HYDRA.local_size
 NODE_IDS = ("HYDRA_BSTRAP_NODE_ID", "HYDRA_BSTRAP_PROXY_ID")  # Intel MPI, undocumented
 PROXY_NAMES = ("hydra_pmi_proxy",)
 NODE_OPTIONS = ("--proxy-id",)
-HEAD_OPTIONS = ("--control-port",)  # MPICH only: Intel's proxies form a tree, their upstream is not the head
+HEAD_OPTIONS = ("--control-port",)  # MPICH only: Intel's proxies form a tree, so upstream is not the head
 
 
 def read(reader: Reader) -> None:
-    """Rank and sizes; the node from Intel's variable or the proxy; the head from the proxy."""
+    """Claim rank and sizes, the node from Intel's variable or the proxy, and the head from the proxy."""
     if not (reader.has(LOCAL_RANK) or reader.has(LOCAL_SIZE)) and reader.has("SLURM_STEP_ID"):
-        reader.claim_int(Fact.RANK, RANK)  # srun --mpi=pmi2; all else is Slurm's to say
+        reader.claim_int(Fact.RANK, RANK)  # srun --mpi=pmi2: `slurm` reads the rest
         reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
         return
     rank = reader.claim_int(Fact.RANK, RANK if reader.has(RANK) else RANK_OVER_PORT)
@@ -36,12 +36,12 @@ def read(reader: Reader) -> None:
     proxy = _proxy(reader)
     node = _read_node(reader, proxy)
     if local_size == 1 and node is not None and rank is not None and node != rank:
-        reader.starts = Scope.PROCESS  # alone on this node, but ranks before it share theirs
+        reader.starts = Scope.PROCESS  # alone on this node, but lower ranks share their nodes
     _read_head(reader, proxy, node, rank)
 
 
 def _proxy(reader: Reader) -> tuple[str, ...]:
-    """Return the command line of the Hydra proxy above us, empty if there is none to see."""
+    """Return the command line of the Hydra proxy above this process; empty if none is visible."""
     for line in reader.host.ancestors():
         if line and line[0].rpartition("/")[2] in PROXY_NAMES:
             return line
@@ -63,8 +63,8 @@ def _read_node(reader: Reader, proxy: tuple[str, ...]) -> int | None:
 
 
 def _read_head(reader: Reader, proxy: tuple[str, ...], node: int | None, rank: int | None) -> None:
-    # mpiexec's own host is rank 0's host unless the host list begins elsewhere. Node 0 can see that
-    # and must stop: the others would wait for an address where nothing listens.
+    # mpiexec runs on the node of rank 0 unless the host list begins with another one. Only node 0 can see
+    # that, and must not claim a master: then it stops, and the others do not wait for a wrong address.
     text, option = _option(proxy, HEAD_OPTIONS)
     try:
         head = parse_host_port(text)[0]
@@ -77,7 +77,7 @@ def _read_head(reader: Reader, proxy: tuple[str, ...], node: int | None, rank: i
 
 
 def _option(line: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, str]:
-    """Return the value that follows one of the options on a command line, and the option."""
+    """Return the value after one of these options on a command line, and the option; empty if none."""
     for name, value in zip(line, line[1:]):  # noqa: B905, RUF007 - itertools.pairwise is one more import
         if name in names:
             return value, name

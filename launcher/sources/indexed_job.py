@@ -1,7 +1,7 @@
-"""A pod of an Indexed Job of Kubernetes, also in a JobSet: it knows its index, and not how many there are.
+"""A pod of a Kubernetes Indexed Job, also in a JobSet: it knows its index but not the number of pods.
 
-So the number of nodes must be typed. In a JobSet of several Jobs every index exists once in each: a pod
-of the second Job or a later one is known by its name, ``<jobset>-<job>-<number of the Job>-<index>``.
+So the user must give the number of nodes. In a JobSet with several Jobs, each Job has a pod of every index. A
+pod of the second or a later Job is recognized by its name, ``<jobset>-<job>-<number of the Job>-<index>``.
 
 Source: kubernetes.io "Indexed Job for Parallel Processing with Static Work Assignment", "Job with
 Pod-to-Pod Communication"; kubernetes pkg/kubelet/kubelet_pods.go (/etc/hosts); kubernetes-sigs/jobset
@@ -19,27 +19,33 @@ OTHERS = (
     *("PET_NNODES", "PROCESS_ID", "JAX_PROCESS_ID", "TF_CONFIG"),
     *STARTED,
 )
-"""Where one of these is set, it was made for the job, which may have several parts with an index 0 each."""
+"""Variables made for a whole job, which may have several parts that each have an index 0: with one of them
+set, the index is not claimed."""
 RANKS = ("RANK", "NODE_RANK", "PET_NODE_RANK")
-"""What a template may give a pod as its rank: above the index in the later Jobs of a JobSet."""
+"""Variables in which a template may give a pod its rank; in the later Jobs of a JobSet it is above the
+index."""
 FIX = (
     f"pass --nnodes N --node-rank ${INDEX} --master-addr HOST (in a JobSet of several Jobs "
     f"--node-rank $((J * PODS + {INDEX})): J from 0 for the pod's Job, PODS in each Job), "
     "or --nnodes 1 if each pod is a job of its own"
 )
 HOSTS_FILE = "/etc/hosts"
-"""The kubelet writes the pod's full name there, if it has one: address, full name, name."""
+"""The kubelet writes the pod's full name into this file, if it has one: address, full name, name."""
 
 
 def read(reader: Reader) -> None:
-    """The index as the node's, where a number of nodes is typed; pod 0 as master, if its name is known."""
+    """Claim the index as the node rank, and pod 0 as the master if its name is known.
+
+    A sign asks the user for the number of nodes. If it is given, a pod of a later Job of a JobSet claims
+    nothing.
+    """
     index = reader.integer(INDEX)
     reader.sign(INDEX, FIX)
     if index is None or reader.node_count == 1:
         return
     ranks = [(name, reader.integer(name)) for name in RANKS]
     told = next((name for name, rank in ranks if rank is not None and rank < index), "")
-    if told:  # a JobSet's ranks go on counting from Job to Job: none is below the index
+    if told:  # the ranks of a JobSet continue from Job to Job: none is below the index
         reader.problem(
             "contradiction", f"{reader.origin(told)} but {reader.origin(INDEX)}", f"correct or unset {told}"
         )

@@ -1,12 +1,11 @@
-"""Pods of Kubeflow's PyTorchJob and of its JAX jobs: RANK and WORLD_SIZE count in two different units.
+"""Pods of Kubeflow's PyTorchJob and of its JAX jobs: RANK and WORLD_SIZE count different units.
 
-In a PyTorchJob, also of Run:ai, RANK is the index of the *pod* while WORLD_SIZE is pods times processes
-per pod, so the pair is not a rank in a world. The Trainer (v2) sets PET_* for PyTorch (see
-`torch_agent`); an MPIJob shows itself through mpirun (`open_mpi`); a TFJob through TF_CONFIG
-(`tensorflow`).
+In a PyTorchJob, also of Run:ai, RANK is the index of the *pod*, but WORLD_SIZE is pods times processes per
+pod. So RANK is no rank in that world. The Trainer (v2) sets PET_* for PyTorch (see `torch_agent`). An MPIJob
+is recognized by its mpirun (`open_mpi`), and a TFJob by TF_CONFIG (`tensorflow`).
 
-In a job of JAX (JAXJob, Trainer v2) a pod is one process with all GPUs of the pod, so the launcher never
-multiplies it.
+In a JAX job (JAXJob, Trainer v2) a pod is one process with all GPUs of the pod, so the launcher never starts
+more than one there.
 
 Source: kubeflow/training-operator v1.9.0 pkg/controller.v1/{pytorch,jax}/envvar.go;
 kubeflow/pytorch-operator pkg/controller.v1/pytorch/pod.go, setClusterSpec; kubeflow/trainer
@@ -33,12 +32,12 @@ JAX = (
         "JAX_PROCESS_ID",
         "JAX_NUM_PROCESSES",
         "JAX_COORDINATOR_ADDRESS",
-    ),  # the Trainer; and JAX reads them itself
+    ),  # the Trainer; JAX itself reads them too
 )
 
 
 def read(reader: Reader) -> None:
-    """One launcher per pod, and a pod is a node."""
+    """Claim a PyTorchJob's pod as a node with one launcher, and a JAX job's pod as one process."""
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
     if counts_nodes(reader) in (KUBEFLOW, *IN_PODS) and reader.has(RANK):
         reader.starts = Scope.NODE
@@ -48,7 +47,7 @@ def read(reader: Reader) -> None:
             _claim_own_name(reader)
     for names in JAX:
         named = (*names, COORDINATOR_PORT) if names is JAX[0] else names
-        if sum(reader.has(name) for name in named) > 1:  # one alone has a common name
+        if sum(reader.has(name) for name in named) > 1:  # a single one may be unrelated: its name is common
             _read_jax(reader, *names, is_pod=names is JAX[0] or reader.has(KUBERNETES) or reader.has(INDEX))
             return
         index, count, coordinator = names
@@ -59,7 +58,7 @@ def read(reader: Reader) -> None:
 
 
 def _claim_own_name(reader: Reader) -> None:
-    # The operator before PET_* says localhost on the master pod, and its name on all others
+    # The operator before PET_* sets localhost on the master pod, and the pod's name on all others
     reader.claim(Fact.MASTER_ADDR, reader.host.hostname(), "name of this pod, the master's own")
     reader.note(f"{reader.origin(MASTER_ADDR)} on the master pod is this pod: its name is used instead")
 
@@ -69,7 +68,7 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
     world = reader.claim_int(Fact.WORLD_SIZE, count, 1)
     reader.claim_host(Fact.MASTER_ADDR, coordinator)
     if not is_pod:
-        return  # a person's, who may have started several on this node
+        return  # set by a user, who may have started several on this node
     reader.starts = Scope.PROCESS
     reader.claim(Fact.LOCAL_RANK, 0, "one process per pod", Trust.DERIVED)
     reader.claim(Fact.LOCAL_SIZE, 1, "one process per pod", Trust.DERIVED)
@@ -81,17 +80,17 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
 
 def _read_pods(reader: Reader) -> None:
     if not reader.has(PODS) and reader.has(PROCESSES):
-        reader.sign(PROCESSES, f"hand {PODS} in as well, or {FLAGS}")  # WORLD_SIZE counts its processes
+        reader.sign(PROCESSES, f"hand {PODS} in as well, or {FLAGS}")  # WORLD_SIZE counts processes
         return
     if not reader.has(PODS):
-        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)  # the operator before PET_*: one each
+        reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)  # the operator before PET_*: one process per pod
         return
     pods, world = reader.text(PODS), reader.integer(WORLD_SIZE, 1)
     processes = reader.text(PROCESSES) or "1"
     try:
         expected = parse_int(pods or "", 1) * parse_int(processes, 1)
     except Malformed:
-        return  # "auto" counts as 1 in WORLD_SIZE: nothing to compare with
+        return  # "auto" counts as 1 in WORLD_SIZE, so it cannot be compared
     if world not in (None, expected):
         reader.problem(
             "contradiction",

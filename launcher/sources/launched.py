@@ -1,8 +1,8 @@
-"""Inside of a process that this launcher started: everything is there already.
+"""A process that this launcher started: it already has everything.
 
-The outer launcher gave the whole contract and made the starters' public names true, so nothing outside
-is asked. But the process may have started an mpirun or srun of its own: then that one is nearer, and
-the contract that its ranks inherited is the outer process's, not theirs.
+The outer launcher gave it the whole contract and corrected the public variables of the starters, so no outer
+source is asked. But the process may have started its own mpirun or srun. That starter is nearer, and the
+contract that its ranks inherit is the outer process's and not theirs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ MARKER = "LAUNCHER_LAUNCHED"
 
 
 SAME = (("ROLE_RANK", "RANK"), ("ROLE_WORLD_SIZE", "WORLD_SIZE"), ("MASTER_ADDRESS", "MASTER_ADDR"))
-"""Names that the contract has twice. A platform sets the second ones alone."""
+"""Pairs of variables that the contract sets to the same value. A platform sets only the second of a pair."""
 
 
 def read(reader: Reader) -> None:
-    """The contract, as `launcher.frameworks.torch` writes it, unless another starter has started us since."""
+    """Claim the contract of `launcher.frameworks.torch`, unless another starter has started us since."""
     if not has_contract(reader):
         reader.note(f"{MARKER} without the variables of such a process: left over from another run, not used")
     elif is_left_over(reader):
@@ -36,12 +36,12 @@ def read(reader: Reader) -> None:
 
 
 def has_contract(reader: Reader) -> bool:
-    """Whether the variables of a process of this launcher are whole; a mark alone is another run's."""
+    """Whether all variables of a launched process are there; a marker without them is from another run."""
     return all(reader.has(one) and reader.text(one) == reader.text(other) for one, other in SAME)
 
 
 def is_left_over(reader: Reader) -> bool:
-    """Whether a starter inside of a launched process speaks of another rank or world."""
+    """Whether a starter inside a launched process states another rank or world size."""
     if not reader.has(MARKER) or not has_contract(reader):
         return False
     from launcher.guest import marker
@@ -53,7 +53,7 @@ def is_left_over(reader: Reader) -> bool:
 
 
 def _is_other_task(reader: Reader) -> bool:
-    """Whether TF_CONFIG speaks of another rank or world than the contract does."""
+    """Whether TF_CONFIG has another rank or world size than the contract."""
     if not reader.has("TF_CONFIG"):
         return False
     from launcher.sources import tensorflow

@@ -1,8 +1,8 @@
-"""What IBM Spectrum LSF starts on its hosts: a process of jsrun, or a task of blaunch.
+"""A process that IBM Spectrum LSF starts on its hosts: a process of jsrun, or a task of blaunch.
 
-LSF_PM_TASKID counts from 1. blaunch starts a task per host or per slot, and nothing tells which; with a
-slot on each host it is the same. Under mpirun it is the daemon's. With jsrun the first host of LSF's
-lists is the launch node.
+LSF_PM_TASKID counts from 1. blaunch starts a task per host or per slot, and no variable says which; with one
+slot on each host both are the same. Under mpirun, LSF_PM_TASKID is that of mpirun's daemon. With jsrun the
+first host of LSF's lists is the launch node.
 
 Source: IBM Spectrum LSF "Environment variables set for job execution"; Lightning lsf.py; openpmix/prrte
 ess/lsf; NERSC export_DDP_vars_summit.sh.
@@ -24,7 +24,7 @@ FIX = (
 
 
 def read(reader: Reader) -> None:
-    """A process of jsrun with its numbers, or a task of blaunch as a node."""
+    """Claim a process of jsrun by its ranks and sizes, or a task of blaunch as a node."""
     name, hosts, is_one_each = _read_hosts(reader)
     if reader.has(RANK):
         _read_process(reader)
@@ -33,7 +33,10 @@ def read(reader: Reader) -> None:
 
 
 def _read_hosts(reader: Reader) -> tuple[str, tuple[str, ...], bool]:
-    """Return a list's name, its hosts, and whether each has one slot; the first list has the tasks' order."""
+    """Return a list's variable, its hosts, and whether each host has one slot.
+
+    LSB_HOSTS comes first, because it has the order of the tasks.
+    """
     for name, step in reversed(LSF_HOSTS):
         words = (reader.text(name) or "").split()
         try:
@@ -66,7 +69,7 @@ def _read_process(reader: Reader) -> None:
 
 
 def _find_first(reader: Reader) -> str:
-    """Return the host behind the launch node, which has one slot where all others have more; else empty."""
+    """Return the host after the launch node; empty unless only the launch node has a single slot."""
     words = (reader.text(LSF_HOSTS[0][0]) or "").split()
     hosts, slots = words[::2], words[1::2]
     is_whole = len(slots) == len(hosts) > 1 and is_host(hosts[1])

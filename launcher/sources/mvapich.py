@@ -1,6 +1,6 @@
-"""A process of MVAPICH2's mpirun_rsh: four numbers, and neither its node nor any host.
+"""A process of MVAPICH2's mpirun_rsh: its ranks and sizes are stated, but neither its node nor any host.
 
-Versions 3 and newer start by Hydra (see `hydra`).
+Versions 3 and newer start through Hydra (see `hydra`).
 
 Source: MVAPICH2 user guide, "Environment variables" (MV2_COMM_WORLD_*).
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def read(reader: Reader) -> None:
-    """Rank and sizes as stated."""
+    """Claim ranks and sizes as stated."""
     reader.claim_int(Fact.RANK, MVAPICH.rank[0])
     reader.claim_int(Fact.WORLD_SIZE, MVAPICH.size, 1)
     reader.claim_int(Fact.LOCAL_RANK, MVAPICH.local_rank)

@@ -1,7 +1,7 @@
-"""Platforms that say three things of a node: how many there are, which one this is, and where the first is.
+"""Platforms that state three facts: the number of nodes, the index of this one, and the host of the first.
 
-One table, one launcher per node. Where a name of a row is missing, the others are signs
-(`launcher.sources.signs`).
+One table, one launcher per node. If the count or the index of a row is missing, the row's other variables are
+signs (`launcher.sources.signs`).
 
 Source: lws.sigs.k8s.io "Labels, annotations and environment variables"; beaker-docs.apps.allenai.org
 "Environment variables"; dstack.ai "Distributed tasks"; docs.nvidia.com DGX Cloud Lepton "Environment
@@ -17,21 +17,21 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import STARTED
 
 OF_A_PROCESS = ("RANK", "LOCAL_RANK", *STARTED)
-"""Where one of these is set, names that people use, too, may have been handed on from elsewhere."""
+"""If one of these is set, variables that users set too may have been passed on from another process."""
 WORLD_SIZE = "WORLD_SIZE"
 
 
 @frozen
 class Names:
-    """What one platform calls the number of nodes, this one's index, and what else it says.
+    """Names of one platform's variables for the nodes.
 
     Attributes:
-        count: How many nodes there are.
-        index: Which of them this is, from 0.
-        master: The first node's host.
-        domain: The first node's host is ``<master>-0.<domain>``.
-        gpus: How many GPUs a node has.
-        processes: Whether people use these names, too, and WORLD_SIZE beside them counts processes.
+        count: Number of nodes.
+        index: Index of this node, from 0.
+        master: Host of the first node.
+        domain: If set, the first node's host is ``<master>-0.<domain>``.
+        gpus: GPUs per node.
+        processes: Whether users set these names too, and WORLD_SIZE beside them counts processes.
     """
 
     count: str
@@ -54,14 +54,14 @@ TABLE = (
         "LEPTON_RESOURCE_ACCELERATOR_NUM",
     ),
     Names("MF_PARALLEL_NUM_NODES", "MF_PARALLEL_NODE_INDEX", "MF_PARALLEL_MAIN_IP"),
-    # RunPod, and what people write into their own scripts; MASTER_ADDR is torch_env's to read
+    # RunPod, and users' own scripts; `torch_env` reads MASTER_ADDR
     Names("NUM_NODES", "NODE_RANK", gpus="NUM_TRAINERS", processes=True),
     Names("NNODES", "NODE_RANK", processes=True),
 )
 
 
 def read(reader: Reader) -> None:
-    """The first platform of which both numbers are set."""
+    """Claim the facts of the first platform whose count and index are both set."""
     row = next((row for row in TABLE if reader.has(row.count) and reader.has(row.index)), None)
     if row is None:
         return
@@ -88,10 +88,10 @@ def _claim_first(reader: Reader, row: Names) -> None:
 
 
 def _divide_world(reader: Reader, row: Names, count: int) -> None:
-    """Claim how many processes each node has, where WORLD_SIZE says how many all have together."""
+    """Claim the number of processes per node if WORLD_SIZE is that of all nodes."""
     world, gpus = reader.integer(WORLD_SIZE, 1), reader.integer(row.gpus) if row.gpus else None
     if world is None or (world == count and not gpus):
-        return  # as many as nodes may be meant to count these
+        return  # a world size equal to the number of nodes may count nodes
     if gpus and world != count * gpus:
         reader.problem(
             "contradiction",

@@ -1,11 +1,11 @@
-"""Slurm's two compressed lists: host names, and task counts per node.
+"""Parses Slurm's two compressed lists: host names, and task counts per node.
 
-The grammar is that of ``scontrol show hostnames``, which the tests compare with. Two rules are
-stricter than Slurm's parser: what it silently repairs (``n[1-``, ``n[1-]``, ``n1,,n2``, spaces)
-is refused, because these lists are written by Slurm itself and a repaired one is a wrong guess.
+The grammar is that of ``scontrol show hostnames``, which the tests compare with. This parser is stricter than
+Slurm's: it refuses what Slurm silently repairs (``n[1-``, ``n[1-]``, ``n1,,n2``, spaces). Slurm itself writes
+these lists, so a list that needs repair is damaged, and a repaired one would be a wrong guess.
 
-Input is untrusted: everything is counted before it is built, so that a short text cannot ask for
-a lot of memory or time.
+The input is untrusted: names are counted before they are built, so that a short text cannot demand much
+memory or time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    # first number, last number, digits at least
+    # first number, last number, minimum number of digits
     _Range = tuple[int, int, int]
 
-# Slurm's own limit for one range (MAX_RANGE, 64K); it has no larger clusters either.
+# Slurm's own limit for one range (MAX_RANGE, 64K); its clusters are not larger either.
 MAX_NAMES = 65_536
-# What the resolver takes; it also bounds the memory that MAX_NAMES names can need.
+# The resolver's limit; it also bounds the memory that MAX_NAMES names can need.
 MAX_NAME_LENGTH = 253
 
 _SHOWN_LENGTH = 60
-# A group cannot hold a bracket: so matching takes linear time, also in ``[[[[``.
+# A group cannot contain a bracket, so matching takes linear time, even in ``[[[[``.
 _PART = re.compile(r"\[[^\[\]]*\]|[^,\[\]]+|[,\[\]]")
 _NAME_PART = re.compile(r"[A-Za-z0-9_.:-]+")
 # 18 digits: beyond them Slurm's own arithmetic (64 bits) saturates and invents names.
@@ -41,12 +41,12 @@ def parse_nodelist(text: str) -> tuple[str, ...]:
         text: A host list, e.g. ``"gpu[08-10],login1"`` or ``"rack[1-2]node[1,3]"``.
 
     Returns:
-        At least one name; a name that is listed twice is there twice.
+        At least one name; a name that is listed twice occurs twice.
 
     Raises:
-        ValueError: Brackets do not pair, a range is not a range of numbers or is reversed, text
-            follows the last bracket of a name, an item is empty, a name has characters that no
-            host name has, or there are more than ``MAX_NAMES`` names.
+        ValueError: Brackets do not pair, a range is not a range of numbers or is reversed, text follows the
+            last bracket of a name, an item is empty, a name has characters that no host name has, begins with
+            a hyphen or is too long, or there are more than ``MAX_NAMES`` names.
 
     Source:
         SLURM_JOB_NODELIST, SLURM_STEP_NODELIST; "Node names", Slurm's slurm.conf(5).
@@ -103,11 +103,11 @@ def _split_items(text: str) -> Iterator[list[str]]:
 
 
 def _expand_item(parts: Sequence[str], room: int) -> list[str]:
-    """Return the names of one item, at most `room`."""
+    """Return the names of one item; raise ValueError if there are more than `room`."""
     _check_shape(parts)
     groups = [_parse_group(part) for part in parts if part[0] == "["]
     _check_count(groups, room)
-    # Slurm expands the last group fastest, but the ones before it slowest from right to left.
+    # In Slurm's order the last group varies fastest; of the others, the rightmost varies slowest.
     order = list(reversed(range(len(groups))))
     order = order[1:] + order[:1]
     fields = iter([f"{{{order.index(group)}}}" for group in range(len(groups))])
@@ -126,17 +126,17 @@ def _check_shape(parts: Sequence[str]) -> None:
         if part[0] != "[" and not _NAME_PART.fullmatch(part):
             raise ValueError(f"{_shown(part)} has characters that no host name has")
     if parts[0][0] == "-":
-        # No host name does, and programs that get it as an argument would take it for an option.
+        # No host name does, and programs would take such an argument for an option.
         raise ValueError(f"{_shown(parts[0])} starts with a hyphen")
     if parts[-1][0] != "[" and len(parts) > 1:
         raise ValueError(f"text follows the last bracket: {_shown(parts[-1])}")
-    # Every group is at least as long as each number that it stands for: an upper bound.
+    # No number is longer than the longest bound in its group, so this is an upper bound.
     if sum(_longest(part) for part in parts) > MAX_NAME_LENGTH:
         raise ValueError(f"a name has more than {MAX_NAME_LENGTH} characters")
 
 
 def _longest(part: str) -> int:
-    """Return the length of the longest text that a part can stand for."""
+    """Return the length of the longest text that a part expands to."""
     if part[0] != "[":
         return len(part)
     return max(len(number) for item in part[1:-1].split(",") for number in item.split("-"))
@@ -176,5 +176,5 @@ def _spell(group: Sequence[_Range]) -> Iterator[str]:
 
 
 def _shown(text: str) -> str:
-    """Return text for a message: quoted, control characters escaped, not longer than a line."""
+    """Return text for a message: quoted, with control characters escaped, and at most one line long."""
     return repr(text if len(text) <= _SHOWN_LENGTH else text[:_SHOWN_LENGTH] + "...")

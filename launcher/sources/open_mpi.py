@@ -1,9 +1,9 @@
 """A process of Open MPI's mpirun (3, 4 and 5): rank and sizes are stated, the node must be derived.
 
-``OMPI_COMM_WORLD_NODE_RANK`` is *not* a node rank (it is the rank on the node, over all jobs). The
-node is the index of the local daemon, 0 being mpirun's own: the N in ``<job>.N;tcp://...``. Where
-mpirun's node runs no ranks (a Kubernetes MPIJob) the nodes of the job are 1..N instead. No variable
-says which of the two it is: a node rank is claimed where the numbers leave one answer.
+``OMPI_COMM_WORLD_NODE_RANK`` is *not* a node rank: it is the rank on the node, over all jobs. The node's
+index is that of the local daemon, the N in ``<job>.N;tcp://...``; daemon 0 is on mpirun's own node. If
+mpirun's node runs no ranks (a Kubernetes MPIJob), the nodes of the job are 1..N instead. No variable says
+which of the two it is, so a node rank is claimed only if the numbers leave one answer.
 
 Source: orte/mca/schizo/ompi/schizo_ompi.c (v3.1, v4.1); openpmix src/mca/pmdl/ompi (v5); captured
 with 4.1.4, 4.1.8 and 5.0.11.
@@ -21,19 +21,19 @@ from launcher.core.mpi import OPEN_MPI
 (RANK,), SIZE, LOCAL_RANK, LOCAL_SIZE = OPEN_MPI.rank, OPEN_MPI.size, OPEN_MPI.local_rank, OPEN_MPI.local_size
 HOSTFILE = "OMPI_MCA_orte_default_hostfile"
 NODE_COUNT = "OMPI_MCA_orte_num_nodes"  # nodes with ranks, v3 and v4 only
-NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not on mpirun's own
+NODE_REGEX = "OMPI_MCA_orte_node_regex"  # nodes with daemons, v3 and v4, not set on mpirun's own node
 HEAD_URI = "OMPI_MCA_orte_hnp_uri"  # v3 and v4 only
 DAEMON_URIS = ("OMPI_MCA_orte_local_daemon_uri", "PMIX_SERVER_URI2", "PMIX_SERVER_URI21")
 NAMESPACE = "PMIX_NAMESPACE"
 SAME_SIZE = "OMPI_WORLD_SIZE"  # v5 only
 SCHEMES = ("tcp", "tcp6")
 
-_DOCKER_BRIDGE = "172.17.0.1"  # docker0: the same address on every node, so the address of none
+_DOCKER_BRIDGE = "172.17.0.1"  # docker0 has this address on every node, so it identifies none
 _DIGITS_LIMIT = 8
 
 
 def read(reader: Reader) -> None:
-    """Rank and sizes as stated, node and master from what mpirun leaves for its own use."""
+    """Claim rank and sizes as stated; derive node and master from mpirun's internal variables."""
     reader.in_order = False  # nodes are numbered as their daemons are
     rank = reader.claim_int(Fact.RANK, RANK)
     size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
@@ -44,7 +44,7 @@ def read(reader: Reader) -> None:
         return
     reader.confirm(SAME_SIZE, size, SIZE)
     if not (local_rank < local_size <= size and rank < size):
-        return  # no place in any job, and said so by the checks
+        return  # an impossible place, which the checks report
     nodes = reader.claim_int(Fact.NODE_COUNT, NODE_COUNT, 1, Trust.DERIVED)
     daemon, origin = _read_daemon(reader)
     place = Place(rank, local_rank, size, local_size)
@@ -52,7 +52,7 @@ def read(reader: Reader) -> None:
     if node is not None:
         reader.claim(Fact.NODE_RANK, node, origin, Trust.DERIVED)
     if local_size == 1 and _has_larger_nodes(daemon, nodes, place):
-        reader.starts = Scope.PROCESS  # the others run several: one process per GPU is not for us to start
+        reader.starts = Scope.PROCESS  # others run several: starting one per GPU is not up to us
     if _is_master_elsewhere(daemon, node, nodes, place):
         reader.note("rank 0 does not run where mpirun runs: mpirun's address is not the master's")
     else:
@@ -81,7 +81,7 @@ def _is_number(text: str) -> bool:
 
 @frozen
 class Place:
-    """The four numbers that mpirun states."""
+    """The place of a process: the four numbers that mpirun states."""
 
     rank: int
     local_rank: int
@@ -89,37 +89,37 @@ class Place:
     local_size: int
 
     def is_even(self, nodes: int | None) -> bool:
-        """Whether all nodes can have as many processes as this one."""
+        """Whether all nodes can run as many processes as this one."""
         count, rest = divmod(self.size, self.local_size)
         return rest == 0 and nodes in (None, count)
 
     def is_in_block(self, node: int) -> bool:
-        """Whether an evenly filled job has this place on that node, placed node by node."""
+        """Whether this place is on that node if all nodes are full, filled one after the other."""
         return divmod(self.rank, self.local_size) == (node, self.local_rank)
 
     def is_dealt_to(self, node: int) -> bool:
-        """Whether an evenly filled job has this place on that node, placed in turn (--map-by node)."""
+        """Whether this place is on that node if all nodes are full, dealt ranks in turn (--map-by node)."""
         return divmod(self.rank, self.size // self.local_size) == (self.local_rank, node)
 
 
 def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place: Place) -> int | None:
-    """Return the index of this node among those with ranks, None where two answers are possible.
+    """Return the index of this node among those with ranks; None if there are two possible answers.
 
     Args:
-        daemon: Index of the daemon here.
-        nodes: Number of nodes with ranks; None under version 5, which does not say.
-        daemons: Number of nodes with a daemon; None where it is not said.
-        place: Where mpirun put us.
+        daemon: Index of the local daemon.
+        nodes: Number of nodes with ranks; None in version 5, which does not state it.
+        daemons: Number of nodes with a daemon; None if unknown.
+        place: The place of this process.
     """
     if daemon is None or (nodes is not None and nodes == daemons):
         return daemon
     if daemon == 0:
-        # version 5 follows the order of --host, so that rank 0 can be elsewhere
+        # version 5 follows the order of --host, so rank 0 can be on another node
         return 0 if nodes is not None or place.local_rank == place.rank or place.is_dealt_to(0) else None
     if daemon == nodes:
-        return daemon - 1  # there is no node of this index, so mpirun's own has no ranks
+        return daemon - 1  # no node has this index, so mpirun's own has no ranks
     if place.local_rank == 0 and daemon == 1 and (nodes is not None or place.rank > 0):
-        return int(place.rank > 0)  # the first rank after mpirun's own, or rank 0 itself
+        return int(place.rank > 0)  # the first rank after those of mpirun's node, or rank 0 itself
     if not place.is_even(nodes) or (nodes is not None and daemon > nodes):
         return None
     if place.is_in_block(daemon - 1):
@@ -130,18 +130,18 @@ def _find_node(daemon: int | None, nodes: int | None, daemons: int | None, place
 
 
 def _has_larger_nodes(daemon: int | None, nodes: int | None, place: Place) -> bool:
-    """Whether other nodes surely run more processes than the one here."""
+    """Whether other nodes certainly run more processes than this one, which runs one."""
     if nodes is not None:
         return nodes != place.size
     return bool(daemon) and place.rank not in (daemon, (daemon or 0) - 1)
 
 
 def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None, place: Place) -> bool:
-    """Whether rank 0 runs, or as far as we see may run, on another node than mpirun."""
+    """Whether rank 0 runs, or as far as we can see may run, on another node than mpirun."""
     if daemon is None:
         return False
-    # A node of an index beyond their number proves that another has no ranks. All ranks below one whose
-    # number is its local rank are on its node, and so is rank 0
+    # An index beyond the number of nodes proves that another node has no ranks. If a process's rank is
+    # its local rank, all lower ranks are on the same node, and so is rank 0
     if (nodes is not None and daemon >= nodes) or (daemon > 0 and place.rank == place.local_rank):
         return True
     if place.local_rank == 0 and (daemon == 0) != (place.rank == 0) and 0 in (daemon, place.rank):
@@ -149,21 +149,21 @@ def _is_master_elsewhere(daemon: int | None, node: int | None, nodes: int | None
     if not place.is_even(nodes):
         return False
     if daemon == 0:
-        # version 3 and 4 put their own node first; 5 follows the order of --host
+        # versions 3 and 4 put mpirun's own node first; 5 follows the order of --host
         return nodes is None and not place.is_in_block(0) and not place.is_dealt_to(0)
-    # Dealt in turn a place can look as in blocks beside an idle head; if it is that, rank 0 stops
+    # A place dealt in turn can look like one in blocks beside an idle head. If the head is idle, rank 0 stops
     return node != daemon and place.is_in_block(daemon - 1) and not place.is_dealt_to(daemon)
 
 
 def _count_daemons(reader: Reader) -> int | None:
-    # node[1:0-2]@0(3): names, then the indices of their daemons, here three from 0 on
+    # node[1:0-2]@0(3): names, then the indices of their daemons, here three starting at 0
     ranges = (reader.text(NODE_REGEX) or "").rpartition("@")[2].split(",")
     counts = [_count_range(item) for item in ranges]
     return None if None in counts else sum(count for count in counts if count is not None)
 
 
 def _count_range(item: str) -> int | None:
-    """Return how many daemons ``0`` or ``0(3)`` are; None for another text."""
+    """Return the number of daemons in ``0`` or ``0(3)``; None for another text."""
     first, parenthesis, rest = item.partition("(")
     count = rest.removesuffix(")") if parenthesis else "1"
     is_whole = not parenthesis or rest.endswith(")")
@@ -171,7 +171,7 @@ def _count_range(item: str) -> int | None:
 
 
 def _read_master(reader: Reader, daemon: int | None) -> None:
-    # Rank 0 runs where mpirun runs, unless it was placed elsewhere: circumstance, not statement
+    # Rank 0 runs where mpirun runs unless it was placed elsewhere: indirect evidence, not a statement
     uri = reader.text(HEAD_URI)
     if uri is not None:
         _claim_head_address(reader, uri, daemon)
@@ -182,7 +182,7 @@ def _read_master(reader: Reader, daemon: int | None) -> None:
 
 
 def _namespace_host(namespace: str) -> str:
-    """Return mpirun's host, nodeA of ``prterun-nodeA-26578@1``; empty for another text."""
+    """Return mpirun's host, nodeA in ``prterun-nodeA-26578@1``; empty for another text."""
     body, at, job = namespace.rpartition("@")
     host, dash, process = body.removeprefix("prterun-").rpartition("-")
     is_whole = bool(at and dash) and body.startswith("prterun-") and "\n" not in host
@@ -210,7 +210,7 @@ def _uri_hosts(uri: str) -> list[str]:
 
 
 def _address_group(text: str) -> str | None:
-    """Return what stands before the port, brackets and all; None where no port follows."""
+    """Return the text before the port, including brackets; None if no port follows."""
     if text.startswith("["):
         inner, end, rest = text.partition("]")
         group, forbidden = inner + end, "/;"

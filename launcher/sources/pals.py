@@ -1,6 +1,6 @@
-"""A process of HPE Cray's PALS: mpiexec on PBS systems, or Slurm's plugin that sets the same names.
+"""A process of HPE Cray's PALS: mpiexec on PBS systems, or Slurm's plugin that sets the same variables.
 
-The world is PMI's to state. No variable names a host.
+PMI states the world size. No variable names a host.
 
 Source: HPE pals.h (2023); slurm src/plugins/mpi/cray_shasta; openpmix/prrte src/mca/ess/pals.
 """
@@ -21,7 +21,7 @@ NODE_FILE = "PBS_NODEFILE"
 
 
 def read(reader: Reader) -> None:
-    """Rank, node and sizes, all as stated."""
+    """Claim rank, node and sizes, all as stated."""
     rank = reader.claim_int(Fact.RANK, RANK)
     size = reader.claim_int(Fact.WORLD_SIZE, SIZE, 1)
     reader.confirm("PMI_LOCAL_RANK", reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK), LOCAL_RANK)
@@ -29,7 +29,7 @@ def read(reader: Reader) -> None:
     sizes = [reader.claim_int(Fact.LOCAL_SIZE, name, 1) for name in LOCAL_SIZES]
     local_size = next((size for size in sizes if size is not None), None)
     if local_size == 1 and node is not None and rank != node:
-        reader.starts = Scope.PROCESS  # alone on this node, but nodes before it run several
+        reader.starts = Scope.PROCESS  # alone on this node, but earlier nodes run several
     if size != local_size:
         reader.note(
             "PALS tells no process where rank 0 is: "

@@ -1,8 +1,9 @@
 """A SageMaker training job: one container per node.
 
-SageMaker writes the hosts into a file of every container; its training toolkit makes variables of it.
-SM_HOSTS is sorted as text (``algo-10`` before ``algo-2``); the nodes are put in the order of their
-numbers, which every node computes alike. The toolkit's mpirun hands SM_* of its own node to all ranks.
+SageMaker writes the hosts into a file in every container; its training toolkit turns that file into
+variables. SM_HOSTS is sorted as text (``algo-10`` before ``algo-2``). We order the nodes by the numbers in
+their names, which gives the same order on every node. The toolkit's mpirun passes SM_* of its own node to all
+ranks.
 
 Source: docs.aws.amazon.com "How Amazon SageMaker AI Provides Training Information";
 aws/sagemaker-training-toolkit src/sagemaker_training/params.py and environment.py.
@@ -18,28 +19,29 @@ from launcher.core.mpi import STARTED_BY_MPI
 
 HOSTS = "SM_HOSTS"
 CURRENT_HOST = "SM_CURRENT_HOST"
-OBJECTS = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")  # the same two once more, in a JSON object
+OBJECTS = ("SM_RESOURCE_CONFIG", "SM_TRAINING_ENV")  # the same two again, in a JSON object
 JOB = "TRAINING_JOB_NAME"
 FILE = "/opt/ml/input/config/resourceconfig.json"
-"""The first of these objects; without the toolkit there is nothing else, and `JOB` says to look."""
+"""File with the first of these objects. Without the toolkit there is nothing else; it is read only if `JOB`
+is set."""
 GPUS = "SM_NUM_GPUS"
 LIST = "a JSON list of host names"
 _NUMBER = re.compile(r"\d+", re.ASCII)
 
 
 def read(reader: Reader) -> None:
-    """Node list, own place in it, GPUs."""
+    """Claim the host list, this node's position in it, and the GPUs."""
     hosts, current, origin = _read_variables(reader)
     if not reader.has(HOSTS):
         hosts, current, origin = _read_objects(reader, current)
     if not origin:
-        return  # a job's name, of a container that is none of SageMaker's
+        return  # a job's name alone: not a container of SageMaker
     reader.starts = Scope.NODE
     if hosts:
         reader.claim_hosts(hosts, origin)
         reader.claim(Fact.MASTER_ADDR, hosts[0], origin, Trust.DERIVED)
     if any(reader.has(name) for name in STARTED_BY_MPI):
-        return  # the other two are mpirun's own node's
+        return  # the other two facts are those of mpirun's own node
     name = CURRENT_HOST if reader.has(CURRENT_HOST) else "current_host"
     if current in hosts:
         reader.claim(Fact.NODE_RANK, hosts.index(current), f"{name} in {origin}")
@@ -51,7 +53,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_variables(reader: Reader) -> tuple[tuple[str, ...], str, str]:
-    """Return the hosts in the order of their numbers, this one, and where they are from."""
+    """Return the hosts in the order of their numbers, this node's host, and the origin of the list."""
     import json
 
     text, current = reader.text(HOSTS), reader.text(CURRENT_HOST) or ""
@@ -65,7 +67,7 @@ def _read_variables(reader: Reader) -> tuple[tuple[str, ...], str, str]:
 
 
 def _read_objects(reader: Reader, current: str) -> tuple[tuple[str, ...], str, str]:
-    """Return the same from the first JSON object that has the hosts."""
+    """Return the same from the first JSON object that has hosts."""
     import json
 
     texts = [(name, reader.text(name)) for name in OBJECTS]
@@ -83,10 +85,10 @@ def _read_objects(reader: Reader, current: str) -> tuple[tuple[str, ...], str, s
 
 
 def _sort_hosts(items: object) -> tuple[str, ...]:
-    """Return hosts in the order of their numbers.
+    """Return hosts in the order of the numbers in their names.
 
     Raises:
-        Malformed: They are no list of host names.
+        Malformed: They are not a list of host names, or one occurs twice.
     """
     if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
         raise Malformed(LIST)

@@ -1,8 +1,8 @@
-"""Signs of several nodes or processes: variables that show them and do not say which one this is.
+"""Signs of several nodes or processes: variables that show them but do not say which one this is.
 
-One table. A sign counts where no source knows this node or process (`launcher.identity.allocation`): then the
-launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are no nodes, and the
-elements of a job array are jobs of their own: neither is a sign.
+One table. A sign counts if no source identifies this node or process (`launcher.identity.allocation`): then
+the launcher stops, because a job of N nodes would otherwise run as N jobs of one. Slots are not nodes, and
+the elements of a job array are separate jobs: neither is a sign.
 
 Source: each platform's documentation of its variables; see docs/extending.md for adding a source.
 """
@@ -19,16 +19,17 @@ TASK = "hand the platform's other variables into the container as well, or "
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
 LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
-"""Lists of hosts, and how many words each entry has: the first is the host."""
+"""Host lists, and the number of words in each entry; the first word is the host."""
 LSF_SLOTS = "LSB_DJOB_NUMPROC"
 PARALLELISM = "DET_KUBERNETES_JOB_PARALLELISM"
 SLOT_IDS = "DET_SLOT_IDS"
 TF_CONFIG = "TF_CONFIG"
 HOST_FILES = (("PE_HOSTFILE", "NHOSTS"), ("COBALT_NODEFILE", "COBALT_JOBSIZE"), ("OAR_NODEFILE", ""))
-"""Files with a host at the start of each line (Grid Engine, Cobalt, OAR), and the number of hosts."""
+"""Variables that name a file with a host at the start of each line (Grid Engine, Cobalt, OAR), each with the
+variable for the number of hosts."""
 RSH_AGENT = "OMPI_MCA_plm_rsh_agent"
 KUBEXEC = "/kubexec.sh"
-"""What mpirun reaches the workers of an older MPIJob with."""
+"""End of the path of the agent with which mpirun reaches the workers of an older MPIJob."""
 RANK_0_HOST = "TORCHX_RANK0_HOST"
 PBS_FIX = (
     "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh with "
@@ -50,15 +51,15 @@ MPI_FIX = (
 
 @frozen
 class Signs:
-    """What one platform leaves, the plainest variable first: one of them is reported.
+    """Variables of one platform, the plainest first; only the first one that is a sign is reported.
 
     Attributes:
-        fix: What completes them.
-        counts: Numbers of nodes or processes: a sign above one, or where they are no number.
-        indices: Numbers counted from zero: a sign above zero.
-        marks: Names that only a job of several nodes has.
-        lists: Hosts, separated by commas or blanks: a sign with several different ones.
-        rank: The variable which says more than these, to another source or in a row of its own; then they
+        fix: What the user can add or do.
+        counts: Numbers of nodes or processes: a sign if above one, or not a number.
+        indices: Numbers counted from zero: a sign if above zero, or not a number.
+        marks: Variables that only a job of several nodes has.
+        lists: Hosts, separated by commas or blanks: a sign if there are several different ones.
+        rank: A variable that says more than these, to another source or in another row. If it is set, these
             are no sign.
     """
 
@@ -137,11 +138,11 @@ TABLE = (
 )
 COUNT_ENDS = ("_NUM_NODES", "_NNODES", "_NODE_COUNT", "_NUM_HOSTS", "_WORLD_SIZE")
 INDEX_ENDS = ("_NODE_RANK", "_NODE_INDEX", "_WORLD_RANK", "_GLOBAL_RANK")
-"""How names end that count nodes or index them, whichever platform's they are."""
+"""Suffixes of variables that count or index nodes, on any platform."""
 OTHERS = ("LAUNCHER_", "MA_", "PET_", "SLURM_", "AZUREML_", "SM_HP_")
-"""How names begin that end so and are read as others are, or are what a user hands to a script."""
+"""Prefixes of variables with these suffixes that are read elsewhere, or that users pass to their scripts."""
 NODE_COUNTS = (PARALLELISM, "INITIAL_CLUSTER_SIZE", "NODE_COUNT")
-"""Numbers of nodes where the platform starts one container on each: Determined, OCI Data Science."""
+"""Numbers of nodes on platforms that start one container on each: Determined, OCI Data Science."""
 NAMES = (
     *(NODE_FILE, NODE_INDEX, *(name for name, _ in LSF_HOSTS), LSF_SLOTS, SLOT_IDS),
     *NODE_COUNTS,
@@ -153,9 +154,9 @@ MARKERS = (*NAMES, *(f"*{end}" for end in (*COUNT_ENDS, *INDEX_ENDS)))
 
 
 def read(reader: Reader) -> None:
-    """A sign for each platform whose variables show several nodes; counts of nodes are claimed, too."""
+    """Report a sign for each platform whose variables show several nodes; claim the counts of nodes too."""
     if reader.has(TF_CONFIG) and _names_several(reader):
-        return  # which says more, also of a task without a rank
+        return  # TF_CONFIG says more, also about a task without a rank
     for row in TABLE:
         name = "" if row.rank and reader.has(row.rank) else _find(reader, row)
         if name:
@@ -177,7 +178,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_any(reader: Reader) -> None:
-    """Report a number of nodes, or an index of one, of a platform that is not known."""
+    """Report a node count or a node index of an unknown platform."""
     for ends, limit in ((COUNT_ENDS, 1), (INDEX_ENDS, 0)):
         unknown = (n for n in reader.unread(ends) if n not in NAMES and not n.startswith(OTHERS))
         name = next((n for n in unknown if "NUMA_" not in n and _is_number_above(reader, n, limit)), "")
@@ -186,7 +187,7 @@ def _read_any(reader: Reader) -> None:
 
 
 def _is_number_above(reader: Reader, name: str, limit: int) -> bool:
-    """Whether a variable that may be of anything is a number above a limit."""
+    """Whether a variable, which may mean anything, is a number above a limit."""
     return (reader.text(name) or "").strip().isdecimal() and is_above(reader, name, limit)
 
 
@@ -197,13 +198,13 @@ def _names_several(reader: Reader) -> bool:
 
 
 def _is_elsewhere(reader: Reader, host: str) -> bool:
-    """Whether a host is named, and is not this one; TorchX calls the first replica's localhost."""
+    """Whether a host is given and is not this one; TorchX gives the first replica ``localhost``."""
     own = reader.host.hostname().partition(".")[0]
     return bool(host) and not is_loopback(host) and host.partition(".")[0] != own
 
 
 def _find(reader: Reader, row: Signs) -> str:
-    """Return the first variable of a platform that is a sign, empty for none."""
+    """Return the first variable of a platform that is a sign; empty if there is none."""
     found = [name for name in row.counts if is_above(reader, name, 1)]
     found += [name for name in row.indices if is_above(reader, name, 0)]
     found += [name for name in row.marks if reader.has(name)]
@@ -216,7 +217,7 @@ def _split_hosts(text: str) -> set[str]:
 
 
 def is_above(reader: Reader, name: str, limit: int) -> bool:
-    """Whether a variable is a number above a limit, or no number at all."""
+    """Whether a variable is a number above a limit, or not a number; an unset one is 0."""
     try:
         return parse_int(reader.text(name) or "0") > limit
     except Malformed:
@@ -224,7 +225,7 @@ def is_above(reader: Reader, name: str, limit: int) -> bool:
 
 
 def _read_pbs(reader: Reader) -> None:
-    # A line per slot: hosts repeat. The file lies on the first host only, and pbsdsh hands on no variables
+    # One line per slot: hosts repeat. Only the first host has the file, and pbsdsh passes on no variables
     path, index = reader.text(NODE_FILE), reader.text(NODE_INDEX)
     if path is None:
         if index is not None:
@@ -240,7 +241,7 @@ def _read_pbs(reader: Reader) -> None:
 
 
 def _read_files(reader: Reader) -> None:
-    """Report a batch system's file of several hosts, or one that nothing else says the number of."""
+    """Report a batch system's file of several hosts, or an unreadable one without a number of hosts."""
     for name, count in HOST_FILES:
         path = reader.text(name)
         if path is None:
@@ -256,7 +257,7 @@ def _read_files(reader: Reader) -> None:
 
 
 def _fills_one_node(reader: Reader) -> bool:
-    # Torque's numbers are of the first part of a request (nodes=1:ppn=8+3:ppn=2), PBS_NP counts all slots
+    # Torque's numbers describe the first part of a request (nodes=1:ppn=8+3:ppn=2); PBS_NP counts all slots
     slots = reader.text("PBS_NP")
     return reader.text("PBS_NUM_NODES") == "1" and slots is not None and slots == reader.text("PBS_NUM_PPN")
 
@@ -269,7 +270,7 @@ def _read_lsf(reader: Reader) -> None:
         reader.most_nodes = len(hosts) or reader.most_nodes
         if len(hosts) > 1:
             listed = tuple(dict.fromkeys((reader.text(name) or "").split()[::step]))
-            if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else lsf knows where ranks are
+            if not reader.read_before.intersection(dict(LSF_HOSTS)):  # else `lsf` knows where ranks are
                 reader.claim(Fact.HOSTS, listed, name, Trust.INDIRECT)
             reader.sign(name, LSF_FIX)
             return

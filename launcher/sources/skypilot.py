@@ -13,7 +13,7 @@ GPUS = "SKYPILOT_NUM_GPUS_PER_NODE"
 
 
 def read(reader: Reader) -> None:
-    """Node rank, node count, addresses with the head first, GPUs."""
+    """Claim node rank, node count, the addresses with the head node first, and the GPUs."""
     reader.starts = Scope.NODE
     reader.claim_int(Fact.NODE_RANK, "SKYPILOT_NODE_RANK")
     reader.claim_int(Fact.NODE_COUNT, "SKYPILOT_NUM_NODES", 1)

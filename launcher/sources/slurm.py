@@ -1,7 +1,7 @@
 """A task of Slurm's srun.
 
-Only a step has tasks: the batch script itself also sees SLURM_PROCID=0 and SLURM_NTASKS=N. And under
-mpirun, SLURM_PROCID is the daemon's: every rank of a node sees 0, and remote nodes see a world of 1.
+Only a step has tasks, but the batch script sees SLURM_PROCID=0 and SLURM_NTASKS=N too. Under mpirun,
+SLURM_PROCID is that of mpirun's daemon: every rank of a node sees 0, and remote nodes see a world size of 1.
 
 Source: srun(1) "OUTPUT ENVIRONMENT VARIABLES"; captured with 22.05.8.
 """
@@ -13,7 +13,7 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.core.mpi import HYDRA, OPEN_MPI, STARTED_BY_MPI
 from launcher.sources.nodelist import parse_nodelist, parse_tasks_per_node
 
-FLUX = "FLUX_TASK_RANK"  # Flux runs inside of a step, and its tasks see its broker's SLURM_*
+FLUX = "FLUX_TASK_RANK"  # Flux runs inside a step, and its tasks see its broker's SLURM_*
 HET_SIZE = "SLURM_HET_SIZE"
 STEP_ID = "SLURM_STEP_ID"
 PROCID = "SLURM_PROCID"
@@ -33,9 +33,9 @@ OF_OTHERS = (
     *((name, 1) for name in (*NODE_COUNTS, "SLURM_STEP_NUM_TASKS")),
     *((name, 0) for name in (PROCID, NODEID, "SLURM_LOCALID")),
 )
-"""Numbers above these speak of other nodes or tasks, in a batch script of one node, too."""
+"""Numbers above these belong to other nodes or tasks, even in a batch script on one node."""
 TASK_COUNTS = ((NTASKS, 1), ("SLURM_NPROCS", 1))
-"""The same, but a batch script of one node has what it was asked for."""
+"""The same, but in a batch script on one node they are what the user requested."""
 TASK_IDS = "SLURM_GTIDS"  # of all tasks on this node; a batch script has 0
 ASKED_TASKS = "SLURM_TASKS_PER_NODE"
 LISTS = (JOB_NODELIST, STEP_NODELIST, "SLURM_NODELIST")
@@ -44,7 +44,7 @@ FIRST_SPECIAL_STEP = 0xFFFFFFF0
 
 
 def read(reader: Reader) -> None:
-    """A task's own numbers; under mpirun only the node list; in a batch script nothing, or its nodes."""
+    """Claim a task's own numbers; under mpirun only a master; in a batch script nothing, or its nodes."""
     if any(reader.has(name) for name in (*STARTED_BY_MPI, FLUX)):
         _read_under_mpirun(reader)
         return
@@ -78,14 +78,14 @@ def _read_under_mpirun(reader: Reader) -> None:
         whose = "Flux's broker" if reader.has(FLUX) else "mpirun's daemon"
         reader.note(f"{reader.origin(PROCID)} belongs to {whose} on this node, not to this process")
     if not any(reader.has(name) for name in (*OTHER_RANKS, FLUX)):
-        # Half of mpirun's names: they may be this process's, and its rank is none of Slurm's then
+        # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
         fix = f"hand mpirun's other variables in as well; for a task of srun: unset {half}"
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
     hosts = _read_hosts(reader, JOB_NODELIST)
     reader.most_nodes = reader.integer(JOB_NODE_COUNT, 1) or len(hosts) or None
     if _is_rank_0_on(hosts[1:], reader):
-        # The other ranks cannot see that; but mpirun ends them with this one
+        # The other ranks cannot see that, but mpirun ends them when this one stops
         reader.note(f"rank 0 is here, and not on the first node of {reader.origin(JOB_NODELIST)}")
     elif hosts:
         reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
@@ -94,7 +94,7 @@ def _read_under_mpirun(reader: Reader) -> None:
 def _is_rank_0_on(hosts: tuple[str, ...], reader: Reader) -> bool:
     if not any(reader.text(name) == "0" for name in OTHER_RANKS):
         return False
-    # mpirun may have been told of some nodes only (--host). Hydra brings its own node's SLURMD_NODENAME
+    # mpirun may use only some nodes (--host). Hydra passes on SLURMD_NODENAME of its own node
     names = {reader.text(NODE_NAME), reader.host.hostname(), reader.host.hostname().partition(".")[0]}
     return not names.isdisjoint(hosts)
 
@@ -107,7 +107,7 @@ def _read_batch_script(reader: Reader) -> None:
         if reader.starts_job:
             _claim_nodes(reader)
         return
-    # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables, of which the step's were left out
+    # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables without those of the step
     numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
     fix = f"hand {STEP_ID} and the other SLURM_* into the container as well"
     if _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ..."):
@@ -118,18 +118,18 @@ def _read_batch_script(reader: Reader) -> None:
 
 
 def _claim_nodes(reader: Reader) -> None:
-    """Claim what an mpirun may use that we start from here: the nodes of the job, whatever runs there."""
+    """Claim the nodes of the job for an mpirun that we start from here, whatever runs on them."""
     hosts = _read_hosts(reader, JOB_NODELIST)
     if hosts:
         reader.claim_hosts(hosts, JOB_NODELIST)
         reader.claim(Fact.MASTER_ADDR, hosts[0], JOB_NODELIST, Trust.DERIVED)
-    # --ntasks-per-node=1 stands in every script that starts launchers: it says nothing about ranks
+    # Every script that starts launchers has --ntasks-per-node=1: it says nothing about ranks
     if (reader.integer(ASKED_PER_NODE) or 1) > 1:
         reader.claim_int(Fact.PROCESSES_PER_NODE, ASKED_PER_NODE)
 
 
 def _sign_remains(reader: Reader, numbers: tuple[tuple[str, int], ...], fix: str) -> bool:
-    """Report what hints at other nodes or tasks; return whether anything does."""
+    """Report variables that belong to other nodes or tasks; return whether there are any."""
     found = [name for name, alone in numbers if (reader.integer(name) or alone) > alone]
     if reader.has(TASK_IDS) and reader.text(TASK_IDS) != "0":
         found.append(TASK_IDS)
@@ -175,11 +175,11 @@ def _read_local_size(reader: Reader, node: int | None, tasks: int | None) -> int
 
 
 def _read_step_hosts(reader: Reader, name: str) -> None:
-    """Claim the step's own nodes, and the first as master."""
+    """Claim the step's own nodes, and the first one as master."""
     hosts = _read_hosts(reader, name)
     reader.claim_hosts(hosts, name)
     if len(hosts) > 1 and (reader.text(DISTRIBUTION) or "").startswith("arbitrary"):
-        # The list is sorted, SLURM_HOSTFILE is not: rank 0 is on the first node of that
+        # The list is sorted, SLURM_HOSTFILE is not: rank 0 is on the first node of SLURM_HOSTFILE
         reader.in_order = False
         reader.note(f"{reader.origin(DISTRIBUTION)}: the first node of {name} need not be that of rank 0")
     elif hosts:

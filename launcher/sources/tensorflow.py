@@ -1,7 +1,7 @@
 """TF_CONFIG: one task of a TensorFlow job (Azure ML's TensorFlow distribution, Kubeflow's TFJob).
 
-A task is one process with all GPUs of its node, so the launcher never multiplies it. The rank is
-TensorFlow's own order: chief, then workers; parameter servers and evaluators have none.
+A task is one process with all GPUs of its node, so the launcher never starts more than one for it. Ranks are
+in TensorFlow's own order: the chief, then the workers. Parameter servers and evaluators have none.
 
 Source: tensorflow/python/distribute/{multi_worker_util.py,cluster_resolver/tfconfig_cluster_resolver.py}.
 """
@@ -18,12 +18,12 @@ TF_CONFIG = "TF_CONFIG"
 FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
-"""Roles with one task at most."""
+"""Roles with at most one task."""
 
 
 @frozen
 class Task:
-    """The cluster as TF_CONFIG has it, by role, and the task of it that this process is."""
+    """The cluster in TF_CONFIG, by role, and the role and index of this process in it."""
 
     cluster: dict[str, list[str]]
     role: str
@@ -31,7 +31,7 @@ class Task:
 
 
 class Refused(Exception):
-    """Why TensorFlow, or any reader, cannot make a cluster of it: the problem says what was expected."""
+    """TF_CONFIG is not a valid cluster; the problem says what was expected."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.what)
@@ -39,7 +39,7 @@ class Refused(Exception):
 
 
 def read(reader: Reader) -> None:
-    """The task's place in its cluster, or what is wrong with it."""
+    """Claim the task's place in its cluster, or report what is wrong with TF_CONFIG."""
     try:
         task = _parse(reader.text(TF_CONFIG) or "")
     except Refused as error:
@@ -58,7 +58,7 @@ def read(reader: Reader) -> None:
 
 
 def find_rank(text: str) -> tuple[str, str] | None:
-    """Return rank and world as a TF_CONFIG has them; None where it has no rank, or is none."""
+    """Return rank and world size in a TF_CONFIG; None if it has no rank, or is invalid."""
     try:
         task = _parse(text)
     except Refused:
@@ -70,7 +70,7 @@ def find_rank(text: str) -> tuple[str, str] | None:
 
 
 def names_several(text: str) -> bool:
-    """Whether a TF_CONFIG names several tasks, or is none: `read` says what is wrong then."""
+    """Whether a TF_CONFIG names several tasks, or one without a rank, or is invalid (see `read`)."""
     try:
         task = _parse(text)
     except Refused:
@@ -105,10 +105,10 @@ def _claim_rank(reader: Reader, hosts: list[str], rank: int) -> None:
 
 
 def _parse(text: str) -> Task:
-    """Return the task, valid by the rules of TensorFlow 2 (and by those that it only thinks of later).
+    """Return the task, valid by TensorFlow 2's rules, including those that it checks late or never.
 
     Raises:
-        Refused: It is none.
+        Refused: TF_CONFIG is not valid.
     """
     import json
 
@@ -129,7 +129,7 @@ def _parse(text: str) -> Task:
 
 
 def _index(value: object) -> int:
-    """Return an index; TensorFlow would make 0 of 0.9, and 1 of true and of "0_1"."""
+    """Return a task index; TensorFlow itself would turn 0.9 into 0, and true and "0_1" into 1."""
     if not isinstance(value, (int, str)) or isinstance(value, bool):
         raise TypeError
     return parse_int(value) if isinstance(value, str) else value
@@ -149,7 +149,7 @@ def _check_roles(task: Task) -> None:
 
 
 def _check_addresses(addresses: list[str]) -> None:
-    """Hold that each task has an address of its own: without a port none listens."""
+    """Check that each task has an address of its own, with the port at which it listens."""
     found: dict[tuple[str, int], str] = {}
     for address in addresses:
         try:
@@ -169,7 +169,7 @@ def _check_addresses(addresses: list[str]) -> None:
 
 
 def _check_tasks(task: Task, sparse: list[str]) -> None:
-    """Hold what TensorFlow finds out late or never: an index of -1 passes its own check."""
+    """Check what TensorFlow finds out late or never: an index of -1 passes its own check."""
     if sparse:
         expected = f"a list of host:port for every role (not so: {', '.join(sparse)})"
         fix = "list all tasks of the role (Kubeflow: without enableDynamicWorker, which makes it a map)"

@@ -1,7 +1,7 @@
-"""PET_*: set for a torchrun to be started once per node (Kubeflow Trainer does).
+"""PET_*: variables for a torchrun that is started once per node (Kubeflow Trainer sets them).
 
-Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Those that
-state no fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags, by
+Each flag of torchrun can be given as ``PET_<DEST>``; we are started in torchrun's place. Flags that state no
+fact of the job (PET_MAX_RESTARTS, PET_RDZV_BACKEND, ...) are read as flags by
 `launcher.options.reading.read_options`.
 
 Source: torch/distributed/argparse_util.py; kubeflow/trainer pkg/runtime/framework/plugins/torch.
@@ -20,7 +20,7 @@ STANDALONE = "PET_STANDALONE"
 
 
 def read(reader: Reader) -> None:
-    """One worker group per node, as torchrun's own flags say."""
+    """Claim one worker group per node, as torchrun's own flags state it."""
     reader.starts = Scope.NODE
     if reader.text(STANDALONE) == "1":
         reader.claim(Fact.NODE_COUNT, 1, STANDALONE)
@@ -56,7 +56,7 @@ def _read_processes(reader: Reader) -> None:
 
 
 def _read_endpoint(reader: Reader) -> None:
-    # host[:port] of the rendezvous; node 0 of a fixed job by convention, port 0 for a free one
+    # host[:port] of the rendezvous; by convention node 0 of a fixed job, and port 0 for a free one
     text = reader.text(RDZV_ENDPOINT)
     if text is None or (reader.text(RDZV_BACKEND) or "static") not in MEETS_AT_MASTER:
         return

@@ -1,7 +1,7 @@
-"""A worker of torchrun: the whole identity is stated, whatever started torchrun itself.
+"""A worker of torchrun: its whole identity is stated, whatever started torchrun itself.
 
-Source: torch/distributed/elastic/agent/server/local_elastic_agent.py; captured with torch 2.15. There
-is no NODE_RANK among the variables; GROUP_RANK is it (one worker group per node).
+Source: torch/distributed/elastic/agent/server/local_elastic_agent.py; captured with torch 2.15. torchrun sets
+no NODE_RANK; GROUP_RANK is the node rank (one worker group per node).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ FACTS = (
 
 
 def read(reader: Reader) -> None:
-    """TORCHELASTIC_RUN_ID with all that torchrun sets: a worker. Else left over, worth nothing."""
+    """Claim a worker if all of torchrun's variables are set; otherwise TORCHELASTIC_RUN_ID is left over."""
     if reader.text(AGENT_STORE) == NO_STORE and reader.has(LAUNCHED):
-        return  # a process of this launcher, or what one has started: `launcher.sources.launched` tells
+        return  # a process of this launcher or a child of one: see `launcher.sources.launched`
     missing = [name for _, name, _ in FACTS if not reader.has(name)]
     if missing:
         names = ", ".join(missing)
         reader.note(f"TORCHELASTIC_RUN_ID without {names}: left over from another run, not used")
     elif reader.text(OPEN_MPI.local_size) in (None, "1"):
-        read_worker(reader)  # mpirun can be around torchrun once per node, but not several times
+        read_worker(reader)  # mpirun can start torchrun once per node, but not several times
 
 
 def read_worker(reader: Reader) -> None:
-    """Claim the contract of one process and ask nothing outside."""
+    """Claim the contract of one process, and ask no outer source."""
     for fact, name, minimum in FACTS:
         reader.claim_int(fact, name, minimum)
     reader.claim_host(Fact.MASTER_ADDR, "MASTER_ADDR")

@@ -1,8 +1,8 @@
-"""The names of PyTorch's ``env://`` contract, set by a platform (Azure ML PyTorch) or a person.
+"""The variables of PyTorch's ``env://`` contract, set by a platform (Azure ML PyTorch) or a user.
 
-RANK and WORLD_SIZE count whatever was started: processes, or, where the platform starts one launcher
-per node (Azure ML's default), nodes. Which of the two is decided by comparing sizes, not here. But of some
-platforms it is known that they count nodes: then these numbers are their sources' to read.
+RANK and WORLD_SIZE count processes; or nodes, if the platform starts one launcher per node (Azure ML's
+default). Which of the two is decided by comparing sizes, not here. But some platforms are known to count
+nodes: then their own sources read these two variables.
 
 Source: pytorch.org "Environment variable initialization"; Azure ML "Distributed GPU training guide";
 deepspeed `launcher/launch.py`.
@@ -28,32 +28,33 @@ ALIBABA_PAI = "NPROC_PER_NODE"
 TENCENT = "GPU_NUM_PER_NODE"
 PODS = ("KUBERNETES_SERVICE_HOST", "RUNAI_NUM_OF_GPUS")
 DEEPSPEED = (("LOCAL_SIZE", Fact.LOCAL_SIZE), ("CROSS_RANK", Fact.NODE_RANK), ("CROSS_SIZE", Fact.NODE_COUNT))
-"""What DeepSpeed's launcher sets beside the contract in every process: here, and the nodes."""
+"""Variables that DeepSpeed's launcher adds to the contract in every process: the local size, and two about
+nodes."""
 OF_A_PROCESS = (LOCAL_RANK, "GROUP_RANK", "GROUP_WORLD_SIZE")
 
 
 def counts_nodes(reader: Reader) -> str:
-    """Return what shows that RANK and WORLD_SIZE count nodes here: a variable, or how several begin.
+    """Return what shows that RANK and WORLD_SIZE count nodes here: a variable, or a prefix of several.
 
-    Empty where they count processes, or nothing tells. Each answer has one source that reads them.
+    It is empty if they count processes, or if nothing tells. Each answer has one source that reads them.
     """
     if any(reader.has(name) for name in OF_A_PROCESS) or (reader.text("LOCAL_WORLD_SIZE") or "1") != "1":
         return ""
     if not (reader.has(RANK) or reader.has(WORLD_SIZE)):
         return ""
     if reader.text(WORLD_SIZE) == "1" and reader.text(RANK) in (None, "0"):
-        return ""  # an image's defaults say the same, and are no platform's word
+        return ""  # an image's defaults look the same and prove nothing
     for name in (KUBEFLOW, VERTEX_AI):
         if reader.has(name):
             return name
     if reader.matching(VOLCANO, "_HOSTS") or reader.has("VC_TASK_INDEX"):
         return VOLCANO
-    # These names are set elsewhere, too; RANK, which these platforms always set, tells them apart
+    # Other platforms set these names too; only with RANK, which these always set, do they count
     return next((name for name in (ALIBABA_PAI, TENCENT, *PODS) if reader.has(name) and reader.has(RANK)), "")
 
 
 def read(reader: Reader) -> None:
-    """The contract, less RANK and WORLD_SIZE where a platform counts nodes with them."""
+    """Claim the contract, but not RANK and WORLD_SIZE on a platform that counts nodes with them."""
     if launched.is_left_over(reader):
         return
     if not counts_nodes(reader):
@@ -68,7 +69,7 @@ def read(reader: Reader) -> None:
 
 
 def _read_deepspeed(reader: Reader) -> None:
-    """A worker of DeepSpeed's launcher: all of its names, or none of them says anything."""
+    """Claim the facts of a worker of DeepSpeed's launcher, if all of its variables are set."""
     names = (RANK, LOCAL_RANK, *(name for name, _ in DEEPSPEED))
     if all(reader.has(name) for name in names):
         for name, fact in DEEPSPEED:

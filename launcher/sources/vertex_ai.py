@@ -1,8 +1,8 @@
-"""A replica of a custom training job of Google's Vertex AI: one container on a machine of its own.
+"""A replica of a custom training job on Google's Vertex AI: one container per node.
 
-CLUSTER_SPEC names the replicas by pool: 0 holds the primary, 1 the workers; 2 (parameter servers, or
-Reduction Server) and 3 (evaluators) have no ranks. The index counts within the pool. RANK and WORLD_SIZE
-count replicas.
+CLUSTER_SPEC lists the replicas by pool: pool 0 has the primary, pool 1 the workers. Pools 2 (parameter
+servers, or Reduction Server) and 3 (evaluators) have no ranks. The index counts within the pool. RANK and
+WORLD_SIZE count replicas.
 
 Source: cloud.google.com Vertex AI "Distributed training", "Reduce training time with Reduction Server".
 """
@@ -18,11 +18,11 @@ CLUSTER_SPEC = (
     "CLUSTER_SPEC"  # {"cluster": {"workerpool0": ["host:2222"]}, "task": {"type": "workerpool0", "index": 0}}
 )
 RANKED = (("workerpool0", "chief"), ("workerpool1", "worker"))
-"""The pools with ranks in the order of these, each in its two spellings."""
+"""The pools with ranks, in rank order, each with its two names."""
 
 
 def read(reader: Reader) -> None:
-    """The replicas of pools 0 and 1, and this one's place among them."""
+    """Claim the replicas of pools 0 and 1, and the place of this one among them."""
     found = _parse(reader)
     if found is None and _names_one_host(reader):
         return
@@ -63,7 +63,7 @@ def _read_ranks(reader: Reader, count: int, *, is_whole: bool) -> None:
 
 
 def _names_one_host(reader: Reader) -> bool:
-    """Whether it is the short form of a job of one replica: ``{"chief":["localhost:1234"]}``."""
+    """Whether CLUSTER_SPEC is the short form for a single replica: ``{"chief":["localhost:1234"]}``."""
     import json
 
     try:
@@ -75,7 +75,7 @@ def _names_one_host(reader: Reader) -> bool:
 
 
 def _parse(reader: Reader) -> tuple[dict[str, list[str]], str, int] | None:
-    """Return the hosts by pool, the pool of this replica, and its index there; None for another form."""
+    """Return the hosts by pool, this replica's pool, and its index there; None for another format."""
     import json
 
     try:

@@ -1,9 +1,9 @@
 """A pod of a Volcano job, also in Huawei's ModelArts: one launcher per pod.
 
-Every pod sees the hosts of every task of its job, ``VC_<TASK>_HOSTS``, and its index *within its task*:
-pod 0 of the master and pod 0 of the workers have the same. The task's own name is in the pod's name only.
-With the pytorch plugin RANK and WORLD_SIZE count pods; older ones counted those of all tasks in
-WORLD_SIZE.
+Every pod sees the hosts of every task of its job, ``VC_<TASK>_HOSTS``, and its index *within its task*: pod
+0 of the master and pod 0 of the workers have the same index. Only the pod's name contains the task's name.
+With the pytorch plugin RANK and WORLD_SIZE count pods; in older plugins WORLD_SIZE counts the pods of all
+tasks.
 
 Source: volcano-sh/volcano pkg/controllers/job/plugins/{svc,env,distributed-framework/pytorch,mpi}; Huawei
 Cloud "Preset environment variables of a training container".
@@ -20,20 +20,20 @@ from launcher.sources.torch_env import LOCAL_RANK, MASTER_ADDR, RANK, VOLCANO, W
 PREFIX, HOSTS, COUNT = "VC_", "_HOSTS", "_NUM"
 INDICES = ("VC_TASK_INDEX", "VK_TASK_INDEX")
 RANKED = ("master", "worker")
-"""The tasks of the pytorch plugin, in the order of their ranks."""
+"""The tasks of the pytorch plugin, in rank order."""
 WATCHING = "tensorboard"
 NODE_COUNT = "MA_NUM_HOSTS"
 ROLE = "MA_TASK_NAME"  # worker, learner; ps with TensorFlow
 GPUS = "MA_NUM_GPUS"
 OTHERS = ("TF_CONFIG", "AZUREML_CR_DISTRIBUTED_CONFIG", *STARTED)
 """Where one of these is set, it says more than the tasks do."""
-MPI_HOST = "MPI_HOST"  # mpi plugin, in the master pod only: the workers
+MPI_HOST = "MPI_HOST"  # mpi plugin, set in the master pod only: the workers
 
 Tasks = dict[str, tuple[str, ...]]
 
 
 def read(reader: Reader) -> None:
-    """The pods that have ranks, and which of these this one is."""
+    """Claim the pods that have ranks, and which of them this one is."""
     tasks = _read_tasks(reader)
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
     if reader.has(MPI_HOST):
@@ -45,12 +45,12 @@ def read(reader: Reader) -> None:
 
 
 def _is_process(reader: Reader) -> bool:
-    """Whether another starter's numbers are of this very process: a world of one is an image's default."""
+    """Whether another starter numbers this very process; a world size of 1 is an image's default."""
     return reader.has(LOCAL_RANK) and reader.text(WORLD_SIZE) != "1"
 
 
 def _read_tasks(reader: Reader) -> Tasks:
-    """Return the hosts of each task by its name; none of a task of which only the number of pods is set."""
+    """Return the hosts of each task by its name; empty if only its number of pods is set."""
     found: Tasks = {}
     for name in reader.matching(PREFIX, HOSTS):
         found[name[len(PREFIX) : -len(HOSTS)].lower()] = reader.hosts(name)
@@ -65,7 +65,7 @@ def _name(task: str, end: str) -> str:
 
 
 def _read_plugin(reader: Reader, tasks: Tasks) -> None:
-    """RANK and WORLD_SIZE of the pytorch plugin; the lists of its tasks, if they have their usual names."""
+    """Claim the pytorch plugin's RANK, and its WORLD_SIZE or the lists of the tasks with the usual names."""
     if not reader.has(RANK):
         reader.sign(WORLD_SIZE, f"a pod of another task than master and worker has no rank; {FLAGS}")
         return
@@ -84,7 +84,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
 
 
 def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
-    """Report a rank that the index within the task cannot have: workers count from behind the masters."""
+    """Report a rank that contradicts the index within the task: the workers' ranks follow the masters'."""
     index = next((reader.integer(name) for name in INDICES if reader.has(name)), None)
     if index is None or node is None:
         return
@@ -99,7 +99,7 @@ def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
 
 
 def _read_names(reader: Reader, tasks: Tasks) -> None:
-    """This pod by its index, if one task has all pods; else by its name in the lists of master and worker."""
+    """Claim this pod by its index if one task has all pods, else by its name in the lists of hosts."""
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
     hosts = _join(tasks, ranked)
     if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
@@ -122,7 +122,7 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
 
 
 def _find_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int) -> int | None:
-    """Claim the place of this pod among those with ranks and return it, or give a sign that it has none."""
+    """Claim the place of this pod among those with ranks and return it; report a sign if it has none."""
     own = reader.host.hostname().partition(".")[0]
     places = [place for place, host in enumerate(hosts) if host.partition(".")[0] == own]
     others = [host.partition(".")[0] for task in tasks.values() for host in task]
@@ -144,9 +144,9 @@ def _find_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int)
 
 
 def _is_of_another_task(own: str, other: str) -> bool:
-    """Whether a pod's name, ``<job>-<task>-<index>``, is of the other one's job, but not of its task."""
+    """Whether a pod, named ``<job>-<task>-<index>``, is in the other pod's job, but not in its task."""
     if own == other:
-        return True  # which is in the list of a task without ranks
+        return True  # it is in the list of a task without ranks
     mine, its = own.rsplit("-", 2), other.rsplit("-", 2)
     return len(mine) == len(its) == 3 and mine[0] == its[0] and mine[1] != its[1] and mine[2].isdecimal()
 
@@ -158,7 +158,10 @@ def _join(tasks: Tasks, ranked: tuple[str, ...]) -> tuple[str, ...]:
 def _claim_hosts(
     reader: Reader, ranked: tuple[str, ...], hosts: tuple[str, ...], *, here: bool = False
 ) -> None:
-    """Claim the lists, the first host as master; ``here``: this is its pod, and may say localhost."""
+    """Claim the lists, and the first host as master.
+
+    ``here``: the first host is this pod, whose MASTER_ADDR may be localhost instead.
+    """
     if not hosts:
         return
     names = [_name(task, HOSTS) for task in ranked]

@@ -1,6 +1,6 @@
-"""A node of a job of Volcengine's machine learning platform: one launcher per node.
+"""A node of a job on Volcengine's machine learning platform: one launcher per node.
 
-None of its names is PyTorch's.
+None of its variables is one of PyTorch's.
 
 Source: volcengine.com documentation 6459/75329, "Environment variables of a custom task".
 """
@@ -24,7 +24,7 @@ MASTER_PORT = "MLP_WORKER_0_PORT"
 
 
 def read(reader: Reader) -> None:
-    """The workers: their number, which of them this is, and the first one as master."""
+    """Claim the number of workers, which of them this one is, and the first one as master."""
     if (reader.text(ROLE) or "worker").lower() != "worker":
         reader.sign(ROLE, f"only workers have ranks: start the launcher there, or {FLAGS}")
         return

@@ -1,4 +1,4 @@
-"""OpenSSH for jobs of several nodes: the keys, a server of one job, and a client that trusts only it.
+"""OpenSSH for jobs of several nodes: the keys, an sshd of one job, and a client that trusts only that.
 
-Folders, files, command lines and words; what starts the processes is elsewhere.
+It prepares folders, files, command lines and messages. ssh and sshd themselves are started elsewhere.
 """

@@ -1,4 +1,4 @@
-"""Our user, as an sshd sees it, and why it would refuse a login as that user."""
+"""Our user as an sshd sees it, and the reasons why it would refuse a login as that user."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from launcher.ssh.files import name_user
 
 NO_SHELLS = ("nologin", "false")
 LOCKED = "!"
-"""What the password of an account begins with that sshd on Linux refuses, whatever the key."""
+"""Start of a locked account's password field: sshd on Linux refuses the account, whatever the key."""
 CAPABILITIES = {"SETGID": 6, "SETUID": 7, "SYS_CHROOT": 18}
-"""What sshd needs of root; linux/capability.h numbers them."""
+"""Capabilities that sshd needs as root, with their numbers in linux/capability.h."""
 
 
 @frozen
 class Account:
-    """Our user, as sshd will look at it.
+    """Our user as an sshd sees it.
 
     Attributes:
         uid: Our effective user id.
-        name: Our name; None where no passwd entry has it.
+        name: Our user name; None without an entry in /etc/passwd.
         shell: The shell in that entry, which runs every command.
-        shell_runs: Whether that shell exists and is one.
+        shell_runs: Whether that shell can be executed and runs commands, unlike `NO_SHELLS`.
         locked: Whether the password is marked as locked.
-        capabilities: The effective ones, one bit each.
+        capabilities: The effective capabilities, one bit each.
     """
 
     uid: int
@@ -68,7 +68,7 @@ def read_served() -> Account:
 
 
 def _read_password(entry: pwd.struct_passwd) -> str:
-    """Return the password field that sshd will see: that of /etc/shadow, if it may be read."""
+    """Return the password field that sshd will see: that of /etc/shadow if we may read it."""
     try:
         with open("/etc/shadow", encoding="utf-8", errors="replace") as file:
             fields = (line.split(":") for line in file)
@@ -78,7 +78,7 @@ def _read_password(entry: pwd.struct_passwd) -> str:
 
 
 def find_problems(account: Account) -> tuple[Problem, ...]:
-    """Return why an sshd would refuse this user, in words that it would write into a log only."""
+    """Return the reasons why an sshd would refuse this user, which sshd itself would only log."""
     if account.name is None:
         what = f"user id {account.uid} has no entry in /etc/passwd, which OpenSSH needs"
         return (cannot_serve(what, name_user(account.uid)),)
@@ -101,5 +101,5 @@ def find_problems(account: Account) -> tuple[Problem, ...]:
 
 
 def cannot_serve(what: str, fix: str) -> Problem:
-    """Return why an sshd of ours would not serve here, and what mends that."""
+    """Return the problem that an sshd of ours would not serve here, with its fix."""
     return Problem("sshd-refuses", what, "this node", fix)

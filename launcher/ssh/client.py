@@ -1,6 +1,6 @@
 """ssh as the head uses it: with the job's key, and only to nodes that show the job's host key.
 
-`write_client` gives the start of a command line, `explain` says in words why a node was not reached.
+`write_client` returns the start of a command line. `explain` tells why a node was not reached.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ALIAS = "launcher-job"
-"""Under this name known_hosts has the job's host key, whatever a node is called: all must show this one."""
+"""Name of the job's host key in known_hosts, for nodes of any name: all must show this key."""
 LIVENESS = {
     "BatchMode": "yes",
     "ConnectTimeout": "5",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
 }
-"""Never ask; know within 5 s that a node cannot be reached, and within 20 that it has gone since."""
+"""Options of ssh: never prompt, notice an unreachable node within 5 s, and a lost one within 20 s."""
 SHARED = "%C"
-"""Name of a shared connection's socket: a hash of host, port and user, as ssh writes it."""
+"""Name of a shared connection's socket: ssh replaces it by a hash of host, port and user."""
 SAID_LIMIT = 160
 
 _CONFIG = """\
@@ -96,11 +96,11 @@ _REASONS = (
     ("Connection closed by", "its sshd closed the connection before it was up: see that node's log"),
     ("Connection reset by", "its sshd closed the connection before it was up: see that node's log"),
 )
-"""(what ssh says, what it means), in the order in which they count: one failure can say several."""
+"""(message of ssh, its meaning), in order of precedence: one failure can give several messages."""
 
 
 def plan_shared(folder: str) -> tuple[str, ...]:
-    """Return the options by which an ssh uses the shared connection of its node (`launcher.mpi.link`)."""
+    """Return the options with which ssh uses the shared connection of its node (`launcher.mpi.link`)."""
     return ("-o", f"ControlPath={folder}/{SHARED}")
 
 
@@ -111,21 +111,21 @@ def write_client(
     port: int,
     addresses: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Write what ssh needs to reach the nodes of this job, and return how its command line begins.
+    """Write ssh's files to reach the nodes of this job, and return the start of its command line.
 
     Args:
-        folder: An existing folder of mode 0700, absolute; it must live as long as the job.
-        keys: The job's; None for the user's own ssh configuration, with our time limits on top.
-        hosts: The nodes, as they will stand on command lines.
-        port: Where their sshd listens; not told where ``keys`` is None.
-        addresses: Where to connect to instead, by host.
+        folder: Absolute path of an existing folder of mode 0700, which must exist as long as the job.
+        keys: The job's keys; None for the user's own ssh configuration, with our time limits on top.
+        hosts: The nodes, as command lines will name them.
+        port: Port of their sshd; not used if ``keys`` is None.
+        addresses: Addresses to connect to instead, by host.
 
     Returns:
         ``("ssh", "-F", CONFIG)``, or ``("ssh", "-o", ...)`` without keys; a host and a command follow.
 
     Raises:
-        UsageError: A host that ssh could take for something else, or a key that cannot serve.
-        NotReady: The folder cannot be written.
+        UsageError: ssh could take a host for something else, or a key cannot be used.
+        NotReady: The folder cannot be written, or ssh-keygen is missing.
     """
     for name in (*hosts, *(addresses or {}).keys(), *(addresses or {}).values()):
         _check_host(name)
@@ -138,7 +138,7 @@ def write_client(
 
 
 def render_config(folder: str, port: int, addresses: Mapping[str, str]) -> str:
-    """Return ssh_config: the addresses of hosts that have one, then what holds for all."""
+    """Return the text of ssh_config: the given addresses of hosts, then the options for all."""
     own = (f"Host {host}\n    HostName {address.replace('%', '%%')}\n" for host, address in addresses.items())
     return _CONFIG.format(
         addresses="".join(own),
@@ -151,13 +151,13 @@ def render_config(folder: str, port: int, addresses: Mapping[str, str]) -> str:
 
 
 def explain(text: str) -> str:
-    """Return why ssh did not reach a node, or lost it, for a line of a table.
+    """Return why ssh did not reach a node, or lost it, as text for a line of a table.
 
     Args:
-        text: What ssh wrote on standard error before it ended with 255.
+        text: What ssh wrote to standard error before it exited with 255.
 
     Returns:
-        Words on one line, safe for a terminal; ssh's own last line where it is none that we know.
+        One line, safe for a terminal; ssh's own last line if we do not know its messages.
     """
     for mark, reason in _REASONS:
         if mark in text:
@@ -169,10 +169,10 @@ def explain(text: str) -> str:
 
 
 def _check_host(name: str) -> None:
-    """Raise unless a name is one that ssh takes for a host: an option begins with a dash.
+    """Check that ssh takes a name for a host, and not for an option, which begins with a dash.
 
     Raises:
-        UsageError: It is not.
+        UsageError: It is not a host name or an IP address.
     """
     try:
         same = parse_host(name) == name

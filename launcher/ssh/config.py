@@ -1,4 +1,4 @@
-"""The sshd_config of one job, and what its sessions see of this node's environment."""
+"""The sshd_config of one job, and the environment of its sessions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
 
 KEY_VARIABLE = "LAUNCHER_SSH_KEY"
 NEWER = ("PerSourcePenalties no", "UnusedConnectionTimeout 60", "PerSourceMaxStartups 64")
-"""Of OpenSSH 9.8, which else makes an address wait that failed before, as a head does that comes early;
-of 9.2; of 8.5: one address has a tenth of `MaxStartups`. An sshd that does not know one is not told."""
+"""Options of OpenSSH 9.8, 9.2 and 8.5; those that an sshd does not know are left out.
+
+Without the first, sshd makes an address wait that has failed before, e.g. that of a head that comes early.
+The last gives one address a tenth of `MaxStartups`.
+"""
 _CONFIG = """\
 # The sshd of one job, written by the launcher. It lets in one user, by one key, from anywhere that
 # reaches this address. What they may do: run commands.
@@ -78,11 +81,15 @@ LogLevel INFO
 
 
 def session_environ(environ: Mapping[str, str], extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of this node for sessions: those of our own process, less the job's key.
+    """Return this node's variables for sessions: those of our own process without the job's key.
 
-    Secrets stay in: a process that mpirun starts must see what one that the container starts sees, and
-    the file is the same user's. HOME stays too, because containers set it to where caches and tokens are.
-    The user, and what describes one terminal or one shell, is sshd's to say.
+    Secrets stay: a process that mpirun starts must see the same variables as one that the container starts,
+    and the file belongs to the same user. HOME stays, because containers set it to the place of caches and
+    tokens. Variables that describe the user, a terminal or a shell do not stay: these are for sshd to set.
+
+    Args:
+        environ: Our environment.
+        extra: Further variables; they win.
     """
     describes_a_login = {"USER", "LOGNAME", "MAIL", "SHELL", "TERM", "PWD", "OLDPWD", "SHLVL", "_"}
     ours = {
@@ -94,7 +101,7 @@ def session_environ(environ: Mapping[str, str], extra: Mapping[str, str]) -> dic
 
 
 def encode_environ(variables: Mapping[str, str]) -> bytes:
-    """Return variables as /proc/PID/environ has them, which holds every value."""
+    """Return variables in the format of /proc/PID/environ, which can hold every value."""
     return "".join(f"{name}={value}\0" for name, value in variables.items()).encode(
         "utf-8", "surrogateescape"
     )
@@ -108,7 +115,7 @@ def render_config(
     public: tuple[str, str],
     variables: Mapping[str, str],
 ) -> str:
-    """Return sshd_config; ``public`` are the client's and the host's public keys."""
+    """Return the text of sshd_config; ``public`` are the client's and the host's public keys."""
     client, host = (ALGORITHMS[key.split()[0]] for key in public)
     words = (sys.executable, "-I", "-S", os.path.abspath(enter.__file__), f"{folder}/environment")
     return _CONFIG.format(
@@ -127,10 +134,10 @@ def render_config(
 
 
 def _set_env(variables: Mapping[str, str]) -> str:
-    """Return the one SetEnv line, for what runs before the environment is there: a shell, and Python.
+    """Return the SetEnv line for what runs before the environment is complete: a shell and Python.
 
-    Debian's bash reads ~/.bashrc where sshd has started it, unless a shell runs outside of it, and what
-    that file says would stand in front of what our sessions say. Some Pythons need a library path to start.
+    Debian's bash reads ~/.bashrc if sshd has started it, unless it runs in another shell (SHLVL). The output
+    of that file would precede the output of our sessions. Some Pythons need a library path to start.
     """
     pairs = ["SHLVL=1"]
     path = variables.get("LD_LIBRARY_PATH", "")

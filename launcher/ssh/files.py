@@ -1,4 +1,4 @@
-"""Files that only we may read, and how their names are written into OpenSSH's configuration."""
+"""Files that only our user can read, and their names in OpenSSH's configuration."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from launcher.core.errors import NotReady, Problem, UsageError
 
 
 def write_private(path: str, content: str | bytes, *, new: bool = False) -> None:
-    """Write a file of mode 0600; text may hold bytes that are not UTF-8, as variables do.
+    """Write a file of mode 0600.
 
     Args:
-        path: Where; not through a symbolic link.
-        content: What.
-        new: Refuse to write where a file is already.
+        path: Path of the file, which may not be a symbolic link.
+        content: The contents; text may contain bytes that are not UTF-8 as surrogates, as variables do.
+        new: Whether to refuse an existing file.
 
     Raises:
-        UsageError: ``new``, and it is there already.
+        UsageError: The file exists, and ``new`` is set.
         NotReady: It cannot be written.
     """
     data = content if isinstance(content, bytes) else content.encode("utf-8", "surrogateescape")
@@ -24,7 +24,7 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | kind
     try:
         with open(os.open(path, flags, 0o600), "wb") as file:
-            os.fchmod(file.fileno(), 0o600)  # one that was there, too
+            os.fchmod(file.fileno(), 0o600)  # also if the file existed
             file.write(data)
     except FileExistsError as error:
         raise exists(path) from error
@@ -33,14 +33,14 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
 
 
 def exists(path: str) -> UsageError:
-    """Return that there is something already where keys are to be."""
+    """Return the error that a file exists where keys are to be written."""
     what = f"{path} is there already, and keys that exist are never overwritten"
     fix = "give these to the nodes, name another place, or remove it first, if no job needs it any more"
     return UsageError(Problem("key-exists", what, "command line", fix))
 
 
 def cannot_write(what: str) -> NotReady:
-    """Return that a file or folder for ssh cannot be made."""
+    """Return the error that a file or folder for ssh cannot be written."""
     fix = "name another place, or free the disk"
     return NotReady(Problem("cannot-write", what, "files for ssh", fix))
 
@@ -49,7 +49,7 @@ def quote_path(path: str) -> str:
     """Return a path as an argument in sshd_config or ssh_config.
 
     Raises:
-        NotReady: A character that some version or some option of OpenSSH cannot be told, or expands.
+        NotReady: It contains a character that some version or option of OpenSSH cannot express, or expands.
     """
     if not path.isprintable() or not {'"', "\\", "$", "%"}.isdisjoint(path):
         what = (
@@ -60,5 +60,5 @@ def quote_path(path: str) -> str:
 
 
 def name_user(uid: int) -> str:
-    """Return the fix where a user id has no name, which all programs of OpenSSH want."""
+    """Return the fix for a user id without a name, which all programs of OpenSSH need."""
     return f"echo 'train:x:{uid}:{uid}::/tmp:/bin/sh' >>/etc/passwd in the image, or use a user of it"

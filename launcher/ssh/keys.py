@@ -1,7 +1,8 @@
-"""The keys of a job: one that its nodes let in, one that its nodes show.
+"""The keys of a job: a client key by which its nodes let the head in, and a host key that its nodes show.
 
 Both are private keys that every node of the job is given, as the text of a variable, a file or a folder. A
-single key may serve as both: then what can pass for a node can also enter one, which two keys keep apart.
+single key may serve as both. Then anything that can pass for a node can also log in to one. With two keys it
+cannot.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ ALGORITHMS = {
     "ecdsa-sha2-nistp521": "ecdsa-sha2-nistp521",
     "ssh-rsa": "rsa-sha2-512,rsa-sha2-256",
 }
-"""The types of key that serve a job, and the signatures that sshd is to take from each."""
+"""Types of key that can serve a job, and the signature algorithms that sshd accepts from each."""
 CLIENT_FILES = ("id_ed25519", "ssh-privatekey", "id_ecdsa", "id_rsa")
-"""What a client key is called in a folder: by ssh-keygen, or in a Kubernetes secret of type ssh-auth."""
+"""Names of a client key in a folder: those of ssh-keygen, and of a Kubernetes secret of type ssh-auth."""
 HOST_FILES = ("ssh_host_ed25519_key", "ssh_host_ecdsa_key", "ssh_host_rsa_key")
 KEYGEN_TIMEOUT_S = 20.0
 NAMELESS = "No user exists for uid"
-"""What ssh-keygen and ssh say of a user id without an entry in /etc/passwd."""
+"""Message of ssh-keygen and ssh about a user id without an entry in /etc/passwd."""
 
 _SIZE_LIMIT = 1 << 16
 _WIDTH = 70
@@ -46,18 +47,18 @@ _BEGIN_BASE64 = base64.b64encode(_BEGIN.encode()).decode()[:-2]
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]{1,40})-----(.*?)-----END \1-----", re.DOTALL)
 _PRIVATE = ("OPENSSH PRIVATE KEY", "RSA PRIVATE KEY", "EC PRIVATE KEY", "PRIVATE KEY")
 _OPENSSH_CODE = "b3BlbnNzaC1rZXktdjEA"
-"""How a key in OpenSSH's own format begins; a cipher's name follows, "none" where there is no passphrase."""
+"""Start of a key in OpenSSH's own format. The name of a cipher follows: "none" without a passphrase."""
 _OPENSSH_PLAIN_CODE = "b3BlbnNzaC1rZXktdjEAAAAABG5vbm"
 _FIX = "launcher keygen FILE makes both keys; give every node of the job the same file"
 
 
 @frozen
 class Keys:
-    """The private keys of a job, in the form of a file; its repr does not show them.
+    """The private keys of a job, as the text of key files; the repr does not show them.
 
     Attributes:
-        client: What lets the head in on the other nodes.
-        host: What proves to the head that a node is one of this job.
+        client: The key by which the other nodes let the head in.
+        host: The key that proves to the head that a node belongs to this job.
     """
 
     client: str
@@ -71,13 +72,13 @@ def read_keys(value: str, *, host: Host) -> Keys:
     """Return the keys that ``--ssh-key`` or LAUNCHER_SSH_KEY gives.
 
     Args:
-        value: The path of a file or a folder, or the keys' own text, whose newlines may be written as
-            ``\\n``, or the whole in base64: secret stores do both.
-        host: Where the files are.
+        value: The path of a file or a folder, or the text of the keys. As secret stores do, its newlines may
+            be written as ``\\n``, or the whole text in base64.
+        host: This machine, from which files are read.
 
     Raises:
-        UsageError: No such file, or not one or two private keys without a passphrase.
-        NotReady: ssh-keygen, which is asked, is missing or does not work here.
+        UsageError: There is no such file, or it is not one or two private keys without a passphrase.
+        NotReady: ssh-keygen, which checks the keys, is missing or does not work here.
     """
     text = value.strip()
     if text.startswith(_BEGIN):
@@ -86,7 +87,7 @@ def read_keys(value: str, *, host: Host) -> Keys:
         return parse_keys(_decode(text), "its text, in base64")
     path = os.path.abspath(os.path.expanduser(text))
     if not text or not text.isprintable() or not (text[0] in "/.~" or os.path.exists(host.path(path))):
-        # Not shown: it may be a key whose first line got lost.
+        # The value is not shown: it may be a key without its first line.
         raise _bad(f"{len(text)} characters that are neither a private key nor the path of one")
     if os.path.isdir(host.path(path)):
         return _read_folder(path, host)
@@ -97,12 +98,12 @@ def parse_keys(text: str, where: str) -> Keys:
     """Return the one or two private keys in a text: the client's, then the host's.
 
     Args:
-        text: What a file holds; whatever stands around the keys does not count.
-        where: What the text is, for messages.
+        text: The contents of a file; text around the keys is ignored.
+        where: Name of the text in messages.
 
     Raises:
-        UsageError: Not one or two private keys without a passphrase.
-        NotReady: ssh-keygen, which is asked, is missing or does not work here.
+        UsageError: It does not contain one or two private keys without a passphrase.
+        NotReady: ssh-keygen, which checks the keys, is missing or does not work here.
     """
     blocks = _BLOCK.findall(text.replace("\\n", "\n"))
     if not 1 <= len(blocks) <= 2:
@@ -112,19 +113,19 @@ def parse_keys(text: str, where: str) -> Keys:
 
 
 def public_key(private: str, environ: Mapping[str, str] | None = None, where: str = "it") -> str:
-    """Return the public half of a private key, as ``TYPE BASE64``: ssh-keygen says it.
+    """Return the public half of a private key from ssh-keygen, as ``TYPE BASE64``.
 
     Args:
         private: A key of `Keys`.
-        environ: Where ssh-keygen is looked for.
-        where: What holds the key, for messages.
+        environ: The environment whose PATH has ssh-keygen; None for our own.
+        where: Name of what contains the key, in messages.
 
     Raises:
-        UsageError: A key that is damaged, or of a type that cannot serve a job: DSA, or one on
-            a device that has to be touched.
-        NotReady: ssh-keygen is missing, or does not work here.
+        UsageError: The key is damaged, or of a type that cannot serve a job: DSA, or a key on a device that
+            must be touched.
+        NotReady: ssh-keygen is missing or does not work here.
     """
-    # Through a pipe: neither on a command line nor in a file. The empty passphrase keeps it from asking.
+    # Through a pipe: the key is neither on a command line nor in a file. An empty passphrase avoids a prompt.
     done = run_keygen(("-y", "-P", "", "-f", "/proc/self/fd/0"), environ, private)
     if NAMELESS in done.stderr:
         raise NotReady(*find_problems(read_account()))
@@ -139,10 +140,10 @@ def public_key(private: str, environ: Mapping[str, str] | None = None, where: st
 def run_keygen(
     options: Sequence[str], environ: Mapping[str, str] | None, given: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    """Run ssh-keygen with these options and this standard input, and return how it ended.
+    """Run ssh-keygen with these options and this standard input, and return the finished process.
 
     Raises:
-        NotReady: It is not on PATH, or does not end.
+        NotReady: It is not on PATH, cannot be started, or does not end within `KEYGEN_TIMEOUT_S`.
     """
     line = [find_tool("ssh-keygen", environ), *options]
     try:
@@ -162,7 +163,7 @@ def run_keygen(
 
 
 def find_tool(name: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the path of ssh or ssh-keygen.
+    """Return the absolute path of ssh or ssh-keygen.
 
     Raises:
         NotReady: It is not on PATH.
@@ -175,7 +176,7 @@ def find_tool(name: str, environ: Mapping[str, str] | None = None) -> str:
 
 
 def _read_folder(path: str, host: Host) -> Keys:
-    """Return the keys of a folder, e.g. a mounted secret: one file each, or both in the client's."""
+    """Return the keys in a folder, e.g. a mounted secret: one per file, or both in the client's file."""
     names = host.list_folder(path)
     client = next((name for name in CLIENT_FILES if name in names), None)
     if client is None:
@@ -205,11 +206,11 @@ def _decode(text: str) -> str:
 
 
 def _normal(label: str, body: str, where: str) -> str:
-    """Return one key as a file has it, whatever happened to its line ends.
+    """Return one key in the format of a file, whatever happened to its line ends.
 
     Raises:
-        UsageError: Not a private key that can be used without a passphrase.
-        NotReady: ssh-keygen, which is asked, is missing or does not work here.
+        UsageError: It is not a private key that can be used without a passphrase.
+        NotReady: ssh-keygen, which checks the key, is missing or does not work here.
     """
     code = "".join(body.split())
     is_locked = code.startswith(_OPENSSH_CODE) and not code.startswith(_OPENSSH_PLAIN_CODE)
@@ -224,7 +225,7 @@ def _normal(label: str, body: str, where: str) -> str:
 
 
 def _what_else(text: str, count: int) -> str:
-    """Return what a text holds instead of one or two private keys, without showing any of it."""
+    """Return what a text contains instead of one or two private keys, without showing any of it."""
     if count:
         return f"{count} private keys, expected one or two: the client's, then the host's"
     if not text.strip():

@@ -1,7 +1,7 @@
-"""An sshd of one job: its key, its user, its address, and commands only.
+"""The sshd of one job: it accepts one key, serves one user at one address, and runs commands only.
 
-It runs in the foreground as a child of what starts the line that `write_server` returns. As root it needs
-what its package has made (a user, a folder); unprivileged it serves the one user whose it is.
+It runs in the foreground as a child of the process that starts the command line from `write_server`. As root
+it needs what its package creates (a user and a folder). Otherwise it can only serve the user that runs it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FOLDERS = ("/usr/sbin", "/usr/local/sbin")
-"""Where sshd is when PATH, as that of many users, lacks it."""
+"""Folders of sshd that the PATH of many users lacks."""
 TRIAL_TIMEOUT_S = 20.0
 _ROUTINE = (
     *("Server listening on ", "Accepted publickey for ", "Received disconnect from "),
@@ -32,10 +32,10 @@ _ROUTINE = (
 
 
 def find_sshd(environ: Mapping[str, str]) -> str:
-    """Return the absolute path of sshd, which refuses to be started by another.
+    """Return the absolute path of sshd, which refuses to start by a relative one.
 
     Raises:
-        NotReady: There is none on PATH, in /usr/sbin and in /usr/local/sbin.
+        NotReady: sshd is neither on PATH nor in `FOLDERS`.
     """
     folders = [*environ.get("PATH", os.defpath).split(os.pathsep), *FOLDERS]
     path = shutil.which("sshd", path=os.pathsep.join(folders))
@@ -54,22 +54,22 @@ def write_server(
     environ: Mapping[str, str],
     extra: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """Write all that an sshd of this job needs, and return its command line.
+    """Write all files that an sshd of this job needs, and return its command line.
 
     Args:
-        folder: An existing folder of mode 0700, absolute; it must live as long as sshd.
-        keys: The job's.
+        folder: Absolute path of an existing folder of mode 0700, which must exist as long as sshd runs.
+        keys: The job's keys.
         address: The only address to listen on.
         port: The port.
-        environ: What sessions are to see, and where sshd is looked for: see `session_environ`.
+        environ: The environment for sessions, see `session_environ`, whose PATH may have sshd.
         extra: Further variables for sessions; they win.
 
     Returns:
-        ``(sshd, "-D", "-e", "-f", CONFIG)``: in the foreground, its words on standard error.
+        ``(sshd, "-D", "-e", "-f", CONFIG)``: in the foreground, with its log on standard error.
 
     Raises:
-        NotReady: sshd is missing, or would not serve this user here; the folder cannot be written.
-        UsageError: A key that cannot serve.
+        NotReady: sshd is missing or would not serve this user here, or the folder cannot be written.
+        UsageError: A key cannot be used.
     """
     sshd = find_sshd(environ)
     account = read_served()
@@ -87,17 +87,19 @@ def write_server(
 
 
 def is_routine(line: str) -> bool:
-    """Whether a line of sshd's log tells only that all goes as it should; the others tell of refusals."""
+    """Whether a line of sshd's log reports normal operation; the others mostly report refusals."""
     closed = line.startswith("Connection closed by ")
     by_a_user = line.startswith("Connection closed by authenticating user ")
     return line.startswith(_ROUTINE) and not (closed and by_a_user)
 
 
 def _write_accepted(argv: tuple[str, ...], config: str) -> None:
-    """Write the configuration as this sshd takes it: sshd itself says what it needs.
+    """Write the configuration in a form that this sshd accepts: ``sshd -t`` tells what it needs.
+
+    Options that it does not know are left out, and a missing folder is created.
 
     Raises:
-        NotReady: It needs what we cannot give.
+        NotReady: sshd needs something that we cannot provide.
     """
     path = argv[-1]
     write_private(path, config)
@@ -108,7 +110,7 @@ def _write_accepted(argv: tuple[str, ...], config: str) -> None:
         if unknown and unknown in config:
             config = config.replace(unknown, "")
             write_private(path, config)
-        elif missing is not None and missing != made:  # another sshd may have made it meanwhile
+        elif missing is not None and missing != made:  # once; another sshd may have made it meanwhile
             _make_folder(missing)
             made = missing
         else:
@@ -116,7 +118,7 @@ def _write_accepted(argv: tuple[str, ...], config: str) -> None:
 
 
 def _try(argv: tuple[str, ...]) -> str | None:
-    """Return what keeps sshd from starting, in its words; None if nothing does."""
+    """Return sshd's message if it cannot start with this configuration; None if it can."""
     line = [argv[0], "-t", *argv[2:]]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The stacks of processes that have come to a stand: asking for them, and saying where each rank waits.
+"""Stack dumps of a job's processes: collects them and reports where each rank waits.
 
-Loaded when there is a stall, never before.
+Loaded only for a stall or for a user's question, never before.
 """

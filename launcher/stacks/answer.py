@@ -1,4 +1,4 @@
-"""What a process has answered, in either notation, and the few frames of it that a reader looks for. Pure."""
+"""Parses the stacks of a process, in either notation, and finds the few frames that matter. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from launcher.core.frozen import frozen
 _HEAD = re.compile(r"(?P<which>Current thread|Thread) (?P<id>0x[0-9a-f]+).*\(most recent call first\):")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d{1,9}) in (?P<function>.*)')
 _CUT_OFF = "\n..."
-"""How the dump of more than 100 threads ends; the frames of a long stack end in an indented one."""
+"""End of a dump of more than 100 threads; the frames of a long stack end in an indented one."""
 _PACKAGES = re.compile(r".*/(?:site|dist)-packages/")
 _LIBRARY = re.compile(r".*/lib(?:64)?/python3(?:\.\d+t?)?/|.*/python3\d*\.zip/|<frozen ")
 _COLLECTIVES = re.compile(
     r"torch/(?:distributed|nn/parallel)/|horovod/|mpi4py/|deepspeed/comm/|tensorflow/python/distribute/"
 )
-"""Packages in which a process waits for others. What they call and what calls them stands elsewhere."""
+"""Packages in which a process waits for others. Their callers, and what they call, are in other packages."""
 _TRACKERS = re.compile(r".*/multiprocessing/(?:resource_tracker|forkserver)\.py")
 _STARTERS = re.compile(r".*/subprocess\.py")
 _BEGIN = re.compile(r".*/multiprocessing/process\.py")
-"""A forked child has its parent's frames below this one: where it was made, not what it does."""
+"""Start of a forked child. Its outer frames are its parent's: they show where it was made, not what it
+does."""
 _PHRASES = {
     **dict.fromkeys(("clock_nanosleep", "nanosleep"), "in sleep"),
     **dict.fromkeys(("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"), "in poll"),
@@ -28,12 +29,12 @@ _PHRASES = {
     "flock": "for a file lock",
 }
 RUNNING = "running"
-"""What /proc/PID/syscall says of a process that is in no system call."""
+"""Text of /proc/PID/syscall for a process that is in no system call."""
 
 
 @frozen
 class Frame:
-    """One line of a stack."""
+    """One frame of a stack."""
 
     file: str
     line: int
@@ -50,19 +51,19 @@ class Thread:
 
 @frozen
 class Answer:
-    """What is known about one process that takes part in a stall.
+    """Facts about one process of a job.
 
     Attributes:
-        rank: Rank of the process that was started, from which this one descends (or is it).
-        pid: Its pid.
+        rank: Rank of the started process that this one descends from (or is).
+        pid: Its PID.
         command: Its command line, fit for display.
         state: R, S, D, T ... as ps shows it.
         call: System call in which its main thread waits; ``"running"`` if in none, empty if unknown.
-        kernel: Function of the kernel in which it waits, empty if unknown.
-        folder: Its working directory, empty if unknown.
+        kernel: Kernel function in which it waits; empty if unknown.
+        folder: Its working directory; empty if unknown.
         is_python: Whether it is a Python interpreter.
-        threads: Its Python threads, the main thread first; empty if they are not known.
-        means: Where the threads come from: ``"faulthandler"``, ``"py-spy"``.
+        threads: Its Python threads, the main thread first; empty if unknown.
+        means: Origin of the threads: ``"faulthandler"`` or ``"py-spy"``.
         why: Why there are no threads.
     """
 
@@ -80,15 +81,15 @@ class Answer:
 
     @property
     def frames(self) -> tuple[Frame, ...]:
-        """The main thread's frames, innermost first."""
+        """Frames of the main thread, innermost first."""
         return self.threads[0].frames if self.threads else ()
 
     def with_threads(self, threads: tuple[Thread, ...], means: str) -> Answer:
-        """Return the same with stacks."""
+        """Return a copy with stacks."""
         return self._replace(threads=threads, means=means, why="" if threads else f"{means}: no thread")
 
     def without_threads(self, why: str) -> Answer:
-        """Return the same with one more reason why there are no stacks."""
+        """Return a copy with one more reason why there are no stacks."""
         return self._replace(why="; ".join(filter(None, (self.why, why))))
 
     def _replace(self, **changes: object) -> Answer:
@@ -98,8 +99,8 @@ class Answer:
 def parse_faulthandler(text: str) -> tuple[Thread, ...]:
     """Return the threads of a dump by faulthandler, the main thread first.
 
-    The main thread is the oldest and stands last. Of more than 100 threads faulthandler leaves the
-    oldest out; then the one that took the signal stands for it.
+    The main thread is the oldest and comes last. Of more than 100 threads faulthandler leaves the oldest out;
+    then we put the thread that received the signal in its place.
 
     Source:
         Python/traceback.c, _Py_DumpTracebackThreads.
@@ -124,7 +125,7 @@ def parse_py_spy(text: str) -> tuple[Thread, ...]:
     """Return the threads of ``py-spy dump --json``, the main thread first.
 
     Raises:
-        ValueError: It is not what py-spy writes.
+        ValueError: The text is not what py-spy writes.
     """
     import json
 
@@ -151,9 +152,9 @@ class Spot:
 
     Attributes:
         inner: The innermost frame.
-        package: The innermost frame of an installed package, where ``inner`` is Python's own library.
-        users: The innermost frame of the user's own code.
-        folder: The process's working directory.
+        package: The innermost frame of an installed package; None if that is ``inner``, or if there is none.
+        users: The innermost frame of the user's own code; None if there is none.
+        folder: The working directory of the process.
         in_collective: Whether it waits for other processes.
     """
 
@@ -167,7 +168,7 @@ class Spot:
         """Return e.g. ``in all_reduce (torch/distributed/distributed_c10d.py:2501) <- train.py:47``.
 
         Args:
-            call: The system call that the process waits in, `RUNNING`, or empty.
+            call: System call in which the process waits, `RUNNING`, or empty.
         """
         text = self._render_inner(call)
         if self.package is not None:
@@ -180,21 +181,21 @@ class Spot:
         where, function = place(self.inner, self.folder), self.inner.function
         if self.users is not self.inner or call in ("", RUNNING):
             return f"in {function} ({where})"
-        # What a user's own line waits in is written in C and has no frame: the kernel knows it.
+        # A line of the user's code waits in C code, which has no frame; the system call shows for what.
         within = "" if function == "<module>" else f" in {function}"
         return f"{_PHRASES.get(call, f'in {call}')} ({where}{within})"
 
 
 def find_spot(answer: Answer) -> Spot | None:
-    """Return where a process is by its main thread; None if that is not known."""
+    """Return where the main thread of a process is; None if unknown."""
     if not answer.frames:
         return None
     inner, frames = answer.frames[0], _own_frames(answer.frames)
     users = next((frame for frame in frames if is_users(frame)), None)
-    # Only what the user's code has called: torch/distributed/ also stands below it, in @record.
+    # Only what the user's code called: torch/distributed/ is also among its callers, in @record.
     called = frames[: frames.index(users)] if users else frames
     package = next((frame for frame in called if _PACKAGES.match(frame.file)), None)
-    # An import runs the body of a module: that takes time, and waits for nothing.
+    # An import runs the body of a module, which takes time but waits for no process.
     calls = [frame for frame in called if frame.function != "<module>"]
     waits = any(_COLLECTIVES.match(_PACKAGES.sub("", frame.file)) for frame in calls)
     return Spot(inner, None if package is inner else package, users, answer.folder, waits)
@@ -206,22 +207,22 @@ def _own_frames(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def is_users(frame: Frame) -> bool:
-    """Whether a frame is neither of an installed package nor of Python itself."""
+    """Whether a frame belongs neither to an installed package nor to Python itself."""
     return not _PACKAGES.match(frame.file) and not _LIBRARY.match(frame.file)
 
 
 def is_tracker(answer: Answer) -> bool:
-    """Whether it is one of multiprocessing's own helpers, which wait by profession."""
+    """Whether a process is one of multiprocessing's own helpers, which always wait."""
     return any(_TRACKERS.match(frame.file) for frame in answer.frames)
 
 
 def is_starter(answer: Answer) -> bool:
-    """Whether all that it does is to wait for a process that it has started."""
+    """Whether a process does nothing but wait for a process that it started."""
     return bool(answer.frames) and _STARTERS.match(answer.frames[0].file) is not None
 
 
 def place(frame: Frame, folder: str) -> str:
-    """Return ``train.py:47``, ``torch/distributed/distributed_c10d.py:2501``: what one looks for."""
+    """Return a short file and line: ``train.py:47``, ``torch/distributed/distributed_c10d.py:2501``."""
     file = _LIBRARY.sub("", _PACKAGES.sub("", frame.file))
     if folder and file.startswith(f"{folder}/"):
         file = file[len(folder) + 1 :]

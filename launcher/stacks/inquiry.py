@@ -1,7 +1,7 @@
-"""Ask all processes of a job for their Python stacks, without ever waiting for an answer.
+"""Collects stack dumps of all processes of a job, without ever blocking.
 
-Three ways, in this order: the signal that `launcher.guest` has made the process answer; py-spy; and
-what /proc tells about any process.
+There are three ways, tried in this order: the stack signal, for which `launcher.guest` prepared the process;
+py-spy; and what /proc shows of any process.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from launcher.stacks.answer import Answer
 
 RUNS_MAX = 4
-"""How many run at a time."""
+"""Maximum number of py-spy runs at a time."""
 FAMILY_LIMIT = 256
-"""Processes looked at per rank."""
+"""Maximum number of processes per rank."""
 ANSWER_S = 2.0
-"""How long a process may take to answer."""
+"""Seconds that a process has for its answer."""
 SETTLE_S = 0.06
-"""An answer that has not grown for so long is complete."""
+"""An answer that has not grown for this many seconds is complete."""
 _in_use: set[str] = set()
-"""Files into which a process answers: two questions at a time, of a stall and of a user, take turns."""
+"""Files with a pending answer: two inquiries at a time, for a stall and for a user, take turns."""
 PY_SPY_S = 10.0
-"""How long one py-spy may take."""
+"""Seconds that one run of py-spy has; after as many seconds no further run is started."""
 WHY_LIMIT = 200
 
 
 class Inquiry:
-    """One round of questions to all processes."""
+    """One stack dump of all processes."""
 
     def __init__(self, processes: Sequence[tuple[int, int]], folder: str | None) -> None:
-        """Prepare to ask these (rank, pid) and all below them, whose files are somewhere in ``folder``."""
+        """Prepare to ask these (rank, PID) and all their descendants; their files are below ``folder``."""
         self._ranks = list(processes)
         self._folder = None if folder is None else os.path.realpath(folder)
         self._answers: dict[int, Answer] = {}
@@ -57,20 +57,20 @@ class Inquiry:
 
     @property
     def answers(self) -> list[Answer]:
-        """What is known by now, per rank from the started process downwards."""
+        """What is known by now, for each rank from the started process downwards."""
         return list(self._answers.values())
 
     @property
     def complete(self) -> bool:
-        """Whether all have answered, or had the time for it."""
+        """Whether all processes have answered, or have had their time for it."""
         return not (self._ranks or self._lanes or self._queue or self._runs)
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of py-spies: they are children of ours, and none of the job."""
+        """Return the PIDs of the py-spy runs: they are our children, but not processes of the job."""
         return tuple(run.pid for run in self._runs)
 
     def go_on(self, now: float) -> None:
-        """Look at one more rank, take answers, ask the next."""
+        """Read one more rank, take answers, and ask the next processes."""
         if self._ranks:
             self._look_at(*self._ranks.pop(0))
         for path, lane in list(self._lanes.items()):
@@ -86,7 +86,7 @@ class Inquiry:
                 self._take([run.finish()])
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         for run in self._runs:
             run.close()
         for lane in self._lanes.values():
@@ -98,7 +98,7 @@ class Inquiry:
         self._answers.update((answer.pid, answer) for answer in answers)
 
     def _look_at(self, rank: int, leader: int) -> None:
-        """Sort the processes of one rank by how they can be asked."""
+        """Sort the processes of one rank by the way in which they can be asked."""
         for pid in [leader, *find_descendants([leader])][:FAMILY_LIMIT]:
             answer = look_at(rank, pid)
             if answer is None or answer.state in "ZX":
@@ -131,17 +131,17 @@ class Inquiry:
 
 
 def write_stacks(folder: str, headline: str, answers: Sequence[Answer]) -> str:
-    """Write everything to a new file in a folder; return its path.
+    """Write all stacks to a new file in a folder; return its path.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     data = render_stacks(headline, answers).encode("utf-8", "replace")
     for number in range(1, 1000):
         path = os.path.join(folder, f"stall-{number}.txt")
         try:
             fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        except FileExistsError:  # of an earlier stall
+        except FileExistsError:  # from an earlier stall
             continue
         with os.fdopen(fd, "wb") as file:
             file.write(data)
@@ -150,11 +150,12 @@ def write_stacks(folder: str, headline: str, answers: Sequence[Answer]) -> str:
 
 
 class Lane:
-    """The processes that answer into one file: a rank's, and what it has started. One after the other.
+    """Processes that answer into the same file, a rank and its descendants, one after the other.
 
     Attributes:
         path: The file.
-        unanswered: Those without an answer, with the reason, and those that were not asked for it.
+        unanswered: Processes that gave no answer, with the reason, and those that were not asked because of
+            that.
     """
 
     def __init__(self, path: str) -> None:
@@ -168,27 +169,27 @@ class Lane:
 
     @property
     def complete(self) -> bool:
-        """Whether all were asked."""
+        """Whether no process is left to ask."""
         return self._asked is None and not self._waiting
 
     def add(self, answer: Answer) -> None:
-        """Ask one more."""
+        """Add a process to ask."""
         self._waiting.append(answer)
 
     def take_answered(self) -> list[Answer]:
-        """Return what has come in since the last time."""
+        """Return the answers since the last call."""
         taken, self._answered = self._answered, []
         return taken
 
     def go_on(self, now: float) -> None:
-        """Take an answer that is complete, and ask the next."""
+        """Take an answer if it is complete, and ask the next process."""
         if self._asked is not None:
             self._look(self._asked, now)
         while self._asked is None and self._waiting and self.path not in _in_use:
             self._ask(self._waiting.pop(0), now)
 
     def close(self) -> None:
-        """Ask no longer."""
+        """Stop asking."""
         if self._asked is not None:
             self._release()
 
@@ -216,7 +217,7 @@ class Lane:
             self._release()
             return
         if now - self._asked_at > ANSWER_S:
-            # When it comes, it will stand among the answers to the next question.
+            # A late answer would get mixed up with the answer of the next process.
             silent = answer.without_threads(f"it does not answer within {ANSWER_S:g} s")
             self.unanswered += [silent, *self._waiting]
             self._release()
@@ -224,12 +225,12 @@ class Lane:
 
 
 def ask(pid: int, path: str) -> None:
-    """Send the stack signal to a process that is ready for it, and to no other: it would end.
+    """Send the stack signal to a process that is ready for it; it would end any other process.
 
     Raises:
-        OSError: It is gone, not ours, or not ready any more.
+        OSError: The process is gone, not ours, or no longer ready.
     """
-    pidfd = os.pidfd_open(pid)  # from here on the pid cannot come to mean another process
+    pidfd = os.pidfd_open(pid)  # from here on another process with this PID cannot get the signal
     try:
         if find_stacks_file(pid, os.path.dirname(path)) != path:
             raise OSError(ESRCH, "it has closed its file")
@@ -241,8 +242,8 @@ def ask(pid: int, path: str) -> None:
 def find_stacks_file(pid: int, folder: str | None) -> str | None:
     """Return the file below ``folder`` in which a process answers the stack signal; None if it does not.
 
-    It must catch the signal and have the file open itself: then the handler is the hook's, and what
-    the handler writes to is no other file that has got the number of one that a script has closed.
+    The process itself must catch the signal and have the file open. Then the handler is the hook's, and it
+    does not write to another file that got the descriptor of one that a script closed.
     """
     if folder is None or not has_signal(pid, STACK_SIGNAL, "SigCgt"):
         return None
@@ -253,12 +254,12 @@ def find_stacks_file(pid: int, folder: str | None) -> str | None:
 
 
 def is_answering(pid: int) -> bool:
-    """Whether the main thread still writes: within the handler it blocks the signal."""
+    """Whether the process still writes: its handler blocks the signal. Or the signal is still pending."""
     return has_signal(pid, STACK_SIGNAL, "SigBlk", "ShdPnd")
 
 
 def read_from(path: str, start: int) -> bytes:
-    """Return what a regular file holds behind ``start``, at most 1 MiB; empty if it is none any more."""
+    """Return the part of a file after ``start``, at most 1 MiB; empty if it is no longer a regular file."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
@@ -272,7 +273,7 @@ def read_from(path: str, start: int) -> bytes:
 
 
 class PySpyRun:
-    """One run of py-spy on one process; ``--nonblocking``: it reads, and stops no thread.
+    """One run of py-spy on one process. With ``--nonblocking`` it stops no thread while it reads.
 
     Raises:
         OSError: It cannot be started.
@@ -290,27 +291,27 @@ class PySpyRun:
                 (os.POSIX_SPAWN_DUP2, self._out, 1),
                 (os.POSIX_SPAWN_DUP2, self._err, 2),
             ]
-            # Nothing of the job's environment, and none of the signals that the launcher blocks.
+            # Without the job's environment, and without the signals that the launcher blocks.
             self.pid = os.posix_spawn(program, argv, {}, file_actions=actions, setsigmask=())
             opened.callback(os.kill, self.pid, signal.SIGKILL)  # if there is no pidfd
             self._pidfd = os.pidfd_open(self.pid)
             opened.pop_all()
 
     def is_over(self, now: float) -> bool:
-        """Whether it has ended; it is ended when its time is up."""
+        """Whether the run has ended; this kills it when its time is up."""
         try:
             if os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG) is not None:
                 return True
-        except ChildProcessError:  # the collector of orphans was quicker
+        except ChildProcessError:  # the collector of orphans was faster
             return True
         if now > self._deadline and not self._killed:
             self._killed = True
             self._kill()
-        # What even SIGKILL does not end sits in the kernel, like the process that it looks at.
+        # A run that survives SIGKILL is stuck in the kernel, like the process that it reads.
         return now > self._deadline + 1
 
     def finish(self) -> Answer:
-        """Return what it has found out; to be called once, when it is over."""
+        """Return the answer; to be called once, when the run is over."""
         for fd in (self._out, self._err):
             os.lseek(fd, 0, os.SEEK_SET)
         out, err = (read_all(fd).decode("utf-8", "replace") for fd in (self._out, self._err))
@@ -323,7 +324,7 @@ class PySpyRun:
             return self.answer.without_threads(f"py-spy: {explain_refusal(err)}")
 
     def close(self) -> None:
-        """End it, if it has not ended."""
+        """Kill the run if it has not ended, and close its files."""
         self._kill()
         for fd in (self._out, self._err, self._pidfd):
             os.close(fd)
@@ -340,7 +341,7 @@ def _open_memory(opened: contextlib.ExitStack) -> int:
 
 
 def explain_refusal(error: str) -> str:
-    """Return why py-spy failed, in one line, from what it wrote."""
+    """Return in one line why py-spy failed, from what it wrote."""
     first = next((line.strip() for line in redact(error).splitlines() if line.strip()), "it wrote nothing")
     if "permission denied" in error.lower() or "not permitted" in error.lower():
         return "it may not read other processes here (in a container: --cap-add SYS_PTRACE)"

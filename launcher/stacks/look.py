@@ -1,4 +1,4 @@
-"""What /proc tells about a process."""
+"""Reads what /proc shows of a process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from launcher.stacks.answer import RUNNING, Answer
 
 COMMAND_LIMIT = 200
 
-# Where a process may wait, by the number in /proc/PID/syscall; other numbers are shown as they are.
+# System calls in which a process may wait, by the number in /proc/PID/syscall; others keep their number.
 _X86_64 = (
     "0 read 1 write 2 open 4 stat 5 fstat 6 lstat 7 poll 16 ioctl 17 pread64 18 pwrite64 23 select "
     "24 sched_yield 34 pause 35 nanosleep 42 connect 43 accept 44 sendto 45 recvfrom 46 sendmsg 47 recvmsg "
@@ -29,7 +29,7 @@ CALLS = dict(zip(_WORDS[::2], _WORDS[1::2], strict=True))
 
 
 def look_at(rank: int, pid: int) -> Answer | None:
-    """Return what can be known about a process without its help; None if it is gone."""
+    """Return what is known about a process without its help; None if it is gone."""
     found = read_stat(pid)
     if found is None:
         return None
@@ -48,7 +48,7 @@ def look_at(rank: int, pid: int) -> Answer | None:
 
 
 def _name_call(words: list[str]) -> str:
-    """Return what /proc/PID/syscall means; -1 is a wait in no system call (a page fault)."""
+    """Return the system call in /proc/PID/syscall; empty for -1, a wait outside of one (a page fault)."""
     if not words or words[0] == "-1":
         return ""
     return words[0] if words[0] == RUNNING else CALLS.get(words[0], f"system call {words[0]}")
@@ -56,5 +56,5 @@ def _name_call(words: list[str]) -> str:
 
 def _is_python(pid: int) -> bool:
     name = os.path.basename(read_link(f"/proc/{pid}/exe"))
-    # Or a program of another name with Python inside.
+    # Or a program with another name that embeds Python.
     return name.startswith(("python", "pypy")) or b"/libpython3" in read_file(f"/proc/{pid}/maps")

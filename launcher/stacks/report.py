@@ -1,4 +1,4 @@
-"""Where each rank waits, and for which others: a few lines for people, and everything for a file. Pure."""
+"""Reports where each rank waits, and for which others: a few lines for users, everything for a file. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIDS_PER_LINE = 8
 
 @frozen
 class Group:
-    """Processes that are in one and the same place; ``spot`` is None where that is not known."""
+    """Processes in one and the same place; ``spot`` is None if the place is unknown."""
 
     answers: tuple[Answer, ...]
     spot: Spot | None
@@ -39,15 +39,15 @@ class Group:
 
 
 TO_ARM = "call launcher.setup() in the script, run launcher hook install for its Python, or install py-spy"
-"""Three ways: the first needs the launcher in the script's own Python, which an image need not have."""
+"""Three ways: the first one needs the launcher in the script's own Python, which an image may not have."""
 
 
 def render_report(answers: Sequence[Answer], world_size: int | None = None) -> list[str]:
-    """Return lines that say where each rank waits, and which one is probably waited for.
+    """Return lines that say where each rank waits, and for which one the others probably wait.
 
     Args:
-        answers: The processes of each rank, from the one that was started downwards.
-        world_size: How many ranks the job has on all nodes, None if unknown.
+        answers: Processes of each rank, from the started process downwards.
+        world_size: Number of ranks on all nodes; None if unknown.
     """
     speakers = find_speakers(answers)
     groups = group(speakers)
@@ -64,9 +64,10 @@ def render_report(answers: Sequence[Answer], world_size: int | None = None) -> l
 
 
 def find_speakers(answers: Sequence[Answer]) -> list[Answer]:
-    """Return the process that stands for each rank: the first Python that does its own work.
+    """Return the process that represents each rank: the first Python process that does work of its own.
 
-    A shell around it, or a Python that has only started another and waits for it, does not.
+    A shell around it does not count, nor does a Python process that only waits for another one that it
+    started.
     """
     speakers = []
     for rank in sorted({answer.rank for answer in answers}):
@@ -79,7 +80,7 @@ def find_speakers(answers: Sequence[Answer]) -> list[Answer]:
 
 
 def group(answers: Sequence[Answer]) -> list[Group]:
-    """Return the processes by place; one whose place is not known stands alone."""
+    """Return the processes by place; a process whose place is unknown is a group of its own."""
     found: dict[object, list[Answer]] = {}
     for answer in answers:
         found.setdefault(find_spot(answer) or answer, []).append(answer)
@@ -87,7 +88,7 @@ def group(answers: Sequence[Answer]) -> list[Group]:
 
 
 def find_suspects(groups: Sequence[Group]) -> tuple[list[Group], str]:
-    """Return the groups that the others probably wait for, and how to say so."""
+    """Return the groups for which the others probably wait, and a phrase that says so."""
     waiting = [item for item in groups if item.in_collective]
     elsewhere = [item for item in groups if not item.in_collective]
     if waiting and elsewhere:
@@ -95,14 +96,14 @@ def find_suspects(groups: Sequence[Group]) -> tuple[list[Group], str]:
         return elsewhere, f"probably {'those' if several else 'the one'} that the others wait for"
     most = max(groups, key=lambda item: len(item.answers), default=None)
     rest = [item for item in groups if item is not most]
-    # On a GPU the wait shows in whatever the script asks of it next (loss.item()), no collective.
+    # On a GPU a process waits where the script next needs a result (loss.item()), not in a collective.
     if most and not waiting and len(most.answers) > max(1, sum(len(item.answers) for item in rest)):
         return rest, "not where the others are"
     return [], ""
 
 
 def explain_collectives(groups: Sequence[Group], world_size: int | None) -> list[str]:
-    """Return what follows where all processes of this node wait for others."""
+    """Return what follows if all processes of this node wait for others; empty if not all do."""
     if not groups or not all(item.in_collective for item in groups):
         return []
     if len(groups) > 1:
@@ -116,7 +117,7 @@ def explain_collectives(groups: Sequence[Group], world_size: int | None) -> list
 
 
 def render_children(answers: Sequence[Answer]) -> list[str]:
-    """Return lines about Python processes that stand for no rank: DataLoader workers."""
+    """Return lines about Python processes that represent no rank, e.g. DataLoader workers."""
     groups = group([answer for answer in answers if answer.frames and not is_tracker(answer)])
     lines = []
     for item in groups[:LINES_FOR_CHILDREN]:
@@ -143,7 +144,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def describe_process(answer: Answer) -> str:
-    """Return what the kernel tells of a process, e.g. ``pid 812, bash, state S, in wait4``."""
+    """Return what the kernel knows about a process, e.g. ``pid 812, bash, state S, in wait4``."""
     facts = [f"pid {answer.pid}", answer.command.partition(" ")[0].rpartition("/")[2]]
     facts.append(f"state {answer.state}" if answer.state else "")
     facts.append(f"in {answer.call}" if answer.call not in ("", RUNNING) else "")
@@ -152,7 +153,7 @@ def describe_process(answer: Answer) -> str:
 
 
 def render_stacks(headline: str, answers: Sequence[Answer]) -> str:
-    """Return everything that is known, for a file."""
+    """Return everything that is known, as text for a file."""
     lines = [headline]
     for answer in answers:
         lines += ["", f"rank {answer.rank}: {describe_process(answer)}", f"  {answer.command}"]
