@@ -16,6 +16,7 @@ from launcher.cluster.messages import (
     Busy,
     Ended,
     Failed,
+    Ready,
     Start,
     Told,
     Waiting,
@@ -46,7 +47,7 @@ ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
-REPEATED = (Failed, Told, Ended)
+REPEATED = (Failed, Told, Ended, Ready)
 KEPT_MAX = 16
 """Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0
@@ -241,7 +242,9 @@ class CoordinatorClient:
             case Busy():
                 self._is_refused(message.why)
             case _:
-                self.has_started = self.has_started or isinstance(message, Start)
+                if isinstance(message, Start):
+                    self.has_started = True
+                    self._kept = [one for one in self._kept if isinstance(one, Told)]  # the rest is history
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:

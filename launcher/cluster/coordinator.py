@@ -19,6 +19,8 @@ from launcher.cluster.messages import (
     Ended,
     Failed,
     Looked,
+    Ready,
+    Start,
     Told,
     Welcome,
 )
@@ -34,8 +36,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.channel.connection import Connection
+    from launcher.cluster.messages import Again, Over
+    from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
+
+    MakeRegroup = Callable[[Membership, Callable[["Start"], None]], Regroup]
 
 Message = dict[str, object]
 
@@ -53,6 +59,7 @@ class Coordinator:
         membership: The nodes that have joined.
         roll: The roll call, which decides whether the job starts.
         ending: What has failed, and how the job ends.
+        regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
             None.
@@ -69,6 +76,7 @@ class Coordinator:
         deliver: Callable[[object], None],
         agree: Callable[[], Message],
         find_reasons: FindReasons,
+        make_regroup: MakeRegroup | None = None,
     ) -> None:
         """Start to listen.
 
@@ -82,6 +90,7 @@ class Coordinator:
             deliver: Takes the messages for this node itself.
             agree: Returns the values that all nodes are told at the start.
             find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
+            make_regroup: Makes the roll call between two attempts; None if there are no restarts.
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
@@ -93,7 +102,8 @@ class Coordinator:
         self.membership = Membership(shape.node_count, Member(shape.member, own, shape.address, None, now))
         seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
-        self.ending = Ending(shape, self.membership, self._tell_all, lambda: self.has_started)
+        self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
+        self.ending = self._make_ending(0)
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + COORDINATOR_BEAT_S
 
@@ -106,6 +116,27 @@ class Coordinator:
     def has_started(self) -> bool:
         """Whether the roll call has succeeded and the job runs."""
         return self.roll.start is not None
+
+    # --- attempts
+
+    def _make_ending(self, attempt: int) -> Ending:
+        return Ending(
+            self._shape, self.membership, self._tell_all, lambda: self.has_started, self._conclude, attempt
+        )
+
+    def _conclude(self, over: Over) -> Over | Again:
+        """Return how the job ends, or the attempt that follows."""
+        return over if self.regroup is None else self.regroup.conclude(over, self.ending)
+
+    def _begin(self, start: Start) -> None:
+        """Start the next attempt on all nodes."""
+        self.roll.start, self.ending = start, self._make_ending(start.attempt)
+        self._tell_all(start)
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether an attempt has ended, and the next one has not started."""
+        return self.regroup is not None and self.regroup.again is not None
 
     # --- joining
 
@@ -124,7 +155,9 @@ class Coordinator:
             connection.send(pack(Busy("this very launcher")))  # through a service in front of us
             connection.close()
             return
-        if self.has_started and not is_back:
+        may_join = self.regroup is not None and self.regroup.may_join(rank, identity.session)
+        if self.has_started and not is_back and not may_join:
+            self._lose_replaced(known)
             self._send_away(connection, address, rank)
             return
         join = parse(Join, message)
@@ -135,6 +168,10 @@ class Coordinator:
             ahead_s = compare_clocks(join, time.time_ns())
             facts = {**vars(join), "clock_ahead_s": ahead_s}
             member = Member(self._shape.member, facts, address, connection, now)
+            refusal = self.roll.compare_with(member) if may_join else None
+            if refusal is not None:
+                connection.send(pack(refusal))
+                return
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
@@ -142,13 +179,23 @@ class Coordinator:
         connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
             return  # it has left already, and will call again
-        if known is not None and known is not member:
+        if may_join and self.regroup is not None:
+            self.members[rank] = member
+            self.regroup.join(member)
+        elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
         else:
             self.members[rank] = member
             self.roll.note(member)
-        self._catch_up(connection)
+        self._catch_up(connection, is_new=not is_back)
         self.roll.check()
+
+    def _lose_replaced(self, known: Member | None) -> None:
+        """Give up a node at once whose connection has ended, if a new launcher calls in its place."""
+        if self.regroup is None or self._is_between or known is None or known.closed is None:
+            return
+        if known.rank not in self.ending.arbiter.ended:
+            self.ending.lose(known, known.closed)
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
         """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
@@ -161,9 +208,13 @@ class Coordinator:
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
-    def _catch_up(self, connection: Connection) -> None:
+    def _catch_up(self, connection: Connection, *, is_new: bool) -> None:
         """Send a node that has joined, or reconnected, what it has missed."""
-        for message in (self.roll.refusal, self.roll.start, self.ending.stop, self.ending.over):
+        ending = self.ending
+        missed = (self.roll.refusal, self.roll.start, ending.stop, ending.again, ending.over)
+        if is_new and self._is_between:
+            missed = (None, None, None, None, ending.over)  # it starts with the next attempt
+        for message in missed:
             if message is not None:
                 connection.send(pack(message))
 
@@ -186,15 +237,22 @@ class Coordinator:
     def _hear(self, member: Member, message: object) -> None:
         rank = member.rank
         match message:
+            case Failed() | Ended() if message.attempt != self.ending.attempt:
+                pass  # of an attempt that is over
             case Failed():
                 self.ending.take(read_failure(member, message), message.left_ms)
             case Told() if not self.has_started:
                 self.roll.refuse_by_signal(message.name, member)
             case Told():
+                self._end_restarts(f"{member.name} was told {message.name}")
                 what = f"{member.name} was told {message.name}"
                 self.ending.begin_stop(what, rank, told=message.number)
             case Ended():
-                self.ending.end(rank, message.status, message.record)
+                self.ending.end(rank, message)
+            case Ready():
+                if self.regroup is not None:
+                    self.regroup.note_ready(rank, message.attempt)
+                    self.regroup.fire(time.monotonic())
             case Looked():
                 self.ending.note_look(rank, message)
             case Bye():
@@ -204,6 +262,12 @@ class Coordinator:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self._loop.guard(lambda: subscriber(rank, message))
+
+    def _end_restarts(self, why: str) -> None:
+        """Note that the job was told to end: no attempt follows."""
+        if self.regroup is not None:
+            self.regroup.is_told = True
+            self.regroup.end(why)
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -284,7 +348,9 @@ class Coordinator:
         """When to call `fire`."""
         if self._tick_at is None:
             return None
-        return min(due for due in (self._tick_at, self.ending.due, self.acceptor.due) if due is not None)
+        between = None if self.regroup is None else self.regroup.due
+        times = (self._tick_at, self.ending.due, self.acceptor.due, between)
+        return min(due for due in times if due is not None)
 
     def fire(self, now: float) -> None:
         """Do the periodic work: give up late and silent nodes, send heartbeats."""
@@ -300,12 +366,18 @@ class Coordinator:
         self.roll.fire(now)
         self._tick_at = now + TICK_S
         self.ending.consider()
+        if self.regroup is not None:
+            self.regroup.fire(now)
 
     def _find_lost(self, now: float) -> None:
         """Give up nodes that were silent or disconnected for too long; none after a refusal."""
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
+        if self.regroup is not None and self._is_between:
+            for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
+                self.regroup.lose(member, _describe_loss(member))
+            return
         others = [
             member
             for rank, member in self.members.items()
@@ -321,8 +393,7 @@ class Coordinator:
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue
-            how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
-            self._say(f"{member.name} has gone again: {how}")
+            self._say(f"{member.name} has gone again: {_describe_loss(member)}")
             member.hang_up()
             del self.members[member.rank]
 
@@ -337,3 +408,7 @@ class Coordinator:
 def _since(member: Member) -> float:
     """Return since when a node could not be heard (monotonic seconds)."""
     return member.heard if member.closed is None else max(member.closed, member.heard)
+
+
+def _describe_loss(member: Member) -> str:
+    return f"its connection has ended ({member.why})" if member.closed else "it has become silent"

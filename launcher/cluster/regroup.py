@@ -1,10 +1,10 @@
 """Node 0 between two attempts: decides on a restart, waits for all nodes, and starts the next attempt.
 
-A node is ready once it says that nothing of the last attempt is left on it. A lost node may come back as a new
-launcher with the same rank. Until it has, or `rejoin_timeout_s` has passed, the others wait.
+A node is ready once it says that nothing of the last attempt is left on it. A lost node may come back as a
+new launcher with the same rank. Until it has, or `rejoin_timeout_s` has passed, the others wait.
 
-No two attempts run at once. A node that fell silent may still run its processes until it gives node 0 up, which
-takes `lost_after_s`, and has stopped them, which takes `grace_s`. So the next attempt does not start before.
+No two attempts run at once. A node that fell silent may still run its processes: it gives node 0 up after
+`lost_after_s`, and then stops them within `grace_s`. The next attempt does not start before.
 """
 
 from __future__ import annotations

@@ -109,7 +109,17 @@ class Rendezvous:
             self._begin(found)
 
     def _compare(self) -> list[Disagreement]:
-        return compare({member.name: member.facts for _, member in sorted(self._membership.members.items())})
+        return self._compare_all(self._membership.members)
+
+    def _compare_all(self, members: Mapping[int, Member]) -> list[Disagreement]:
+        return compare({member.name: member.facts for _, member in sorted(members.items())})
+
+    def compare_with(self, member: Member) -> Refuse | None:
+        """Return why a node that comes back cannot work with the others; None if it can."""
+        found = self._compare_all({**self._membership.members, member.rank: member})
+        if not any(item.is_problem for item in found):
+            return None
+        return _make_refusal(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
 
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
@@ -123,8 +133,7 @@ class Rendezvous:
         """Tell all nodes why the job must not start."""
         if self.refusal is not None:
             return
-        code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
-        self.refusal = Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)
+        self.refusal = _make_refusal(status, problem, lines)
         self.leave_by = time.monotonic() + (LATE_COMERS_S if self._membership.missing() else LEAVE_S)
         self._tell_all(self.refusal)
 
@@ -193,3 +202,8 @@ class Rendezvous:
             has_heard=self._seen.has_heard(),
         )
         return printable(described)
+
+
+def _make_refusal(status: int, problem: Problem, lines: list[str]) -> Refuse:
+    code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
+    return Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Checks, Serve
+    from launcher.cluster.coordinator import MakeRegroup
+    from launcher.cluster.membership import Membership
+    from launcher.cluster.messages import Start
+    from launcher.cluster.regroup import Regroup
     from launcher.core.model import Peers, Plan
     from launcher.process.helper import Helpers
     from launcher.process.spawn import Child
@@ -77,7 +81,7 @@ def run_together(
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
             return make_client(node, node.say, node.deliver, node.on_lost)
-        return make_coordinator(plan, shape, address, join, key, node, has_token=has_token)
+        return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
         node: ClusterNode,
@@ -128,6 +132,7 @@ def make_coordinator(
     join: Join,
     key: bytes,
     node: ClusterNode,
+    replan: Replan,
     *,
     has_token: bool,
 ) -> Coordinator:
@@ -158,7 +163,43 @@ def make_coordinator(
         node.deliver,
         lambda: agree(plan, node.agent.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
+        plan_regroup(plan, shape, node, replan),
     )
+
+
+def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) -> MakeRegroup | None:
+    """Return what makes the roll call between two attempts; None if there are no restarts."""
+    rule = plan.supervision.restarts
+    if not rule.most:
+        return None
+    from launcher.cluster import regroup
+
+    def agree_again() -> dict[str, object]:
+        agreed = node.agreed_last or {}
+        return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
+
+    def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
+        recovery = node.agent.restarter.recovery
+        return regroup.Regroup(rule, recovery, shape, membership, node.agent.say, agree_again, begin)
+
+    return make
+
+
+def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
+    """Return a free port for the rendezvous of the next attempt.
+
+    It differs from the last one, so that remains of the last attempt cannot connect to it. It stays the same
+    if the user's own MASTER_PORT insists on it.
+    """
+    before = last if isinstance(last, int) else plan.topology.master_port
+    port = find_free_port(before) or Host().free_port()
+    return port if replan(port).topology.master_port == port else before
+
+
+def find_free_port(before: int) -> int | None:
+    """Return the first free port above a port, with the one above it free too, for Horovod; None if none."""
+    ahead = range(before + 1, min(before + PORTS_AHEAD, (1 << 16) - 1))
+    return next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
 
 
 def look_for(
@@ -246,11 +287,7 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     asked = plan.topology.master_port
     if plan.allocation.ranks_at_start or not find_taken(plan):
         return {"master_port": asked}
-    ahead = range(asked + 1, min(asked + PORTS_AHEAD, (1 << 16) - 1))
-    # The port above must be free too: Horovod's processes meet there.
-    port = next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
-    if port is None:
-        port = Host().free_port()
+    port = find_free_port(asked) or Host().free_port()
     say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead")
     return {"master_port": port}
 
