@@ -1,0 +1,217 @@
+"""Restarts of a whole job on several nodes: all nodes start the next attempt together, or the job ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.process.looking import wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("restarts")]
+
+FAILS_ONCE = """
+import os, signal, sys, time
+attempt, rank, folder = int(os.environ.get("LAUNCHER_ATTEMPT", 0)), os.environ["RANK"], sys.argv[1]
+assert os.environ["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
+open(f"{folder}/port-{rank}-{attempt}", "w").write(os.environ["MASTER_PORT"])
+open(f"{folder}/up-{rank}-{attempt}", "w").close()
+deadline = time.monotonic() + 60
+while sum(name.endswith(f"-{attempt}") and name.startswith("up-") for name in os.listdir(folder)) < 4:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+if attempt < int(sys.argv[2]):
+    if rank == "3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+LIVES = """
+import os, sys, time
+attempt, rank, folder = os.environ.get("LAUNCHER_ATTEMPT", "0"), os.environ["RANK"], sys.argv[1]
+open(f"{folder}/up-{rank}-{attempt}", "w").write(str(os.getpid()))
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.02)
+"""
+
+
+def up(job: Job, attempt: int) -> int:
+    """Return how many ranks of an attempt have begun."""
+    return len(list(job.folder.glob(f"up-*-{attempt}")))
+
+
+def kill(job: Job, rank: int, attempt: int) -> None:
+    """Kill a rank of an attempt of `LIVES`."""
+    pid = (job.folder / f"up-{rank}-{attempt}").read_text()
+    job.on(job.cluster.nodes[rank], ("kill", "-9", pid))
+
+
+def start_living(job: Job, *flags: str) -> None:
+    """Start ranks that wait for a file, and wait until all run."""
+    job.start_all(*flags, "--", sys.executable, "-c", LIVES, str(job.folder))
+    wait_for(lambda: up(job, 0) == 4, "all ranks have begun")
+
+
+def test_all_nodes_start_again_and_know_the_attempt(job: Job) -> None:
+    """A rank dies by SIGKILL twice: all restart twice, meet at a new port, and end with 0."""
+    job.start_all("--restarts", "5", "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "2")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    for attempt in (0, 1, 2):
+        ports = {(job.folder / f"port-{rank}-{attempt}").read_text() for rank in range(4)}
+        assert len(ports) == 1
+    assert len({(job.folder / f"port-0-{attempt}").read_text() for attempt in (0, 1, 2)}) == 3
+    for one in done.values():
+        assert one.err.count("rank 3 of 4 failed first: it was killed by SIGKILL") == 2, one.err
+        assert re.search(r"restart 1 of 5\n.*restart 2 of 5 in \d", one.err, re.DOTALL)
+    assert "3 attempts, 2 failed" in done[0].err
+
+
+def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job) -> None:
+    """A missing module: one attempt, the status of the rank, and the flag that restarts all the same."""
+    job.start_all("--restarts", "5", "--", sys.executable, "-c", "import no_such_module")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {1}
+    for one in done.values():
+        assert len(one.first) == 1 and "import-error" in one.err, one.err
+        assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
+
+
+def test_the_budget_ends(job: Job) -> None:
+    job.start_all("--restarts", "1", "--", "sh", "-c", "exit $((RANK + 3))")
+    done = job.wait()
+    assert len({one.status for one in done.values()}) == 1 and done[0].status in range(3, 7)
+    assert all("no restart: all 1 restarts are used" in one.err for one in done.values())
+
+
+def test_the_record_has_a_line_for_each_attempt(job: Job) -> None:
+    record = job.folder / "attempts.jsonl"
+    flags = ("--restarts", "5", "--attempts-file", str(record))
+    job.start_all(*flags, "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "1")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    (line,) = [json.loads(line) for line in record.read_text().splitlines()]
+    assert (line["number"], line["status"], line["node"], line["restarts"]) == (0, 137, 3, True)
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on the first four of five nodes."""
+    need_namespaces()
+    with Cluster(5) as cluster:
+        yield (one := Job(cluster, tmp_path))
+        one.close()
+
+
+LOSSES = ("--restarts", "5", "--lost-after", "5", "--grace", "1")
+
+
+@pytest.mark.parametrize("new", [2, 4], ids=["same-machine", "other-machine"])
+def test_a_node_that_comes_back_takes_part_in_the_next_attempt(five: Job, new: int) -> None:
+    """Its container is gone with all that ran in it; a new launcher with its rank is let in."""
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    for index in range(4):
+        five.start(index, *LOSSES, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    if new == 4:
+        five.cluster.crash(five.cluster.nodes[2])
+    else:
+        five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    five.start(new, *LOSSES, *living, rank=2, count=4, key=2)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert f"node 2 (node{new}) is back" in done[0].err
+    assert "node 2 failed first: it is lost" in done[0].err
+
+
+def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
+    """After --rejoin-timeout all other nodes end with 75, and the node is named."""
+    flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--rejoin-timeout", "2")
+    start_living(job, *flags)
+    job.cluster.crash(job.cluster.nodes[2])
+    job.launchers.pop(2).communicate()
+    done = job.wait()
+    assert_one_truth(done, 75, "node 2 failed first: it is lost")
+    assert all("no restart: node 2 did not come back within 2 s" in one.err for one in done.values())
+
+
+def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
+    """Nothing decides any more: 75, so that the platform starts the job again."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.cluster.crash(job.cluster.nodes[0])
+    job.launchers.pop(0).communicate()
+    done = job.wait()
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_second_failure_is_restarted_too(job: Job) -> None:
+    """A rank dies, and in the next attempt another at once."""
+    start_living(job, "--restarts", "5", "--restart-delay", "0", "--grace", "1")
+    kill(job, 1, 0)
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    kill(job, 2, 1)
+    wait_for(lambda: up(job, 2) == 4, "all ranks run again")
+    (job.folder / "go").touch()
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+
+
+@pytest.mark.parametrize("told", [0, 2])
+def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int) -> None:
+    """The third attempt would wait for a minute; any launcher that is told to end ends it for all."""
+    flags = ("--restarts", "9", "--restart-delay", "60")
+    job.start_all(*flags, "--", "sh", "-c", "exit 9")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
+    job.signal(told, signal.SIGTERM)
+    done = job.wait()
+    assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
+    assert all("no restart: node" in one.err and "was told SIGTERM" in one.err for one in done.values())
+
+
+def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:
+    """Attempt 1 starts after the grace period, when nothing of attempt 0 is left."""
+    script = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LIVES.replace(
+        "import os, sys, time\n", ""
+    )
+    job.start_all("--restarts", "5", "--grace", "1", "--", sys.executable, "-c", script, str(job.folder))
+    wait_for(lambda: up(job, 0) == 4, "all ranks have begun")
+    kill(job, 1, 0)
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    for rank in (0, 2, 3):
+        pid = (job.folder / f"up-{rank}-0").read_text()
+        shown = job.on(
+            job.cluster.nodes[rank], ("sh", "-c", f"test -e /proc/{pid} && echo there || echo gone")
+        )
+        assert shown.strip() == "gone"
+    (job.folder / "go").touch()
+    assert {one.status for one in job.wait().values()} == {0}
+
+
+def test_a_launcher_that_claims_a_node_that_runs_is_sent_away(job: Job) -> None:
+    """A second launcher as node 2, while the first one runs: nothing happens to the job."""
+    start_living(job, "--restarts", "5", "--roll-call-timeout", "3")
+    job.start(3, "--roll-call-timeout", "3", "--", "true", rank=2, key=9)
+    (second,) = job.wait(9).values()
+    assert second.status == 75 and "runs already" in second.err, second.err
+    (job.folder / "go").touch()
+    job.launchers.pop(9)
+    assert {one.status for one in job.wait().values()} == {0}
+    assert up(job, 1) == 0
+
+
+def test_without_restarts_nothing_waits(job: Job) -> None:
+    job.start_waiting()
+    job.kill_rank(1)
+    done = job.wait()
+    assert_one_truth(done, 137, "rank 1 of 4 failed first")
+    assert WAITER and "restart" not in done[0].err
