@@ -16,7 +16,7 @@ from launcher.cluster.messages import (
     Busy,
     Ended,
     Failed,
-    Ready,
+    ReadyAgain,
     Start,
     Told,
     Waiting,
@@ -47,7 +47,7 @@ ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
-REPEATED = (Failed, Told, Ended, Ready)
+REPEATED = (Failed, Told, Ended, ReadyAgain)
 KEPT_MAX = 16
 """Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0

@@ -19,7 +19,7 @@ from launcher.cluster.messages import (
     Ended,
     Failed,
     Looked,
-    Ready,
+    ReadyAgain,
     Start,
     Told,
     Welcome,
@@ -249,7 +249,7 @@ class Coordinator:
                 self.ending.begin_stop(what, rank, told=message.number)
             case Ended():
                 self.ending.end(rank, message)
-            case Ready():
+            case ReadyAgain():
                 if self.regroup is not None:
                     self.regroup.note_ready(rank, message.attempt)
                     self.regroup.fire(time.monotonic())

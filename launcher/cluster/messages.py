@@ -79,7 +79,7 @@ class Ended:
 
 
 @message
-class Ready:
+class ReadyAgain:
     """This node is ready for another attempt: nothing of the one before is left on it."""
 
     attempt: int
@@ -309,7 +309,7 @@ class Again:
     why: Line
 
 
-FROM_NODE = (Failed, Told, Ended, Ready, Looked, Reply, MachineNotice, Bye, Beat, Ask)
+FROM_NODE = (Failed, Told, Ended, ReadyAgain, Looked, Reply, MachineNotice, Bye, Beat, Ask)
 FROM_COORDINATOR = (
     *(Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Again, Passed, NodeNotice, Beat, Ask),
 )

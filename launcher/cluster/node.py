@@ -20,7 +20,7 @@ from launcher.cluster.messages import (
     Looked,
     News,
     Over,
-    Ready,
+    ReadyAgain,
     Refuse,
     Start,
     Stop,
@@ -492,7 +492,7 @@ class ClusterNode(Coordination):
         self.agent.loop.guard(lambda: self._report(again.over, own))
         self.say(again.why)
         self._clear(again.attempt)
-        self.tell(Ready(again.attempt))
+        self.tell(ReadyAgain(again.attempt))
         self._turn_while(lambda: not self._has_news)
         if self.agreed is None:
             return False
