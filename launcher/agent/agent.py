@@ -237,6 +237,8 @@ class Agent:
             self.coordination.gather()
             if self.forwarder.told is not None:
                 return 128 + self.forwarder.told
+            if not self.coordination.has_work:
+                return self._finish()
             self._run_attempt()
             while self.coordination.restarts():
                 self._run_attempt()

@@ -62,6 +62,7 @@ class Coordination:
     Attributes:
         agent: The agent; set by `attach`.
         shares_terminal: Whether a single process may read from the terminal.
+        has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
         guards: Whether a watchdog ends the processes if the agent is killed.
@@ -72,6 +73,7 @@ class Coordination:
 
     agent: Agent
     shares_terminal = True
+    has_work = True
     has_others = False
     speaks = True
     guards = True

@@ -19,6 +19,7 @@ from launcher.cluster.messages import (
     Ended,
     Failed,
     Looked,
+    Over,
     ReadyAgain,
     Start,
     Told,
@@ -27,6 +28,7 @@ from launcher.cluster.messages import (
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
 
 TYPE_CHECKING = False
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.channel.connection import Connection
-    from launcher.cluster.messages import Again, Over
+    from launcher.cluster.messages import Again
     from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
@@ -99,7 +101,9 @@ class Coordinator:
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
-        self.membership = Membership(shape.node_count, Member(shape.member, own, shape.address, None, now))
+        self.membership = Membership(
+            shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
+        )
         seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
@@ -148,7 +152,10 @@ class Coordinator:
         """
         now, heard_ns = time.monotonic(), time.monotonic_ns()
         identity = read_identity(message)
-        rank = identity.rank
+        rank = self.membership.rank_of(identity.rank)
+        if rank is None:
+            self._admit_spare(connection, address, message, heard_ns)
+            return
         known = self.members.get(rank)
         is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
@@ -156,6 +163,10 @@ class Coordinator:
             connection.close()
             return
         may_join = self.regroup is not None and self.regroup.may_join(rank, identity.session)
+        if self._is_gone(identity.session) and not may_join:
+            self._dismiss(connection)
+            return
+        is_new = not is_back and not self._is_gone(identity.session)
         if self.has_started and not is_back and not may_join:
             self._lose_replaced(known)
             self._send_away(connection, address, rank)
@@ -166,7 +177,7 @@ class Coordinator:
             member.reconnect(connection, address, now)
         else:
             ahead_s = compare_clocks(join, time.time_ns())
-            facts = {**vars(join), "clock_ahead_s": ahead_s}
+            facts = {**vars(join), "rank": rank, "clock_ahead_s": ahead_s}
             member = Member(self._shape.member, facts, address, connection, now)
             refusal = self.roll.compare_with(member) if may_join else None
             if refusal is not None:
@@ -187,8 +198,55 @@ class Coordinator:
         else:
             self.members[rank] = member
             self.roll.note(member)
-        self._catch_up(connection, is_new=not is_back)
+        self._catch_up(connection, is_new=is_new)
         self.roll.check()
+
+    def _admit_spare(self, connection: Connection, address: str, message: Message, heard_ns: int) -> None:
+        """Admit a node that waits to take the place of a lost one.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
+        join = parse(Join, message)
+        spares, index = self.membership.spares, join.rank
+        known = spares.get(index)
+        is_back = known is not None and known.facts["session"] == join.session
+        if self._is_gone(join.session):
+            self._dismiss(connection)
+            return
+        if known is not None and not is_back and known.connection is not None:
+            self._send_away(connection, address, index)
+            return
+        if known is not None and is_back:
+            member = known
+            member.reconnect(connection, address, time.monotonic())
+        else:
+            facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
+            member = Member(self._shape.member, facts, address, connection, time.monotonic())
+            refusal = self.roll.compare_with(member)
+            if refusal is not None:
+                connection.send(pack(refusal))
+                return
+            self._say(f"{member.name} is here as a spare {member.kind}")
+        spares[index] = member
+        connection.redirect(
+            lambda message: self._on_message(member, message),
+            lambda why: self._on_closed(member, connection, why),
+        )
+        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
+        for missed in (self.roll.refusal, self.ending.over):
+            if missed is not None:
+                connection.send(pack(missed))
+        if self.regroup is not None:
+            self.regroup.fill()
+
+    def _is_gone(self, session: object) -> bool:
+        """Whether a launcher was lost, so that it knows only an old attempt."""
+        return self.regroup is not None and session in self.regroup.gone
+
+    def _dismiss(self, connection: Connection) -> None:
+        """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
+        connection.send(pack(Over(EXIT_NOT_READY, why="no restart: the job goes on without this node")))
 
     def _lose_replaced(self, known: Member | None) -> None:
         """Give up a node at once whose connection has ended, if a new launcher calls in its place."""
@@ -236,7 +294,10 @@ class Coordinator:
 
     def _hear(self, member: Member, message: object) -> None:
         rank = member.rank
+        is_spare = self.membership.spares.get(rank) is member
         match message:
+            case Failed() | Ended() | Told() | Looked() | ReadyAgain() if is_spare:
+                pass  # it has no part in the job yet
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():
@@ -258,6 +319,9 @@ class Coordinator:
             case Bye():
                 member.has_heard_end = True
                 member.hang_up()
+                if is_spare and self.ending.over is None:
+                    del self.membership.spares[rank]
+                    self._say(f"{member.name}, a spare {member.kind}, has left")
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
@@ -288,6 +352,7 @@ class Coordinator:
         if self.roll.refusal is not None and self.membership.missing():
             return False
         others = [member for rank, member in self.members.items() if rank and not self._is_lost(rank)]
+        others += [member for member in self.membership.spares.values() if member.connection is not None]
         return all(member.has_heard_end for member in others)
 
     def _is_lost(self, rank: int) -> bool:
@@ -339,6 +404,7 @@ class Coordinator:
             "count": self._shape.node_count,
             "heard": sum(self.is_there(rank) for rank in ranks),
             "lost": sum(self._is_lost(rank) for rank in ranks),
+            "spares": len(self.membership.spares),
         }
 
     # --- time
@@ -356,7 +422,7 @@ class Coordinator:
         """Do the periodic work: give up late and silent nodes, send heartbeats."""
         slept_s = now - (self.due or now)
         if slept_s > LATE_S:
-            for member in self.members.values():
+            for member in self.membership.everyone():
                 member.outwait(slept_s)
         self.acceptor.look(now)
         self._find_lost(now)
@@ -374,6 +440,11 @@ class Coordinator:
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
+        for index, spare in list(self.membership.spares.items()):
+            if _since(spare) < now - after:
+                self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
+                spare.hang_up()
+                del self.membership.spares[index]
         if self.regroup is not None and self._is_between:
             for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
                 self.regroup.lose(member, _describe_loss(member))
@@ -400,7 +471,7 @@ class Coordinator:
     def close(self) -> None:
         """Close all connections."""
         self.acceptor.close()
-        for member in self.members.values():
+        for member in self.membership.everyone():
             member.hang_up()
         self._tick_at = None
 

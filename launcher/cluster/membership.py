@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.core.messages import pack
 from launcher.core.model import NODE
+from launcher.identity.seats import find_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,11 +97,41 @@ class Membership:
     Attributes:
         members: The nodes by rank, including node 0.
         node_count: Number of nodes in the job.
+        spares: The nodes that wait to take the place of a lost one, by index.
+        seats: The ranks of nodes that have taken the place of another one, by index.
     """
 
-    def __init__(self, node_count: int, own: Member) -> None:
+    def __init__(self, node_count: int, own: Member, spare_count: int = 0) -> None:
         self.node_count = node_count
         self.members: dict[int, Member] = {0: own}
+        self.spares: dict[int, Member] = {}
+        self.seats: dict[int, int] = {}
+        self._total = node_count + spare_count
+
+    def rank_of(self, index: int) -> int | None:
+        """Return the rank of a node by its index; None for a spare node."""
+        return index if index >= self._total else find_rank(index, self.node_count, self.seats)
+
+    def everyone(self) -> list[Member]:
+        """Return all nodes, with the spare ones."""
+        return [*self.members.values(), *self.spares.values()]
+
+    def seat_spare(self, rank: int) -> Member | None:
+        """Give a rank to a spare node that is connected, and return it; None if there is none."""
+        index = next((at for at, one in sorted(self.spares.items()) if one.connection is not None), None)
+        if index is None:
+            return None
+        member = self.spares.pop(index)
+        self.seats = {by: taken for by, taken in self.seats.items() if taken != rank}
+        if index != rank:
+            self.seats[index] = rank
+        member.facts = {**member.facts, "rank": rank}
+        self.members[rank] = member
+        return member
+
+    def _find(self, rank: int) -> Member | None:
+        """Return a node by its rank, or a spare one by its index."""
+        return self.members.get(rank) or self.spares.get(rank)
 
     def missing(self) -> list[int]:
         """Return the ranks of the nodes that have not joined."""
@@ -109,7 +140,7 @@ class Membership:
     def send_all(self, message: object) -> None:
         """Send a message to all nodes but node 0 itself."""
         packed = pack(message)
-        for member in list(self.members.values()):
+        for member in self.everyone():
             if member.connection is not None:
                 member.connection.send(packed)
 
@@ -119,7 +150,7 @@ class Membership:
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        member = self.members.get(rank)
+        member = self._find(rank)
         if member is None or member.connection is None:
             return False
         member.connection.send(pack(message))
@@ -127,12 +158,12 @@ class Membership:
 
     def is_behind(self, rank: int) -> bool:
         """Whether a node has not yet taken everything that was sent to it."""
-        member = self.members.get(rank)
+        member = self._find(rank)
         return member is not None and member.connection is not None and member.connection.has_unsent
 
     def why_silent(self, rank: int) -> str:
         """Return why a node cannot be sent anything now; empty if it can."""
-        member = self.members.get(rank)
+        member = self._find(rank)
         if member is None:
             return "it has not come yet"
         if rank == 0 or member.connection is not None:

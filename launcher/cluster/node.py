@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.agent import find_programs
+from launcher.agent.agent import Place, find_programs
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.client import CoordinatorClient
@@ -28,15 +28,18 @@ from launcher.cluster.messages import (
 )
 from launcher.cluster.outcome import lose_coordinator, read_verdict
 from launcher.cluster.questions import Questions
-from launcher.cluster.refusals import job_over, node_0_missing, read_refusal
+from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.core.frozen import replace
+from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS, Reason
 from launcher.failure.transfer import fit
+from launcher.identity.seats import find_rank
 from launcher.preemption.events import DUE
 from launcher.process.descendants import read_state
 from launcher.process.signals import ENDING, name_signal
@@ -148,11 +151,12 @@ class ClusterNode(Coordination):
         finally:
             if twin is not None:
                 twin.close()
-        if self._refusal is None and self.agreed is None and self.over is not None:
-            self._refusal = job_over(self.over.why)
+        self.has_work = self.agreed is not None
         if self._refusal is not None:
             self._leave_refused(self._refusal)
-        if agent.forwarder.told is None:
+        if agent.forwarder.told is not None:
+            self._leave_waiting()
+        elif self.has_work:
             self._take_children()
 
     def _wait(self) -> None:
@@ -167,6 +171,11 @@ class ClusterNode(Coordination):
             agent.group.reap()
             if isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
                 raise NotReady(node_0_missing(self.shape.member, self.shape.timeout_s, channel.explain()))
+
+    def _leave_waiting(self) -> None:
+        """Leave as a spare node that was told to end; the job goes on without it."""
+        if self.shape.is_spare and isinstance(self.channel, CoordinatorClient):
+            self.channel.send(Bye())
 
     @property
     def _has_news(self) -> bool:
@@ -245,10 +254,8 @@ class ClusterNode(Coordination):
     def deliver(self, message: object) -> None:
         """Handle a message of node 0."""
         match message:
-            case Start() if self.agreed is None and self._attempt in (None, message.attempt):
-                self.agreed, self._attempt = message.agreed, message.attempt
             case Start():
-                pass  # it came twice
+                self._on_start(message)
             case Refuse():
                 self._refusal = self._refusal or message
             case Stop() if message.attempt == (self._attempt or 0):
@@ -257,7 +264,7 @@ class ClusterNode(Coordination):
                 pass  # of an attempt that is over
             case Again() if message.attempt > (self._attempt or 0):
                 self._again = self._again or message
-                self._end_companions()
+                self._end_rest()
             case Again():
                 pass  # it came twice
             case News() if message.by != self.shape.node_rank:
@@ -266,11 +273,31 @@ class ClusterNode(Coordination):
                 self.tell(self._look())
             case Over():
                 self.over = self.over or message
-                self._end_companions()
+                self._end_rest()
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self.agent.loop.guard(lambda: subscriber(message))
+
+    def _on_start(self, start: Start) -> None:
+        """Take part in an attempt, unless the message came twice or this node is a spare one."""
+        if self.agreed is not None or self._attempt not in (None, start.attempt):
+            return
+        rank = find_rank(self.shape.index, self.shape.node_count, read_seats(start.agreed))
+        if rank is None:
+            return
+        if self.shape.member == NODE:
+            self.shape = replace(self.shape, node_rank=rank, is_spare=False)
+            self.agent.place = Place(rank, self.shape.world_size)
+        self.agreed, self._attempt = start.agreed, start.attempt
+        self._stop = self._again = None  # what a spare node has heard of earlier attempts
+
+    def _end_rest(self) -> None:
+        """Stop what still runs here when the attempt is over: companions, or all of a node that was lost."""
+        self._end_companions()
+        agent = self.agent
+        if self.has_begun and agent.group.running and not agent.is_ending and not self.shape.keep_going:
+            agent.target.stop(signal.SIGTERM)
 
     def _on_stop(self, stop: Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
@@ -373,7 +400,7 @@ class ClusterNode(Coordination):
 
     def on_told(self, number: int) -> None:
         """Tell the job that this node was told to stop, unless the job told us."""
-        if not self._is_told:
+        if not self._is_told and not self.shape.is_spare:
             self._is_told = True
             self.tell(Told(int(number), name_signal(number)))
 
@@ -469,6 +496,8 @@ class ClusterNode(Coordination):
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
+        if self.shape.is_spare:
+            return f"spare {self.shape.member}, waits to take the place of a lost one"
         if not self.has_begun:
             return f"waits for the other {self.shape.member}s"
         return None if self._has_ranks else f"ended, waits for the other {self.shape.member}s"
@@ -573,3 +602,12 @@ class ClusterNode(Coordination):
         """Close the channel."""
         if hasattr(self, "channel"):
             self.channel.close()
+
+
+def read_seats(agreed: Mapping[str, object]) -> dict[int, int]:
+    """Return the ranks of nodes that took the place of others, by index, as the start signal has them."""
+    seats = agreed.get("seats")
+    if not isinstance(seats, dict):
+        return {}
+    pairs = [(index, rank) for index, rank in seats.items() if index.isdecimal() and isinstance(rank, int)]
+    return {int(index): rank for index, rank in pairs}

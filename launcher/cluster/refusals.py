@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from launcher.channel.frames import OTHER_KEY
-from launcher.cluster.messages import Refuse
 from launcher.core.errors import EXIT_NOT_READY, EnvironmentUntrusted, LauncherError, NotReady, Problem
 from launcher.core.model import NODE
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from launcher.cluster.consistency import Disagreement
+    from launcher.cluster.messages import Refuse
 
 ROLL_CALL = "roll call of the nodes"
 OR_ELSE = (
@@ -144,15 +144,6 @@ def describe_missing(
     if not has_heard:
         parts.append(NO_NODE)
     return "; ".join(parts)
-
-
-def job_over(why: str) -> Refuse:
-    """Return the refusal of a node that joins again when no other attempt follows."""
-    what = "the job has ended before this node could take part in another attempt"
-    return Refuse(
-        EXIT_NOT_READY, (), "job-over", f"{what}: {why}" if why else what, "control channel",
-        "see the failure report of node 0; start the job again on all nodes",
-    )  # fmt: skip
 
 
 def read_refusal(refusal: Refuse) -> LauncherError:

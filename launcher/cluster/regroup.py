@@ -49,6 +49,7 @@ class Regroup:
         again: The attempt that is about to start; None while one runs.
         attempt: Number of the attempt that runs, or ran last.
         is_told: Whether any node was told to end, after which no attempt follows.
+        gone: Launchers that were lost, by session; none of them may go on with an old attempt.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Regroup:
         """
         self.again: Again | None = None
         self.attempt, self.is_told = 0, False
+        self.gone: set[object] = set()
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
         self._say, self._agree, self._begin = say, agree, begin
         self._ready: set[int] = set()
@@ -100,9 +102,9 @@ class Regroup:
         why = self._recovery.describe()
         if not decision.restarts:
             return replace(over, why=why)
-        self.again = Again(self.attempt + 1, over, why)
+        self.again = again = Again(self.attempt + 1, over, why)
         self._open(ending, decision.wait_s)
-        return self.again
+        return again
 
     def _find_veto(self, over: Over) -> str:
         if self.is_told:
@@ -122,19 +124,34 @@ class Regroup:
             self._sessions[rank] = member.facts["session"]
             if rank and (ending.arbiter.is_lost(rank) or rank in left):
                 self._drop(member, now)
+        self.fill()
 
     def _drop(self, member: Member, now: float) -> None:
         """Forget a node that is lost, and wait until its processes have ended."""
         gone_s = KILLED_S if member.closed is not None else self._shape.grace_s
         self._not_before = max(self._not_before, now + gone_s + SLACK_S)
         member.hang_up()
+        self.gone.add(member.facts["session"])
         self._ready.discard(member.rank)
         self._membership.members.pop(member.rank, None)
+
+    def fill(self) -> None:
+        """Give the ranks of lost nodes to spare nodes."""
+        if self.again is None:
+            return
+        for rank in self._membership.missing():
+            member = self._membership.seat_spare(rank)
+            if member is None:
+                return
+            self._sessions[rank] = member.facts["session"]
+            self._ready.add(rank)
+            self._say(f"{member.host} takes the place of {member.kind} {rank}")
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost while it waited."""
         self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
         self._drop(member, time.monotonic())
+        self.fill()
 
     def may_join(self, rank: int, session: object) -> bool:
         """Whether a launcher may join as a node: as one that is missing."""
@@ -146,6 +163,7 @@ class Regroup:
     def join(self, member: Member) -> None:
         """Take a node that has joined; a new launcher has nothing left of the last attempt."""
         before, session = self._sessions.get(member.rank), member.facts["session"]
+        self.gone.discard(session)
         self._sessions[member.rank] = session
         if session != before:
             self._say(f"{member.name} is back")
@@ -195,7 +213,8 @@ class Regroup:
         """Start the next attempt."""
         assert self.again is not None  # noqa: S101 - see `fire`
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start(self._agree(), self.attempt))
+        seats = {str(index): rank for index, rank in self._membership.seats.items()}
+        self._begin(Start({**self._agree(), "seats": seats}, self.attempt))
         self.note_start()
 
     # --- no other attempt

@@ -126,7 +126,8 @@ class Rendezvous:
             self._say(line)
         self.start = Start(self._seen.agree())
         seconds = time.monotonic() - self._began
-        self._say(f"all {self._shape.node_count} {self._kind}s are here, after {seconds:.1f} s")
+        spares = f" and {len(self._membership.spares)} spare" if self._membership.spares else ""
+        self._say(f"all {self._shape.node_count} {self._kind}s{spares} are here, after {seconds:.1f} s")
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:

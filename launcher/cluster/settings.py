@@ -31,6 +31,9 @@ class Shape:
         member: Unit with its own launcher: `NODE`, or `RANK`; "node" in the other names here then means a
             rank.
         speaks: Whether this launcher reports what concerns all; of several ranks on a machine only one does.
+        spare_count: Number of nodes that wait to take the place of a lost one.
+        index: Index of this node among all nodes, with the spare ones.
+        is_spare: Whether this node is a spare one at the start; its rank is only a placeholder then.
     """
 
     node_rank: int
@@ -46,3 +49,6 @@ class Shape:
     master_port: int = 0
     member: str = NODE
     speaks: bool = True
+    spare_count: int = 0
+    index: int = 0
+    is_spare: bool = False

@@ -12,7 +12,7 @@ from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join
-from launcher.cluster.node import ClusterNode
+from launcher.cluster.node import ClusterNode, read_seats
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
-    Replan = Callable[[int], Plan]
+    Replan = Callable[[int, Mapping[int, int]], Plan]
 
 PORTS_AHEAD = 200
 """Number of ports above the master's that are tried if that one is taken."""
@@ -75,7 +75,7 @@ def run_together(
     key, has_token = find_key(plan, peers, environ)
     join = make_join(plan, shape, command, environ)
     # Resolve names here: once there is an agent, its loop must not block.
-    address = find_address(shape.address, shape.hosts, Host()) if shape.node_rank == 0 else None
+    address = find_address(shape.address, shape.hosts, Host()) if shape.index == 0 else None
     has_twin = address is not None and not is_own(shape.address)
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
@@ -93,7 +93,7 @@ def run_together(
         return CoordinatorClient(key, shape, join, agent.loop, agent.group.helpers, say, deliver, on_lost)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
-        return make_children(adopt_port(plan, agreed.get("master_port"), replan))
+        return make_children(adopt(plan, agreed, replan))
 
     if plan.widen_cpus:
         widen_cpus()
@@ -101,7 +101,7 @@ def run_together(
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
         return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
 
-    place = Place(plan.topology.node_rank, shape.world_size)
+    place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
     return agent.run()
@@ -122,7 +122,7 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
 def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
     """Return this node's first message: its facts, its rank, and a random session for its launcher."""
     facts = read_facts(plan, command, Host(), environ)
-    return parse(Join, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
+    return parse(Join, {**facts, "rank": shape.index, "session": os.urandom(8).hex()})
 
 
 def make_coordinator(
@@ -193,7 +193,7 @@ def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
     """
     before = last if isinstance(last, int) else plan.topology.master_port
     port = find_free_port(before) or Host().free_port()
-    return port if replan(port).topology.master_port == port else before
+    return port if replan(port, {}).topology.master_port == port else before
 
 
 def find_free_port(before: int) -> int | None:
@@ -259,6 +259,9 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         master_port=plan.topology.master_port,
         member=peers.member,
         speaks=speaks and not shares_log,
+        spare_count=peers.spare_count,
+        index=peers.index,
+        is_spare=allocation.spare is not None,
     )
 
 
@@ -292,20 +295,22 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     return {"master_port": port}
 
 
-def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
-    """Return the plan with the port of the rendezvous that node 0 has chosen.
+def adopt(plan: Plan, agreed: Mapping[str, object], replan: Replan) -> Plan:
+    """Return the plan with the port of the rendezvous that node 0 has chosen, and with this node's seat.
 
     Args:
         plan: The plan of this node.
-        port: The port from node 0; a value that is not a number changes nothing.
-        replan: Makes a plan with another port.
+        agreed: The values of the start signal; a port that is not a number changes nothing.
+        replan: Plans again with another port, and with the ranks of nodes that took the place of others.
 
     Raises:
-        NotReady: A setting of the user insists on another port.
+        NotReady: A setting of the user requires another port.
     """
-    if not isinstance(port, int) or port == plan.topology.master_port:
+    seats, told = read_seats(agreed), agreed.get("master_port")
+    port = told if isinstance(told, int) else plan.topology.master_port
+    if port == plan.topology.master_port and not seats:
         return plan
-    found = replan(port)
+    found = replan(port, seats)
     if found.topology.master_port == port:
         return found
     user = "MASTER_PORT, on which this node insists"

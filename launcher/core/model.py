@@ -156,7 +156,9 @@ class Allocation:
     launcher that the command names. Then node_rank and node_count may be unknown at `Scope.NODE`, and
     master_addr is empty if the rendezvous is a separate server (etcd). ``node_range``: (least, most) nodes
     of an elastic job. ``task``: name of this process if it is a process of the job without a rank; then all
-    other values may be unknown.
+    other values may be unknown. ``spare``: index of this node among all nodes, if it is a spare one; then
+    node_rank is that of a node whose place it might take. ``index``: index of this node among all nodes if
+    some of them are spare.
     """
 
     source: str
@@ -173,6 +175,8 @@ class Allocation:
     ranks_at_start: bool = False
     node_range: tuple[int, int] | None = None
     task: str = ""
+    spare: int | None = None
+    index: int | None = None
 
     def __post_init__(self) -> None:
         if self.task:
@@ -626,6 +630,8 @@ class Peers:
         lost_after_s: Seconds of silence after which a node is lost.
         keep_going: Whether a failure or a lost node is only reported and stops no other node.
         member: Unit with its own launcher: `NODE` or `RANK`.
+        spare_count: Number of nodes that wait to take the place of a lost one.
+        index: Index of this node among all nodes, with the spare ones; its rank unless it is or was one.
     """
 
     ports: tuple[int, ...]
@@ -635,6 +641,8 @@ class Peers:
     lost_after_s: float = 10.0
     keep_going: bool = False
     member: str = NODE
+    spare_count: int = 0
+    index: int = 0
 
 
 @frozen

@@ -108,6 +108,11 @@ def parse_restarts(text: str) -> int:
     return parse_int(text, 0, 1000)
 
 
+def parse_spares(text: str) -> int:
+    """Return the number of spare nodes, 0..4096."""
+    return parse_int(text, 0, PROCESS_LIMIT + 1)
+
+
 def parse_statuses(text: str) -> tuple[int, ...]:
     """Return exit statuses, each 1..255."""
     try:

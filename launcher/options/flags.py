@@ -26,6 +26,7 @@ from launcher.options.flag_values import (
     parse_roles,
     parse_seconds,
     parse_signal_map,
+    parse_spares,
     parse_statuses,
     parse_streams,
     parse_tasks,
@@ -102,6 +103,7 @@ class Flag:
 RESTART_RULES = (
     *("restarts_per_cause", "restart_on", "no_restart_status", "restart_delay", "restart_delay_max"),
     *("restarts_reset_after", "progress_file", "progress_pattern", "attempts_file", "rejoin_timeout"),
+    "spares",
 )
 """Flags about restarts, which do nothing without ``--restarts``."""
 NEEDS = {
@@ -379,6 +381,13 @@ FLAGS = (
         "FILE",
         "where to write the record of failed attempts, one JSON object per line (nowhere)",
         str,
+        group="restarts",
+    ),
+    Flag(
+        "spares",
+        "N",
+        "N nodes more than --nnodes, the last ones, wait; each can take the place of a lost node (0)",
+        parse_spares,
         group="restarts",
     ),
     Flag(

@@ -179,9 +179,12 @@ class Options:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
-                reader.claim(
-                    Fact.NODE_RANGE if is_range else flag.fact, given.value, given.origin, Trust.ASKED
-                )
+                fact = Fact.NODE_RANGE if is_range else flag.fact
+                value, origin = given.value, given.origin
+                if fact is Fact.NODE_COUNT and self.number("spares", 0):
+                    value = int(value) + int(self.number("spares", 0))
+                    origin = " ".join((origin, *self.origins("spares")))
+                reader.claim(fact, value, origin, Trust.ASKED)
         self._sign_lone_master(reader)
         return reader.evidence()
 

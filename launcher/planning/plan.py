@@ -8,6 +8,7 @@ frozen values.
 from __future__ import annotations
 
 from launcher.core.environ import shorten
+from launcher.core.errors import UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
     Agent,
@@ -49,6 +50,7 @@ def plan_job(
     command: Sequence[str],
     *,
     met: tuple[str, ...] = (),
+    seats: Mapping[int, int] | None = None,
 ) -> Plan:
     """Plan everything that will happen on this node.
 
@@ -58,11 +60,12 @@ def plan_job(
         options: The user's options.
         command: The command line to run in each process.
         met: The addresses of all nodes if the nodes have exchanged them for a first plan.
+        seats: The ranks of spare nodes that have taken the place of a lost one, by the node's index.
 
     Raises:
         LauncherError: The job cannot be planned; carries all problems found together.
     """
-    shape = decide_shape(environ, host, options, command, met)
+    shape = decide_shape(environ, host, options, command, met, seats or {})
     role, role_origin = _find_role(shape, environ)
     origins = {**name_origins(shape, met), "role": role_origin}
     parts = plan_parts(shape, environ, host, origins)
@@ -85,6 +88,11 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     warnings = (*warn_job(case, agent, parts.wiring.notes, host), *warn_gone(case, agent, stays=stays))
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
+    meeting = table.plan_meeting(case) if agent is None else None
+    if meeting is not None and options.number("spares", 0):
+        from launcher.identity.seats import needs_hosts
+
+        raise UsageError(needs_hosts(options))
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -107,7 +115,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         reads=shape.gathered.reads,
         companions=plan_companions(parts.beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),
-        meeting=table.plan_meeting(case) if agent is None else None,
+        meeting=meeting,
     )
 
 

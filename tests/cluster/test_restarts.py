@@ -215,3 +215,96 @@ def test_without_restarts_nothing_waits(job: Job) -> None:
     done = job.wait()
     assert_one_truth(done, 137, "rank 1 of 4 failed first")
     assert WAITER and "restart" not in done[0].err
+
+
+# --- spare nodes
+
+SPARED = (*LOSSES, "--spares", "1")
+
+
+def start_with_spare(five: Job, *flags: str) -> None:
+    """Start four ranks on the first four nodes, and a spare launcher on the fifth."""
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    for index in range(5):
+        five.start(index, *SPARED, *flags, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    wait_for(lambda: five.says(0, "as a spare node"), "the spare node is here")
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
+    """Nobody starts anything: rank 2 runs on the fifth node in the next attempt."""
+    start_with_spare(five)
+    five.cluster.crash(five.cluster.nodes[2])
+    five.launchers.pop(2).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    pid = (five.folder / "up-2-1").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "node4 takes the place of node 2" in done[0].err
+
+
+def test_a_spare_node_that_is_not_needed_ends_with_the_job(five: Job) -> None:
+    start_with_spare(five)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[4].err
+    assert up(five, 1) == 0 and not list(five.folder.glob("up-4-*"))
+
+
+def test_a_spare_node_that_dies_while_it_waits_changes_nothing(five: Job) -> None:
+    """The job goes on; a node that is lost later has to come back."""
+    start_with_spare(five, "--rejoin-timeout", "1")
+    five.cluster.crash(five.cluster.nodes[4])
+    five.launchers.pop(4).communicate()
+    wait_for(lambda: five.says(0, "a spare node, is lost"), "node 0 has noticed")
+    assert up(five, 1) == 0
+    kill(five, 1, 0)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_spare_node_that_is_told_to_end_leaves_the_job_alone(five: Job) -> None:
+    start_with_spare(five)
+    five.signal(4, signal.SIGTERM)
+    assert five.wait(4)[4].status == 143
+    five.launchers.pop(4)
+    wait_for(lambda: five.says(0, "a spare node, has left"), "node 0 has noticed")
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_node_that_was_replaced_ends_its_processes(five: Job) -> None:
+    """Its network is cut for a while: the spare node has its rank, and it may not go on beside that."""
+    start_with_spare(five)
+    five.cluster.disconnect(five.cluster.nodes[2])
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
+    pid = (five.folder / "up-2-0").read_text()
+    five.cluster.reconnect(five.cluster.nodes[2])
+    there = f"test -e /proc/{pid} && echo there || echo gone"
+    assert five.on(five.cluster.nodes[2], ("sh", "-c", there)).strip() == "gone"
+    assert five.wait(2)[2].status == 75
+    five.launchers.pop(2)
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
+    """Node 2 is replaced by the fifth node, and later replaces node 3."""
+    start_with_spare(five)
+    five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    five.start(2, *SPARED, *living, count=4, key=12)
+    wait_for(lambda: five.says(0, "node 2 (node2) is here as a spare node"), "it is back")
+    five.cluster.crash(five.cluster.nodes[3])
+    five.launchers.pop(3).communicate()
+    wait_for(lambda: up(five, 2) == 4, "all ranks run again")
+    pid = (five.folder / "up-3-2").read_text()
+    assert five.on(five.cluster.nodes[2], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
