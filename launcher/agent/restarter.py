@@ -116,6 +116,7 @@ class Restarter:
         if not decided:
             return False
         agent.loop.turn_until(lambda: self.is_told, decided[0])
+        self._check_health()
         if self.is_told:
             self.recovery.give_up(TOLD)
             return False
@@ -130,16 +131,30 @@ class Restarter:
         self._agent.say(recovery.describe())
         return [decision.wait_s] if decision.restarts else []
 
+    def _check_health(self) -> None:
+        """Run the health command, and report what it finds: a single node has no other in its place."""
+        argv, answers = self._agent.watch.restarts.health_argv, list[str]()
+        if not argv or self.is_told:
+            return
+        from launcher.recovery.health import LIMIT_S, MARGIN_S, ask_health
+
+        ask_health(argv, self._agent.group.helpers, answers.append)
+        self._agent.loop.turn_until(lambda: bool(answers) or self.is_told, LIMIT_S + MARGIN_S)
+        if answers and answers[0]:
+            self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
+
     def describe(self, outcome: Outcome) -> Attempt:
         """Return this node's failed attempt for the policy and the record."""
+        from launcher.recovery.nodes import read_machine
         from launcher.recovery.recovery import describe_attempt
 
         agent = self._agent
         progressed = None if self.progress is None else self.progress.has_progressed()
         started_ns = agent.started_ns
         return describe_attempt(
-            outcome.verdict, agent.attempt, outcome.status, started_ns, time.time_ns(), progressed
-        )
+            outcome.verdict, agent.attempt, outcome.status, started_ns, time.time_ns(), progressed,
+            lambda node: read_machine(agent.environ),
+        )  # fmt: skip
 
     def summarize(self, status: int) -> None:
         """Print the summary of all attempts, if there were several."""

@@ -104,9 +104,16 @@ class Coordinator:
         self.membership = Membership(
             shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
         )
-        seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
+        reasons = acceptor.turned_away.reasons
+
+        def agree_on_seats() -> Message:
+            return {**agree(), **self.membership.describe_seats()}
+
+        seen = Seen(agree_on_seats, find_reasons, reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
+        if self.regroup is not None:
+            self.roll.is_examined = self.regroup.is_examined
         self.ending = self._make_ending(0)
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + COORDINATOR_BEAT_S
@@ -296,7 +303,7 @@ class Coordinator:
         rank = member.rank
         is_spare = self.membership.spares.get(rank) is member
         match message:
-            case Failed() | Ended() | Told() | Looked() | ReadyAgain() if is_spare:
+            case Failed() | Ended() | Told() | Looked() if is_spare:
                 pass  # it has no part in the job yet
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
@@ -312,8 +319,9 @@ class Coordinator:
                 self.ending.end(rank, message)
             case ReadyAgain():
                 if self.regroup is not None:
-                    self.regroup.note_ready(rank, message.attempt)
+                    self.regroup.note_ready(member, message)
                     self.regroup.fire(time.monotonic())
+                self.roll.check()
             case Looked():
                 self.ending.note_look(rank, message)
             case Bye():
@@ -434,6 +442,7 @@ class Coordinator:
         self.ending.consider()
         if self.regroup is not None:
             self.regroup.fire(now)
+            self.roll.check()
 
     def _find_lost(self, now: float) -> None:
         """Give up nodes that were silent or disconnected for too long; none after a refusal."""

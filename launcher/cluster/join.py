@@ -36,6 +36,7 @@ class Join:
     mono_ns: int = 0
     wall_ns: int | None = None
     host: Fact | None = None
+    machine: Fact | None = None
     addresses: tuple[Fact, ...] = ()
     launcher: Fact | None = None
     python: Fact | None = None

@@ -25,10 +25,21 @@ class Member:
         connection: Its connection; None while disconnected, and for node 0 itself.
         heard: When its last message arrived, monotonic seconds.
         closed: When its connection ended; None while it has one.
+        health: What its health command found, empty if nothing; None before its answer, or without one.
         has_heard_end: Whether it knows how the job ended.
     """
 
-    __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "kind", "why")
+    __slots__ = (
+        "address",
+        "closed",
+        "connection",
+        "facts",
+        "has_heard_end",
+        "health",
+        "heard",
+        "kind",
+        "why",
+    )
 
     def __init__(
         self, kind: str, facts: Message, address: str, connection: Connection | None, now: float
@@ -37,6 +48,7 @@ class Member:
         self.facts, self.address, self.connection, self.heard = facts, address, connection, now
         self.closed: float | None = None
         self.why = ""
+        self.health: str | None = None
         self.has_heard_end = False
 
     @property
@@ -112,13 +124,24 @@ class Membership:
         """Return the rank of a node by its index; None for a spare node."""
         return index if index >= self._total else find_rank(index, self.node_count, self.seats)
 
+    @property
+    def has_all_spares(self) -> bool:
+        """Whether all spare nodes have joined, and their health commands have answered."""
+        is_complete = len(self.spares) + len(self.members) >= self._total
+        return is_complete and all(one.health is not None for one in self.spares.values())
+
     def everyone(self) -> list[Member]:
         """Return all nodes, with the spare ones."""
         return [*self.members.values(), *self.spares.values()]
 
-    def seat_spare(self, rank: int) -> Member | None:
-        """Give a rank to a spare node that is connected, and return it; None if there is none."""
-        index = next((at for at, one in sorted(self.spares.items()) if one.connection is not None), None)
+    def seat_spare(self, rank: int, *, needs_health: bool = False) -> Member | None:
+        """Give a rank to a spare node that is connected and healthy; return it, or None if there is none."""
+        fit = (
+            index
+            for index, one in sorted(self.spares.items())
+            if one.connection is not None and (one.health == "" or not (needs_health or one.health))
+        )
+        index = next(fit, None)
         if index is None:
             return None
         member = self.spares.pop(index)
@@ -128,6 +151,11 @@ class Membership:
         member.facts = {**member.facts, "rank": rank}
         self.members[rank] = member
         return member
+
+    def describe_seats(self) -> dict[str, object]:
+        """Return the part of the start signal that tells which nodes have taken the place of others."""
+        seats = {str(index): rank for index, rank in self.seats.items()}
+        return {"seats": seats} if seats else {}
 
     def _find(self, rank: int) -> Member | None:
         """Return a node by its rank, or a spare one by its index."""

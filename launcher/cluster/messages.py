@@ -80,9 +80,15 @@ class Ended:
 
 @message
 class ReadyAgain:
-    """This node is ready for another attempt: nothing of the one before is left on it."""
+    """This node is ready for an attempt: nothing of the one before is left on it.
+
+    Attributes:
+        attempt: The attempt, 0 for the first.
+        unhealthy: What the health command found; empty if nothing, or if there is no such command.
+    """
 
     attempt: int
+    unhealthy: Line = ""
 
 
 @message

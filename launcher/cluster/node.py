@@ -144,6 +144,7 @@ class ClusterNode(Coordination):
         twin = self._make_twin(self)
         loop.timers[:] = [self.channel] if twin is None else [self.channel, twin]
         loop.guard(agent.observers.serve)
+        loop.guard(lambda: self._check_health(0))
         if isinstance(self.channel, Coordinator):
             loop.guard(self.channel.roll.check)
         try:
@@ -521,13 +522,23 @@ class ClusterNode(Coordination):
         self.agent.loop.guard(lambda: self._report(again.over, own))
         self.say(again.why)
         self._clear(again.attempt)
-        self.tell(ReadyAgain(again.attempt))
+        self._check_health(again.attempt)
         self._turn_while(lambda: not self._has_news)
         if self.agreed is None:
             return False
         self.agent.begin_again(again.attempt)
         self._take_children()
         return True
+
+    def _check_health(self, attempt: int) -> None:
+        """Tell node 0 that this node is ready for an attempt, or what the health command found."""
+        argv = self.agent.watch.restarts.health_argv
+        if argv:
+            from launcher.recovery.health import ask_health
+
+            ask_health(argv, self.agent.group.helpers, lambda what: self.tell(ReadyAgain(attempt, what)))
+        elif attempt:
+            self.tell(ReadyAgain(attempt))
 
     def _clear(self, attempt: int) -> None:
         """Forget the attempt that has ended; the next one is awaited."""

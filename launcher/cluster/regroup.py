@@ -16,6 +16,7 @@ from launcher.cluster.outcome import LOST_FIX, read_verdict
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
+from launcher.core.messages import pack
 from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
 from launcher.failure.model import Cause
 from launcher.recovery.recovery import describe_attempt
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.messages import ReadyAgain
     from launcher.cluster.outcome import Ending
     from launcher.cluster.settings import Shape
     from launcher.core.model import Restarts
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 KILLED_S = 2.0
 """After the launcher of a node has died, its watchdog has killed the processes within this time."""
 SLACK_S = 1.0
+SPARES_S = 10.0
+"""Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 VETOES = {
     PREEMPTED: "a node is taken back",
     REFUSED: "a node could not start its processes",
@@ -79,6 +83,8 @@ class Regroup:
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
         self._say, self._agree, self._begin = say, agree, begin
         self._ready: set[int] = set()
+        self._unhealthy: dict[int, float] = {}
+        """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
         self._sessions: dict[int, object] = {}
         self._ending: Ending | None = None
         self._started_ns = time.time_ns()
@@ -96,8 +102,9 @@ class Regroup:
             return over
         verdict = read_verdict(over, None, self._shape, self._started_ns, self.attempt)
         failed = describe_attempt(
-            verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed
-        )
+            verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed,
+            self._find_machine,
+        )  # fmt: skip
         decision = self._recovery.decide(failed, self._find_veto(over))
         why = self._recovery.describe()
         if not decision.restarts:
@@ -105,6 +112,10 @@ class Regroup:
         self.again = again = Again(self.attempt + 1, over, why)
         self._open(ending, decision.wait_s)
         return again
+
+    def _find_machine(self, rank: int | None) -> str:
+        member = None if rank is None else self._membership.members.get(rank)
+        return "" if member is None else str(member.facts["machine"] or "")
 
     def _find_veto(self, over: Over) -> str:
         if self.is_told:
@@ -133,19 +144,27 @@ class Regroup:
         member.hang_up()
         self.gone.add(member.facts["session"])
         self._ready.discard(member.rank)
+        self._unhealthy.pop(member.rank, None)
         self._membership.members.pop(member.rank, None)
 
     def fill(self) -> None:
-        """Give the ranks of lost nodes to spare nodes."""
+        """Give the ranks of lost and unhealthy nodes to spare nodes."""
+        self.replace_unhealthy(time.monotonic())
         if self.again is None:
             return
         for rank in self._membership.missing():
-            member = self._membership.seat_spare(rank)
-            if member is None:
+            if not self._seat(rank):
                 return
-            self._sessions[rank] = member.facts["session"]
-            self._ready.add(rank)
-            self._say(f"{member.host} takes the place of {member.kind} {rank}")
+
+    def _seat(self, rank: int) -> bool:
+        """Give a rank to a spare node; return whether there was one."""
+        member = self._membership.seat_spare(rank, needs_health=bool(self._rule.health_argv))
+        if member is None:
+            return False
+        self._sessions[rank] = member.facts["session"]
+        self._ready.add(rank)
+        self._say(f"{member.host} takes the place of {member.kind} {rank}")
+        return True
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost while it waited."""
@@ -167,18 +186,62 @@ class Regroup:
         self._sessions[member.rank] = session
         if session != before:
             self._say(f"{member.name} is back")
-            self._ready.add(member.rank)
+            if not self._rule.health_argv:
+                self._ready.add(member.rank)
 
-    def note_ready(self, rank: int, attempt: int) -> None:
-        """Take the message that a node is ready."""
-        if self.again is not None and attempt == self.again.attempt:
-            self._ready.add(rank)
+    def note_ready(self, member: Member, ready: ReadyAgain) -> None:
+        """Take the message that a node is ready, or what its health command found."""
+        member.health, now = ready.unhealthy, time.monotonic()
+        if self.again is not None and ready.attempt in (0, self.again.attempt):
+            self._ready.add(member.rank)
+        if not ready.unhealthy:
+            self.replace_unhealthy(now)  # it may be a spare node
+            return
+        self._recovery.note_unhealthy(
+            member.rank, member.host, str(member.facts["machine"] or ""), ready.unhealthy
+        )
+        if self._membership.spares.get(member.rank) is member:
+            del self._membership.spares[member.rank]
+            self._dismiss(member)
+        else:
+            self._unhealthy[member.rank] = now + SPARES_S
+            self.replace_unhealthy(now)
+
+    def is_examined(self, rank: int) -> bool:
+        """Whether a node may start: its health command has answered, and no spare node is awaited for it."""
+        if not self._rule.health_argv:
+            return True
+        return self._membership.members[rank].health is not None and rank not in self._unhealthy
+
+    def replace_unhealthy(self, now: float) -> None:
+        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part."""
+        membership = self._membership
+        for rank, until in list(self._unhealthy.items()):
+            member = membership.members[rank]
+            if rank and self._seat(rank):
+                self._dismiss(member)
+            elif not rank or now >= until or membership.has_all_spares:
+                found = f"{member.name} is unhealthy: {member.health}"
+                self._say(f"{found}; no spare {member.kind} can take its place, so it takes part")
+            else:
+                continue
+            del self._unhealthy[rank]
+
+    def _dismiss(self, member: Member) -> None:
+        """End the launcher of an unhealthy node."""
+        what = f"{member.name} is unhealthy: {member.health}"
+        self._say(what)
+        self.gone.add(member.facts["session"])
+        if member.connection is not None:
+            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {what}")))
 
     # --- time
 
     @property
     def due(self) -> float | None:
         """Time of the next decision, monotonic seconds; None while an attempt runs."""
+        if self._unhealthy:
+            return min(self._unhealthy.values())
         if self.again is None:
             return None
         if not self._absent():
@@ -192,7 +255,8 @@ class Regroup:
 
     def fire(self, now: float) -> None:
         """Start the next attempt, or end the job if nodes are missing for too long."""
-        if self.again is None:
+        self.replace_unhealthy(now)
+        if self.again is None or self._unhealthy:
             return
         absent = self._absent()
         if not absent:
@@ -213,8 +277,7 @@ class Regroup:
         """Start the next attempt."""
         assert self.again is not None  # noqa: S101 - see `fire`
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        seats = {str(index): rank for index, rank in self._membership.seats.items()}
-        self._begin(Start({**self._agree(), "seats": seats}, self.attempt))
+        self._begin(Start({**self._agree(), **self._membership.describe_seats()}, self.attempt))
         self.note_start()
 
     # --- no other attempt

@@ -62,7 +62,8 @@ class Rendezvous:
     Attributes:
         start: The start signal, once sent.
         refusal: Why the job does not start, once sent.
-        leave_by: Until when nodes that come are told of the refusal, monotonic seconds.
+        is_examined: Returns whether a node's health command has answered, if there is one.
+        leave_by: when nodes that come are told of the refusal, monotonic seconds.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Rendezvous:
         self.start: Start | None = None
         self.refusal: Refuse | None = None
         self.leave_by: float | None = None
+        self.is_examined: Callable[[int], bool] = lambda rank: True
         self._shape, self._membership, self._seen = shape, membership, seen
         self._kind = shape.member
         self._say, self._tell_all = say, tell_all
@@ -105,7 +107,7 @@ class Rendezvous:
             self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
         elif beyond:
             self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(self._kind, name_nodes(beyond), count), [])
-        elif not self._membership.missing():
+        elif not self._membership.missing() and all(map(self.is_examined, members)):
             self._begin(found)
 
     def _compare(self) -> list[Disagreement]:

@@ -508,6 +508,7 @@ class Restarts:
         progress_pattern: Regular expression for a line of output that shows progress; empty for none.
         attempts_file: Path of the record of attempts; empty for none.
         rejoin_timeout_s: How long the other nodes wait for a node that was lost; 0 for not at all.
+        health_argv: Command that checks this node before an attempt; empty for none.
     """
 
     most: int = 0
@@ -521,6 +522,7 @@ class Restarts:
     progress_pattern: str = ""
     attempts_file: str = ""
     rejoin_timeout_s: float = 300.0
+    health_argv: tuple[str, ...] = ()
 
 
 @frozen

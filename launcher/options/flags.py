@@ -103,7 +103,7 @@ class Flag:
 RESTART_RULES = (
     *("restarts_per_cause", "restart_on", "no_restart_status", "restart_delay", "restart_delay_max"),
     *("restarts_reset_after", "progress_file", "progress_pattern", "attempts_file", "rejoin_timeout"),
-    "spares",
+    *("spares", "health_command"),
 )
 """Flags about restarts, which do nothing without ``--restarts``."""
 NEEDS = {
@@ -388,6 +388,14 @@ FLAGS = (
         "N",
         "N nodes more than --nnodes, the last ones, wait; each can take the place of a lost node (0)",
         parse_spares,
+        group="restarts",
+    ),
+    Flag(
+        "health_command",
+        "CMD",
+        "a command that checks this node before each attempt; a spare node takes the place of an unhealthy "
+        "one (status not 0)",
+        parse_words,
         group="restarts",
     ),
     Flag(

@@ -165,6 +165,7 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, h
         progress_pattern=options.text("progress_pattern"),
         attempts_file=options.text("attempts_file"),
         rejoin_timeout_s=options.number("rejoin_timeout", default.rejoin_timeout_s),
+        health_argv=options.words("health_command"),
     )
 
 

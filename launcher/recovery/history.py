@@ -7,6 +7,7 @@ from collections import Counter
 
 from launcher.core.files import replace_file
 from launcher.core.messages import render
+from launcher.recovery.nodes import find_bad, render_bad
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ class History:
 
     Attributes:
         failed: The attempts, the oldest first.
+        unhealthy: Nodes that their health command found unhealthy, as attempts that failed there.
     """
 
     def __init__(self, path: str, say: Callable[[str], None]) -> None:
@@ -36,6 +38,7 @@ class History:
             say: Prints one line.
         """
         self.failed: list[Attempt] = []
+        self.unhealthy: list[Attempt] = []
         self._path, self._say = path, say
         self._lines: list[str] = []
 
@@ -98,4 +101,4 @@ class History:
             f"  time: {whole_s:.1f} s in all, {whole_s - spent_s:.1f} s lost between attempts, "
             f"{share:.1f} % in attempts"
         )
-        return "\n".join(lines)
+        return "\n".join((*lines, *render_bad(find_bad((*failed, *self.unhealthy)))))

@@ -37,6 +37,7 @@ class Attempt:
         retryable: Whether a restart can help; None if unknown.
         node: Rank of the node where it failed; None if unknown.
         host: Name of that node's host.
+        machine: The platform and its name of that node; empty if unknown.
         progressed: Whether the job made progress; None if that is not watched.
     """
 
@@ -49,6 +50,7 @@ class Attempt:
     retryable: bool | None = None
     node: NodeRank | None = None
     host: Line = ""
+    machine: Line = ""
     progressed: bool | None = None
 
     @property

@@ -6,7 +6,9 @@ It belongs to the launcher that decides for the job: the only one, or that of no
 from __future__ import annotations
 
 import random
+import time
 
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.model import Verdict
 from launcher.recovery.history import History
@@ -47,6 +49,15 @@ class Recovery:
         self.history.record(found)
         return found
 
+    def note_unhealthy(self, node: int, host: str, machine: str, what: str) -> None:
+        """Remember a node that its health command has found unhealthy."""
+        now_ns = time.time_ns()
+        self.history.unhealthy.append(
+            Attempt(
+                0, now_ns, now_ns, EXIT_NOT_READY, what, "unhealthy", node=node, host=host, machine=machine
+            )
+        )
+
     def give_up(self, why: str) -> None:
         """Note that a restart that was decided does not take place."""
         self.decision = Decision(False, why)
@@ -62,7 +73,13 @@ class Recovery:
 
 
 def describe_attempt(
-    verdict: Verdict | None, number: int, status: int, started_ns: int, ended_ns: int, progressed: bool | None
+    verdict: Verdict | None,
+    number: int,
+    status: int,
+    started_ns: int,
+    ended_ns: int,
+    progressed: bool | None,
+    find_machine: Callable[[int | None], str] = lambda node: "",
 ) -> Attempt:
     """Return a failed attempt for the policy and the record.
 
@@ -73,6 +90,7 @@ def describe_attempt(
         started_ns: When its processes were started, nanoseconds since 1970.
         ended_ns: When it ended, if the verdict does not say when it failed.
         progressed: Whether it made progress; None if that is not watched.
+        find_machine: Returns the platform's name of a node by its rank; empty if unknown.
     """
     bare = Attempt(number, started_ns, max(ended_ns, started_ns), status, progressed=progressed)
     if verdict is None:
@@ -85,4 +103,5 @@ def describe_attempt(
         retryable=verdict.retryable,
         node=verdict.node_rank,
         host=verdict.host_name,
+        machine=find_machine(verdict.node_rank),
     )

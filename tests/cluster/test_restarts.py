@@ -308,3 +308,61 @@ def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
+
+
+# --- health, and bad nodes
+
+CHECK = "sh -c 'test ! -e {folder}/ill-$(hostname) || {{ echo GPU 3 has fallen off the bus; exit 1; }}'"
+
+
+def test_an_unhealthy_node_is_replaced_before_the_first_attempt(five: Job) -> None:
+    """It is named, and ends with 75; the fifth node has its rank from the beginning."""
+    (five.folder / "ill-node1").touch()
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    health = ("--health-command", CHECK.format(folder=five.folder))
+    for index in range(5):
+        five.start(index, *SPARED, *health, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    pid = (five.folder / "up-1-0").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    done = five.wait(1)
+    assert done[1].status == 75 and "GPU 3 has fallen off the bus" in done[1].err
+    five.launchers.pop(1)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus" in done[0].err
+
+
+def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) -> None:
+    start_with_spare(five, "--health-command", CHECK.format(folder=five.folder))
+    (five.folder / "ill-node3").touch()
+    kill(five, 3, 0)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    pid = (five.folder / "up-3-1").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert [done[index].status for index in range(5)] == [0, 0, 0, 75, 0], done[0].err
+    assert "bad nodes: node3" in done[0].err and "unhealthy" in done[0].err
+
+
+def test_without_a_spare_node_an_unhealthy_one_takes_part(job: Job) -> None:
+    (job.folder / "ill-node2").touch()
+    start_living(job, "--restarts", "2", "--health-command", CHECK.format(folder=job.folder))
+    (job.folder / "go").touch()
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}
+    assert "no spare node can take its place, so it takes part" in done[0].err
+
+
+def test_bad_nodes_are_named_for_slurm(job: Job) -> None:
+    """Two failures on one node: the last screen has the line for the next sbatch."""
+    for index in range(4):
+        environ = {"SLURMD_NODENAME": f"gpu-{index}"}
+        job.start(index, "--restarts", "5", "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "2",
+                  environ=environ)  # fmt: skip
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "bad nodes: node3 (2 x" in done[0].err
+    assert "sbatch --exclude=gpu-3" in done[0].err
