@@ -36,7 +36,7 @@ from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
@@ -183,6 +183,7 @@ def _gather_notes(
     # No notes about Horovod for a readable script that does not import it
     is_idle = shape.meeting.kind == TRAP and shape.script.text
     notes = (
+        *_note_spare(shape.allocation),
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
@@ -191,6 +192,15 @@ def _gather_notes(
         *note_gone(parts.case, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))
+
+
+def _note_spare(allocation: Allocation) -> Iterator[str]:
+    """Yield that this node is a spare one, whose plan is that of the last node."""
+    if allocation.spare is not None:
+        yield (
+            f"node {allocation.spare} is a spare node: it waits, and takes the rank of a lost node; "
+            f"this is the plan for node {allocation.node_rank}"
+        )
 
 
 def spans_nodes(allocation: Allocation) -> bool:

@@ -69,7 +69,9 @@ def _headline(plan: Plan) -> str:
         nodes = "{} to {} nodes".format(*plan.allocation.node_range)
     world = shape.world_size
     processes = "a number of processes" if world is None else f"{world} process{'es' if world > 1 else ''}"
-    return f"{processes} on {nodes}; this is node {where}; {started}"
+    spare = plan.allocation.spare
+    place = f"node {where}" if spare is None else f"spare node {spare} (planned as node {where})"
+    return f"{processes} on {nodes}; this is {place}; {started}"
 
 
 def _facts_table(plan: Plan) -> Table:
