@@ -161,4 +161,7 @@ class Restarter:
         agent, recovery = self._agent, self._recovery
         if agent.attempt and recovery is not None and recovery.history.failed:
             history, now_ns = recovery.history, time.time_ns()
-            agent.say(history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status))
+            is_alone = not agent.coordination.has_others
+            agent.say(
+                history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status, is_alone=is_alone)
+            )

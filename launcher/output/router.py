@@ -173,14 +173,18 @@ class OutputRouter:
 
     def _read(self, stream: Stream) -> None:
         more = stream.read()
-        if self.progress is not None and self.progress.wants_output:
-            self.progress.read(stream.tail)
+        self._search(stream)
         self._note_hold(stream)
         if not more:
             self._end(stream)
         self._watch_backlog()
         if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
             self._pause()
+
+    def _search(self, stream: Stream) -> None:
+        """Look for progress in the latest output of a process."""
+        if self.progress is not None and self.progress.wants_output:
+            self.progress.read(stream.tail)
 
     def _note_hold(self, stream: Stream) -> None:
         if stream.hold_until_s is None:
@@ -190,6 +194,7 @@ class OutputRouter:
 
     def _end(self, stream: Stream) -> None:
         stream.finish()
+        self._search(stream)
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)

@@ -75,7 +75,7 @@ class History:
             self._say(f"no record of attempts: {self._path}: {getattr(error, 'strerror', None) or error}")
             self._path = ""
 
-    def summarize(self, count: int, started_ns: int, ended_ns: int, status: int) -> str:
+    def summarize(self, count: int, started_ns: int, ended_ns: int, status: int, *, is_alone: bool) -> str:
         """Return the lines for the last screen.
 
         Args:
@@ -83,6 +83,7 @@ class History:
             started_ns: When the last attempt started, nanoseconds since 1970.
             ended_ns: When the job ended.
             status: Exit status of the job.
+            is_alone: Whether the job has one node.
         """
         failed = self.failed
         kinds = Counter(one.kind for one in failed)
@@ -101,4 +102,4 @@ class History:
             f"  time: {whole_s:.1f} s in all, {whole_s - spent_s:.1f} s lost between attempts, "
             f"{share:.1f} % in attempts"
         )
-        return "\n".join((*lines, *render_bad(find_bad((*failed, *self.unhealthy)))))
+        return "\n".join((*lines, *render_bad(find_bad((*failed, *self.unhealthy), is_alone=is_alone))))

@@ -67,13 +67,19 @@ def read_machine(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def find_bad(attempts: Sequence[Attempt]) -> list[BadNode]:
-    """Return the nodes that the next job should avoid, the worst first."""
+def find_bad(attempts: Sequence[Attempt], *, is_alone: bool) -> list[BadNode]:
+    """Return the nodes that the next job should avoid, the worst first.
+
+    Args:
+        attempts: The failed attempts.
+        is_alone: Whether the job has one node: then repeated failures say nothing about it.
+    """
     hosts = dict.fromkeys(one.host for one in attempts if one.host)
     found = []
     for host in hosts:
         own = [one for one in attempts if one.host == host]
-        if len(own) >= FAILURES_MIN or any(one.cause in OF_NODE for one in own):
+        repeated = sum(one.retryable is not False for one in own) >= FAILURES_MIN and not is_alone
+        if repeated or any(one.cause in OF_NODE for one in own):
             kinds = tuple(dict.fromkeys(one.kind for one in own))
             found.append(BadNode(host, own[-1].machine, len(own), kinds))
     return sorted(found, key=lambda node: -node.count)
