@@ -6,10 +6,10 @@
 #   docker/build.sh mine/base -- --build-arg BASE_IMAGE=nvidia/cuda:12.8.1-runtime-ubuntu24.04
 #   docker/build.sh mine/horovod pytorch horovod
 #
-# Environments are the files in docker/environments; each stands on the one before it. ENGINE=podman for podman.
+# Environments are the files in docker/environments; each is built on the one before it. ENGINE=podman uses podman.
 #
-# The base is looked up once, and then built on by its digest: all stages have the same, and the image's labels say
-# which (org.opencontainers.image.base.name and .digest). A base without one is named on standard error.
+# The digest of the base is looked up once, and all stages are built on that digest. The image's labels name it
+# (org.opencontainers.image.base.name and .digest). A base without a digest gives a warning on standard error.
 set -euo pipefail
 engine=${ENGINE:-docker}
 checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -27,12 +27,12 @@ while (($#)) && [[ $1 != -- ]]; do
 done
 (($# == 0)) || shift
 
-# given_base [ARGUMENT OF docker build ...]: the last BASE_IMAGE among them.
+# given_base [ARGUMENT OF docker build ...]: prints the last BASE_IMAGE among the arguments.
 given_base() {
   printf '%s\n' "$@" | sed -n 's/^\(--build-arg=\)\{0,1\}BASE_IMAGE=//p' | tail -n 1
 }
 
-# digest_of NAME: of the image that the engine has, or gets, by this name.
+# digest_of NAME: prints the digest of the image that the engine has, or pulls, by this name.
 digest_of() {
   "$engine" image inspect "$1" >/dev/null 2>&1 || "$engine" pull --quiet "$1" >/dev/null || return
   "$engine" image inspect --format '{{index .RepoDigests 0}}' "$1" 2>/dev/null | sed 's/.*@//'

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Says what is in a folder of installed packages: OUT.cdx.json is its SBOM (CycloneDX, by cyclonedx-py), and
-# OUT.licenses.txt has the texts of all licences. The same packages give the same files.
+# Describes a folder of installed packages: writes its SBOM to OUT.cdx.json (CycloneDX, by cyclonedx-py), and the texts
+# of all licences to OUT.licenses.txt. The same packages give the same files.
 #
 # usage: describe.sh PYTHON TOOLS PACKAGES OUT       TOOLS: the folder in which tools.lock is installed
 set -eu
@@ -9,7 +9,7 @@ tools=$2
 packages=$3
 out=$4
 
-# It lists what stands on the path of a Python: of one that starts with these packages, and without the system's (-S).
+# cyclonedx-py lists the packages on a Python's path: here it begins with these, and -S leaves out the system's.
 PYTHONPATH=$packages "$python" -I -c "
 import runpy, sys
 
@@ -17,7 +17,7 @@ sys.path.insert(0, sys.argv.pop(1))
 runpy.run_module('cyclonedx_py', run_name='__main__')
 " "$tools" environment -S --output-reproducible --no-validate --output-file "$out.cdx.json" "$python"
 
-# texts INFO: its files of licences; of a package that has none, the comment with which its module begins.
+# texts INFO: prints a package's licence files; if it has none, the comment at the beginning of its modules.
 texts() {
   find "$1" -type f \( -path '*/licenses/*' -o -iname 'licen[cs]e*' -o -iname 'copying*' -o -iname 'notice*' \
     -o -iname 'authors*' \) | LC_ALL=C sort >"$out.files"

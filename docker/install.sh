@@ -1,23 +1,23 @@
 #!/bin/sh
 # Installs the launcher from SOURCE into DIR: its packages, their bytecode, the program that starts it, and in
-# share/ what all of that is (describe.sh). SOURCE is a checkout; or it has the files of docker/, and in wheels/ the
-# launcher and the packages of both locks. Runs in a stage of the build that is thrown away, so what else it needs
-# may stay lying about.
+# share/ the man page, the completions and a description of the packages (describe.sh). SOURCE is a checkout, or a
+# folder with the files of docker/ and with wheels/, which has the launcher and the packages of both locks. The script
+# runs in a build stage that is discarded, so it does not remove the system packages that it installs.
 #
-# Of each package pip takes the version in requirements.lock or tools.lock, from the index that it is set to, and
-# refuses a file whose hash is not there.
+# pip installs the versions in requirements.lock and tools.lock from the index that it is configured for, and refuses
+# a file whose hash is not in the lock.
 #
 # usage: install.sh SOURCE DIR
 set -eu
 umask 022
 source=$1
 dir=$2
-# Of all files, unless the build says another.
+# Time of all files, unless the build sets another.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-1767225600}
 export SOURCE_DATE_EPOCH
-# NVIDIA's images set it, for what jobs import: other versions than ours.
+# NVIDIA's images set it for the packages that jobs import, in other versions than ours.
 unset PIP_CONSTRAINT
-# As an option it would be an error for the pip of Ubuntu 22.04.
+# A variable, because the pip of Ubuntu 22.04 refuses the option.
 export PIP_ROOT_USER_ACTION=ignore
 
 fail() {
@@ -29,7 +29,7 @@ is_new_enough() {
   "$1" -IS -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null
 }
 
-# The system's first: people change what is on PATH (conda install python=3.8), and leave that alone.
+# The system's Python comes first: users replace the one on PATH (conda install python=3.8), but not the system's.
 find_python() {
   if [ -n "${LAUNCHER_PYTHON:-}" ]; then
     is_new_enough "$LAUNCHER_PYTHON" || fail "LAUNCHER_PYTHON=$LAUNCHER_PYTHON is no Python 3.10 or newer"
@@ -45,7 +45,8 @@ find_python() {
   fail "no Python 3.10 or newer on PATH: take another BASE_IMAGE, or name one by --build-arg LAUNCHER_PYTHON=PATH"
 }
 
-# find_pip PYTHON: one of its own, that of the image, that of another Python, or that of the distribution.
+# find_pip PYTHON: sets $pip to the pip of a new virtual environment, of this Python, of another Python, or of the
+# distribution.
 find_pip() {
   if "$1" -I -m venv "$work/venv" >/dev/null 2>&1; then
     pip="$work/venv/bin/python -I -m pip"
@@ -61,16 +62,16 @@ find_pip() {
   fi
 }
 
-# pip_install DIR WHAT ...: from SOURCE/wheels alone if it is there.
+# pip_install DIR WHAT ...: installs into DIR, from SOURCE/wheels only if that exists.
 pip_install() {
   into=$1
   shift
   [ ! -d "$source/wheels" ] || set -- --no-index --find-links "$source/wheels" "$@"
-  # shellcheck disable=SC2086 # words, without spaces in any
+  # shellcheck disable=SC2086 # several words, none with a space
   $pip install --quiet --no-cache-dir --no-compile --disable-pip-version-check --target "$into" "$@"
 }
 
-# The package itself, by the setuptools of tools.lock; from a copy, because setuptools leaves files where it builds.
+# Installs the package itself with the setuptools of tools.lock, from a copy because setuptools leaves files there.
 install_launcher() {
   if [ -d "$source/wheels" ]; then
     pip_install "$dir/lib" --no-deps cluster-launcher
@@ -84,26 +85,26 @@ install_launcher() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 found=$(find_python)
-# By the name that says its version: what replaces it some day has another.
+# By its real path, which contains the version: a Python that replaces it later has another path.
 python=$("$found" -IS -c 'import os, sys; print(os.path.realpath(sys.executable))')
 mkdir -p "$dir/bin"
 find_pip "$python"
 pip_install "$work/tools" --require-hashes --only-binary :all: --no-deps --requirement "$source/docker/tools.lock"
 pip_install "$dir/lib" --require-hashes --only-binary :all: --requirement "$source/docker/requirements.lock"
-# Programs and pages of these packages; an example of nvidia-ml-py.
+# Programs and man pages of these packages, and an example of nvidia-ml-py.
 rm -rf "$dir/lib/bin" "$dir/lib/share" "$dir/lib/example.py"
 install_launcher
 # The man page and the completions.
 mv "$dir/lib/share" "$dir/share"
-# A program and a note, both with the paths of this stage.
+# A program and a metadata file, both with paths of this build stage.
 rm -rf "$dir/lib/bin" "$dir"/lib/*.dist-info/direct_url.json
 sed "s|@DIR@|$dir|" "$source/docker/launcher.py" >"$dir/launcher.py"
 sed "s|@DIR@|$dir|; s|@PYTHON@|$python|g" "$source/docker/launcher.sh" >"$dir/bin/launcher"
 chmod 755 "$dir/bin/launcher"
-# Never looked at again: no source in an image changes, and some tools give all of its files a new time.
+# Python never compares it with the sources: these do not change in an image, but some tools change their times.
 "$python" -IS -m compileall -q --invalidation-mode unchecked-hash "$dir/lib"
 sh "$source/docker/describe.sh" "$python" "$work/tools" "$dir/lib" "$dir/share/launcher"
-# What docker/environments have put into the base.
+# Describe the packages that docker/environments have installed in the base, too.
 for packages in /opt/env/lib/python3*/site-packages; do
   [ ! -d "$packages" ] || sh "$source/docker/describe.sh" "$python" "$work/tools" "$packages" "$dir/share/env"
 done

@@ -1,17 +1,17 @@
 #!/bin/sh
-# The launcher, run by a Python that is kept apart from all others: -I leaves PYTHON* variables, the working
-# directory and the user's packages alone, -S the site-packages, their .pth files and sitecustomize.
+# Runs the launcher with an isolated Python: -I ignores PYTHON* variables, the working directory and the user's
+# packages; -S ignores site-packages, their .pth files and sitecustomize.
 main=@DIR@/launcher.py
 if [ -x "@PYTHON@" ]; then
   exec "@PYTHON@" -IS "$main" "$@"
 fi
-# That Python has gone since the image was built: any other that is new enough will do.
+# That Python was removed after the image was built: use any other that is new enough.
 for python in python3 python3.14 python3.13 python3.12 python3.11 python3.10 /usr/bin/python3; do
   if "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
     exec "$python" -IS "$main" "$@"
   fi
 done
-# The last resort needs no Python of ours: an entry point without flags is a command as it is.
+# The last resort needs no Python: an entry point without flags can run its command as it is.
 case ${LAUNCHER_DISABLE:-} in
   1 | [Tt][Rr][Uu][Ee])
     if [ "${1:-} ${2:-}" = "run --" ] && [ $# -gt 2 ]; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Pins the bases that docker/ names: asks the registry of each for the digest of its tag, and writes NAME:TAG@DIGEST.
+# Pins the base images in docker/: asks the registry of each for the digest of its tag, and writes NAME:TAG@DIGEST.
 #
-#   bash tools/bases.sh       needs skopeo; the difference is reviewed and committed
+#   bash tools/bases.sh       needs skopeo; review and commit the difference
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v skopeo >/dev/null || {
@@ -13,7 +13,7 @@ files=(docker/Dockerfile docker/compose.yaml docker/azureml/Dockerfile docker/en
 names=$(sed -n -e 's/^ARG BASE_IMAGE=//p' -e 's/.*{BASE_IMAGE:-\(.*\)}$/\1/p' "${files[@]}" | sort -u)
 for name in $names; do
   tag=${name%@*}
-  # Of what the tag itself names: for several architectures, their list.
+  # The digest of what the tag names: for several architectures, of their list.
   digest=$(skopeo inspect --raw "docker://$tag" | sha256sum)
   sed -i "s|$name|$tag@sha256:${digest%% *}|" "${files[@]}"
   echo "$tag@sha256:${digest%% *}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up everything and shows the main job: one process trains the example, then a rehearsed Azure ML
-# job of 2 nodes x 2 processes does, and reaches the same accuracy.
+# Sets up everything and shows the main job: one process trains the example, then a rehearsed Azure ML job of
+# 2 nodes x 2 processes trains it, too, and reaches the same accuracy.
 #
 #   bash tools/demo.sh [OPTION OF THE EXAMPLE ...]      e.g. --epochs 8 --checkpoint /tmp/digits.pt
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds what is published of the last commit: the source archive, the wheel, and beside the wheel the SBOM and the
-# licences of what pip installs with it. The wheel itself has nothing of others inside.
+# Builds the release files of the last commit: the source archive, the wheel, and beside the wheel the SBOM and the
+# licences of the packages that pip installs with it. The wheel itself contains no code of others.
 #
 #   bash tools/dist.sh [DIR]      DIR: dist of this checkout unless given; PYTHON has the package build
 set -euo pipefail
@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/source" "$dir"
 git archive HEAD | tar -x -C "$work/source"
 "${PYTHON:-.venv/bin/python}" -m build --outdir "$work/built" "$work/source"
-# As in an image: the same versions and hashes.
+# With the same versions and hashes as in an image.
 sh docker/install.sh "$work/source" "$work/launcher"
 wheel=$(basename "$work"/built/*.whl)
 for end in cdx.json licenses.txt; do

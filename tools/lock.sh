@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Writes the locks of docker/: the version of every package that is installed there, and the hashes of its files.
+# Writes the lock files of docker/: the version of every package that is installed there, and the hashes of its files.
 #
 #   bash tools/lock.sh [OPTION OF UV PIP COMPILE ...]      --upgrade: the newest versions (make lock)
 #
-# Without an option a version stays as long as it fits. The index is PyPI, or the one in UV_DEFAULT_INDEX: a mirror
-# has the same hashes.
+# Without an option a version is kept as long as it satisfies the requirements. The index is PyPI, or the one in
+# UV_DEFAULT_INDEX: a mirror has the same hashes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 options=("$@")
@@ -14,7 +14,7 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work"
 "$work/bin/python" -m pip install --quiet uv==0.13.9
 
-# lock FILE OPTION ... <REQUIREMENTS: nothing in a lock may be older than Python 3.10, which is the oldest we run on.
+# lock FILE OPTION ... <REQUIREMENTS: writes a lock for Python 3.10, the oldest that we support, and newer ones.
 lock() {
   local file=docker/$1
   shift
@@ -23,8 +23,8 @@ lock() {
     --custom-compile-command "make lock" --output-file "$file" "$@" "${options[@]}" - >/dev/null
 }
 
-# What the launcher imports, and what builds its package and lists what is inside. All are wheels for any platform,
-# and a lock for Python 3.10 alone is one for later Pythons, too: tests/process/test_supply.py holds it to that.
+# The packages that the launcher imports, and those that build its package and list its contents. All are wheels for
+# any platform, and a lock for Python 3.10 also holds for later Pythons: tests/process/test_supply.py checks that.
 "$work/bin/python" - <<'END' | lock requirements.lock
 import configparser
 
@@ -32,20 +32,21 @@ setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"])
 END
-# With what setup.py needs. Without what only the validation of CycloneDX imports: it is compiled for each Python.
+# With the packages that setup.py needs. Without those that only the validation of CycloneDX imports: they are
+# compiled for each Python.
 printf '%s\n' lxml jsonschema referencing >"$work/without.txt"
 {
   printf '%s\n' setuptools cyclonedx-bom
   sed -n 's/^NEEDS = \[\(.*\)\]$/\1/p' setup.py | tr -d '"'
 } | lock tools.lock --excludes "$work/without.txt"
 
-# The environments: for all Pythons and platforms, by markers.
+# The environments, for all Pythons and platforms by means of markers.
 options+=(--universal)
 printf '%s\n' torch==2.13.0 numpy scikit-learn | lock environments/pytorch.lock
 printf '%s\n' 'tensorflow[and-cuda]==2.21.0' | lock environments/tensorflow.lock
 printf '%s\n' mpi4py | lock environments/mpi.lock
 printf '%s\n' setuptools wheel packaging 'cmake<4' cffi pyyaml psutil cloudpickle | lock environments/compile.lock
-# The base has these two, and they belong together.
+# The base already has these two, in versions that belong together.
 printf '%s\n' torch numpy >"$work/without.txt"
 printf '%s\n' deepspeed==0.19.8 | lock environments/deepspeed.lock --excludes "$work/without.txt"
 printf '%s\n' horovod==0.28.1 | lock environments/horovod.lock

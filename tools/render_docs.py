@@ -1,7 +1,7 @@
-"""Write the tables of generated pages anew from the program itself: ``python tools/render_docs.py``.
+"""Makes the tables of generated pages from the program itself: ``python tools/render_docs.py``.
 
-Each table stands between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->``; the text around it is left
-alone. With ``--check`` nothing is written, and the status is 1 if something would be. A test does that.
+Each table is between ``<!-- begin: NAME -->`` and ``<!-- end: NAME -->``; the text around it is kept. With
+``--check`` nothing is written, and the exit status is 1 if a page would change. A test does that.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> int:
 
 
 def make_tables() -> dict[str, dict[str, str]]:
-    """Return the tables of each page, by the names that stand in its comments."""
+    """Return the tables of each page, by the names in its comments."""
     flags = {f"{SHARED} {group}": render_flags(group) for group in GROUPS}
     return {
         "docs/platforms.md": {
@@ -53,10 +53,10 @@ def make_tables() -> dict[str, dict[str, str]]:
 
 
 def render(page: str, tables: dict[str, str]) -> str:
-    """Return a page with its tables made from the program.
+    """Return a page with its tables replaced.
 
     Raises:
-        ValueError: A table has no place in the page.
+        ValueError: The page has no place for a table.
     """
     for name, table in tables.items():
         begin, end = f"<!-- begin: {name} -->\n", f"<!-- end: {name} -->"

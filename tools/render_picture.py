@@ -1,8 +1,8 @@
-"""Draw docs/images/flow.svg, from variables to processes: ``python tools/render_picture.py [--check]``.
+"""Draws docs/images/flow.svg, from variables to processes: ``python tools/render_picture.py [--check]``.
 
-What it shows of the second node is what the launcher plans from the first card's variables, on a machine
-of 8 GPUs; the other cards are the same job as other platforms would tell it, and are planned too: one that
-led to other processes would be an error. With ``--check`` nothing is written; the status is 1 if it would be.
+It shows what the launcher plans for the second node from the first card's variables, on a node with 8 GPUs.
+The other cards describe the same job in the variables of other platforms. They are planned, too; different
+processes are an error. With ``--check`` nothing is written; the exit status is 1 if the picture would change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ PERSON = {"LAUNCHER_HOSTS": "10.0.0.4,10.0.0.5"}
 
 
 class Card(NamedTuple):
-    """How one platform tells a job: its name, and its variables, of which the first few are shown."""
+    """How one platform describes a job: its name, and its variables, of which the first four are shown."""
 
     name: str
     environ: Mapping[str, str]
@@ -91,7 +91,7 @@ STEPS = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Draw it, or compare."""
+    """Draw the picture, or compare it."""
     drawn = draw([plan_card(card) for card in CARDS])
     if list(argv) == ["--check"]:
         return int(TARGET.read_text(encoding="utf-8") != drawn)
@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def plan_card(card: Card) -> Plan:
-    """Plan node 1 of the job that a card tells."""
+    """Plan node 1 of the job that a card describes."""
     addresses = {"eth0": ["10.0.0.5"]}
     host = RecordedHost({"environ": dict(card.environ), "addresses": addresses, "gpus": GPUS})
     return plan_job(host.environ, host, read_options({}, host.environ), ["python", "train.py"])
@@ -142,7 +142,7 @@ def draw(plans: Sequence[Plan]) -> str:
 
 
 def read_processes(plan: Plan) -> list[dict[str, str]]:
-    """Return what each process of the node sees of what is shown."""
+    """Return the variables of each process of the node, as far as the picture shows them."""
     found = []
     for process in plan.processes:
         environ = render_environ(plan, process, {})
@@ -166,7 +166,7 @@ def draw_card(drawing: Drawing, card: Card, y: float) -> None:
 
 
 def draw_steps(drawing: Drawing, height: float) -> None:
-    """Draw what the launcher asks, in order."""
+    """Draw the launcher's questions, in order."""
     drawing.rectangle("us", MIDDLE_X, TOP, MIDDLE_WIDTH, height)
     for place, (question, answer) in enumerate(STEPS):
         y = TOP + 40 + place * 68

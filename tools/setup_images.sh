@@ -1,21 +1,21 @@
 # shellcheck shell=bash
-# The images of the container tests; sourced by setup.sh, whose steps and pins it uses.
+# Makes the images of the container tests; sourced by setup.sh, whose steps and pins it uses.
 
-# A system, and none of what people read. ssh's own keys are made when it is installed.
+# A system without documentation. The keys that ssh makes at its installation are removed.
 IMAGES=localhost/launcher-test
 BASE_IMAGE=$IMAGES/base
 SMALL=(--dpkgopt=force-unsafe-io --dpkgopt='path-exclude=/usr/share/'{doc,man,locale}'/*')
 IMAGE_OPTIONS=(--variant=essential --include=python3-venv,openmpi-bin,openssh-server,openssh-client,tini
   --customize-hook='rm -f "$1"/etc/ssh/ssh_host_*' "${SMALL[@]}")
-# What is installed in them: what the launcher needs and is built with, and what jobs in them need.
+# Packages in the images: those that the launcher needs and is built with, and those that jobs need.
 LOCKS=(docker/requirements.lock docker/tools.lock docker/environments/mpi.lock)
 WHEELS=(numpy scikit-learn)
 HOROVOD_IMPORTS="cffi cloudpickle packaging psutil pycparser pyyaml"
-# Where DeepSpeed compiles when it runs, and Horovod is compiled for its image if no wheel of it fits.
+# The image in which DeepSpeed compiles at run time, and in which Horovod is compiled for its image if no wheel fits.
 COMPILE_OPTIONS=(--variant=essential --include=python3-venv,python3-dev,g++,make "${SMALL[@]}")
 
-# What the container tests need: podman, buildah, and what they build on. Where there can be no containers
-# they are skipped; what else goes wrong is theirs to say.
+# The container tests need podman, buildah, and images to build on. They are skipped if this machine cannot run
+# containers, and report any other error themselves.
 setup_containers() {
   local reason
   export LAUNCHER_TEST_IMAGES=$CACHE/images # read by tests/container/images.py
@@ -26,7 +26,7 @@ setup_containers() {
   fi
 }
 
-# The same question as tests/container/podman.py asks before it skips.
+# The same check by which tests/container/podman.py decides whether to skip.
 can_contain() {
   if ((EUID)); then
     echo "only root can have them"
@@ -46,7 +46,7 @@ make_containers() {
     "$LAUNCHER_TEST_IMAGES" "$(image_recipe)" make_images
 }
 
-# More of docker/environments, for the tests that run a job in each of them.
+# Makes more of docker/environments, for the tests that run a job in each of them.
 setup_environments() {
   (make_once "making images with TensorFlow, DeepSpeed and Horovod (once, three minutes)" \
     "$LAUNCHER_TEST_IMAGES/environments" "$(environment_recipe)" make_environments) ||
@@ -61,17 +61,17 @@ environment_recipe() {
   (cd "$CHECKOUT/docker/environments" && echo "$TENSORFLOW $(horovod_recipe) ${COMPILE_OPTIONS[*]} $(cat {tensorflow,deepspeed,horovod}.Dockerfile {compile,deepspeed}.lock | sha256sum) $(image_recipe)")
 }
 
-# The launcher itself is put on top by the tests, from the checkout.
+# The tests add the launcher itself, from the checkout.
 make_images() {
   import_system "$1" "$BASE_IMAGE" "${IMAGE_OPTIONS[@]}" && make_wheels "$1" &&
     build_image "$1" pytorch "$BASE_IMAGE" --build-arg "TORCH=torch ${WHEELS[*]}" &&
     build_image "$1" mpi "$IMAGES/pytorch" && rm -rf "$1/run" && unmount_images "$1"
 }
 
-# buildah leaves its storage mounted on itself.
+# Needed because buildah leaves its storage mounted on itself.
 unmount_images() { ! mountpoint -q "$1/storage/overlay" || umount "$1/storage/overlay"; }
 
-# In a folder of the others', and on top of them: gone, and made anew, with them.
+# In a folder inside that of the other images, and based on them: these are removed and made again together.
 make_environments() {
   local images=${1%/*} more=(--volume "$1/pip:/run/more:ro" --build-arg PIP_CONFIG_FILE=/run/more/pip.conf)
   make_environment_wheels "$1" "$images" &&
@@ -80,12 +80,12 @@ make_environments() {
     build_image "$images" deepspeed "$IMAGES/compile" "${more[@]}" &&
     make_compiled_image "$1" "$images" &&
     build_image "$images" horovod "$IMAGES/pytorch" "${more[@]}" --build-arg "HOROVOD=$HOROVOD $HOROVOD_IMPORTS" \
-      --build-arg "COMPILE_IMAGE=$IMAGES/compile" && { unmount_images "$images" || true; } # or a test is building
+      --build-arg "COMPILE_IMAGE=$IMAGES/compile" && { unmount_images "$images" || true; } # a test may be building
 }
 
-# make_environment_wheels DIR IMAGES: for the same Python as the other wheels. Of DeepSpeed and Horovod there are
-# only sources, whose own setup.py says what they are: Horovod's environment has what that imports. Its wheel is
-# the one that is there, where that is for the image's Python. Without pip's cache, where a wheel of DeepSpeed may be.
+# make_environment_wheels DIR IMAGES: downloads packages for the same Python as the other wheels. DeepSpeed and Horovod
+# publish only sources, whose setup.py must run to give their metadata: Horovod's environment has its imports. If the
+# existing wheel of Horovod is for the image's Python, it is used. pip's cache is off, as it may have DeepSpeed's wheel.
 make_environment_wheels() {
   local python wheels=$1/pip/wheels locks=$CHECKOUT/docker/environments sources
   mkdir -p "$wheels" && python=$(basename "$2"/pip/wheels/torch-*.whl | sed 's/.*-cp3\([0-9]*\)-.*/3.\1/') &&
@@ -98,21 +98,22 @@ make_environment_wheels() {
     printf '[global]\nno-index = true\nfind-links =\n  /run/pip/wheels\n  /run/more/wheels\n' >"$1/pip/pip.conf"
 }
 
-# make_compile_image DIR IMAGES: a compiler, and the PyTorch of the image that the result is for.
+# make_compile_image DIR IMAGES: makes an image with a compiler and the PyTorch of the image that the result is for.
 make_compile_image() {
   import_system "$2" "$IMAGES/tools" "${COMPILE_OPTIONS[@]}" &&
     derive_image "$1" "$2" compile "FROM $IMAGES/tools" "COPY --from=$IMAGES/pytorch /opt/env /opt/env" \
       'ENV PATH=/opt/env/bin:$PATH'
 }
 
-# make_compiled_image DIR IMAGES: what DeepSpeed would compile in every new container, because there is no GPU.
+# make_compiled_image DIR IMAGES: makes an image with the extension that DeepSpeed would otherwise compile in every new
+# container, because there is no GPU.
 make_compiled_image() {
   derive_image "$1" "$2" deepspeed-compiled "FROM $IMAGES/deepspeed" \
     'ENV DS_ACCELERATOR=cpu TORCH_EXTENSIONS_DIR=/opt/extensions' \
     "RUN python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()' && chmod -R a+rwX /opt/extensions"
 }
 
-# derive_image DIR IMAGES NAME LINE...: an image by the lines of a Dockerfile.
+# derive_image DIR IMAGES NAME LINE...: builds an image from the lines of a Dockerfile.
 derive_image() {
   local context=$1/$3 images=$2 name=$3
   shift 3
@@ -121,8 +122,8 @@ derive_image() {
       --isolation chroot --tag "$IMAGES/$name" "$context"
 }
 
-# import_system DIR NAME OPTION...: an image from the packages of the machine's own sources, because a registry of
-# images may not be there.
+# import_system DIR NAME OPTION...: makes an image from the packages of this machine's apt sources, because there may
+# be no registry of images.
 import_system() {
   local dir=$1 name=$2 file found=() options=() codename
   shift 2
@@ -140,7 +141,8 @@ import_system() {
     rm -rf "$dir/image.tar" "$dir/tmp"
 }
 
-# All that pip installs inside, so that nothing in there needs the network or this machine's settings.
+# make_wheels DIR: downloads all packages that pip installs in the images, so that their builds need neither the network
+# nor this machine's settings.
 make_wheels() {
   local pip=("$PYTHON" -m pip download --quiet --dest "$1/pip/wheels" --only-binary=:all: --python-version "$IMAGE_PYTHON")
   mkdir -p "$1/pip" &&
@@ -149,7 +151,7 @@ make_wheels() {
     printf '[global]\nno-index = true\nfind-links = /run/pip/wheels\n' >"$1/pip/pip.conf"
 }
 
-# build_image DIR ENVIRONMENT BASE [ARGUMENT ...]: one of docker/environments.
+# build_image DIR ENVIRONMENT BASE [ARGUMENT ...]: builds one of docker/environments.
 build_image() {
   local dir=$1 environment=$2 base=$3
   shift 3

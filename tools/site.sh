@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up MkDocs and makes the documentation a site, in build/site: index.html can be opened as it is. To
-# search in it, a browser wants a server: python3 -m http.server --directory build/site
+# Sets up MkDocs and makes the documentation a site in build/site. A browser can open index.html directly; the search
+# needs a server: python3 -m http.server --directory build/site
 #
 #   bash tools/site.sh [OPTION OF MKDOCS BUILD ...]      e.g. --site-dir /tmp/site
 set -euo pipefail

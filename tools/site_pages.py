@@ -1,9 +1,8 @@
-"""Hooks of MkDocs: what docs/ links to outside of itself becomes a page of the site.
+"""Hooks of MkDocs: files outside of docs/ that its pages link to become pages of the site.
 
-There is no public address of the repository that links could lead to, so the site carries these files:
-Markdown as a page with a name of its own, a picture as it is, any other file as a page with its text, a
-folder as a list of its files. On disk the links stay as they are, for those who read the pages in the
-checkout.
+The repository has no public address for such links, so the site contains these files: Markdown as a page with
+its own name, a picture as it is, any other file as a page with its text, a folder as a list of its files. On
+disk the links stay as they are, for readers of the checkout.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ NAMED = {
 }
 """Files outside of docs/ that have a place in the menu."""
 WIDE = ("comparison.md", "troubleshooting.md")
-"""Pages whose tables need the room beside them."""
+"""Pages whose tables need the room of the table of contents."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".sh": "bash"}
 PICTURE = ".svg"
 VERSION = re.compile(r'__version__ = "(.+)"')
@@ -42,14 +41,14 @@ TABLE_CODE = re.compile(r"`[^`\n]*`")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Say in the head of every page which version it is about."""
+    """Add the version to the name of the site, which is in the head of every page."""
     (version,) = VERSION.findall((ROOT / "launcher/core/version.py").read_text(encoding="utf-8"))
     config.site_name = f"{config.site_name} {version}"
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of everything that is linked to, and of what that links to."""
+    """Add pages for all files that are linked to, and for the files that these link to."""
     from mkdocs.structure.files import File
 
     todo = [*NAMED, *(f"{DOCS}/{file.src_uri}" for file in files.documentation_pages())]
@@ -69,7 +68,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links to the pages of the site, and show pipes in tables as they are meant."""
+    """Point links to the pages of the site, and unescape pipes in tables."""
     uri = page.file.src_uri
     if uri in WIDE:
         page.meta["hide"] = ["toc"]
@@ -80,18 +79,18 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Let inline code break where a reader expects it: behind pipes and blanks, not in --flags."""
+    """Let inline code wrap where a reader expects it: after pipes and spaces, not in --flags."""
     return CODE.sub(lambda match: break_words(match[1]) if match[1] else match[0], html)
 
 
 def break_words(text: str) -> str:
-    """Return inline code whose flags stay whole, and whose alternatives may stand on several lines."""
+    """Return inline code that keeps flags whole, and may wrap between alternatives."""
     words = text.replace("|", "|<wbr>").split(" ")
     return f"<code>{' '.join(WHOLE.format(word) if is_whole(word) else word for word in words)}</code>"
 
 
 def is_whole(word: str) -> bool:
-    """Whether a word would be broken at a hyphen, and is short enough to be kept."""
+    """Whether a word could wrap at a hyphen, and is short enough to be kept whole."""
     return "-" in word and "|" not in word and len(word) <= WHOLE_LENGTH
 
 
@@ -102,7 +101,7 @@ def linked(text: str, path: str) -> list[str]:
 
 
 def resolve(target: str, path: str) -> str:
-    """Return where a link in a file of the checkout leads, from its root."""
+    """Return the target of a link in a file of the checkout, from the root of the checkout."""
     return posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
 
 
@@ -116,7 +115,7 @@ def page_name(path: str) -> str:
 
 
 def relink(text: str, path: str) -> str:
-    """Return a file's text with its links as the site needs them; links that lead nowhere stay."""
+    """Return a file's text with its links as the site needs them; links without a target stay as they are."""
 
     def lead(match: re.Match[str]) -> str:
         target = resolve(match[1], path)
@@ -128,7 +127,7 @@ def relink(text: str, path: str) -> str:
 
 
 def page_text(path: str) -> str:
-    """Return the Markdown that shows a file or folder of the checkout; of a picture what it holds."""
+    """Return the Markdown that shows a file or folder of the checkout; for a picture its own text."""
     place = ROOT / path
     if place.is_dir():
         names = sorted(f"{folder}/{name}" for folder, _, names in os.walk(place) for name in names)
@@ -143,7 +142,7 @@ def page_text(path: str) -> str:
 
 
 def plain_pipes(text: str) -> str:
-    r"""Return a text with ``|`` for ``\|`` in code in tables: GitHub needs it, Python-Markdown shows it."""
+    r"""Return a text with ``|`` for ``\|`` in code in tables; only GitHub needs the backslash."""
     lines = [
         TABLE_CODE.sub(lambda match: match[0].replace(r"\|", "|"), line) if line.startswith("|") else line
         for line in text.split("\n")

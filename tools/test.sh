@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets up what the tests of some paths need, all of it without a path, and runs ruff, mypy and these tests; pytest's
-# totals stand at the end.
+# Sets up what the tests of the given paths need, or everything without a path. Then runs ruff, mypy and these tests;
+# pytest's totals come last.
 #
 #   bash tools/test.sh [ARGUMENT OF PYTEST ...]         e.g. tests/unit -k batch
 set -euo pipefail
@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 
 ALL=(programs stack horovod mpis oracles azure site containers)
 
-# needs_of PATH: what its tests need besides the project, in words of $ALL.
+# needs_of PATH: prints what the tests of a path need besides the project, as words of $ALL.
 needs_of() {
   case ${1#"$CHECKOUT"/} in
   tests/golden* | tests/fuzz*) ;;
@@ -25,8 +25,8 @@ needs_of() {
   esac
 }
 
-# A real Slurm runs on the tests' nodes, and its scontrol reads host lists beside our own reader. A tmux
-# window is where people start jobs, and close it. DeepSpeed's autotuner reaches nodes by pdsh.
+# A real Slurm runs on the tests' nodes, and its scontrol reads host lists to compare with our own parser. Users start
+# jobs in a tmux window and close it. DeepSpeed's autotuner reaches nodes by pdsh.
 setup_programs() {
   setup_tools "${REHEARSAL_TOOLS[@]}" slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge \
     iptables:iptables tmux:tmux sshd:openssh-server ssh:openssh-client pdsh:pdsh
@@ -46,7 +46,7 @@ for need in "${ALL[@]}"; do
 done
 
 cd "$CHECKOUT"
-unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers rewrites every module again
+unset PYTHONDONTWRITEBYTECODE # with it each of pytest's workers would rewrite every module again
 failed=()
 check() {
   say "$*"
@@ -56,14 +56,15 @@ check() {
 check ruff check .
 check ruff format --check .
 check mypy
-# Tests that must not run beside each other name the same xdist_group. As a module, so that the checkout
-# is on sys.path. One worker more than processors, because many tests wait. Thousands of real processes on a busy machine: what fails is tried once more, and what passes
-# only then is a defect that the summary names (RERUN) and the totals count.
+# Tests that must not run beside each other name the same xdist_group. pytest runs as a module, so that the checkout is
+# on sys.path. There is one worker more than processors, because many tests wait. The tests start thousands of real
+# processes on a busy machine, so a failed test is run once more; a test that passes only then is a defect, which the
+# summary names (RERUN) and the totals count.
 options=(-n "$(($(nproc) + 1))" --dist loadgroup --reruns 1 --rerun-show-tracebacks --durations 25 --durations-min 5 -r aR "$@")
 say "python -m pytest ${options[*]}"
 totals=$(mktemp)
 trap 'rm -f "$totals"' EXIT
-# Started in the background of a script, or by nohup, signals are ignored here that tests send.
+# In the background of a script, or under nohup, we would ignore signals that the tests send.
 env --default-signal=HUP,INT,QUIT,TSTP,TTIN,TTOU python -m pytest "${options[@]}" </dev/null | tee "$totals" || failed+=(pytest)
 if ((${#failed[@]})); then
   say "FAILED, see above: ${failed[*]}"

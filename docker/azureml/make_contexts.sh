@@ -1,17 +1,17 @@
 #!/bin/sh
-# Makes the contexts that environment.yml and environment-tensorflow.yml name: all that their builds need of us.
+# Makes the build contexts that environment.yml and environment-tensorflow.yml name.
 #
 #     sh docker/azureml/make_contexts.sh [DIR]       DIR: build/azureml of this checkout unless given
 #
-# PYTHON (default python3) has pip; all wheels are any platform's, because the image may have another Python. Their
-# hashes are compared here, and once more in the image. requirements.txt is what the training imports: the lock of
-# the environment of that name.
+# PYTHON (default python3) must have pip. All wheels are for any platform, because the image may have another Python.
+# Their hashes are checked here, and again in the image. requirements.txt lists the packages that the training imports:
+# it is the lock of the environment of the same name.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 checkout=$(cd "$here/../.." && pwd)
 dir=${1:-$checkout/build/azureml}
 
-# In each context: what docker/install.sh, which makes every image, wants as its SOURCE.
+# In each context: the SOURCE for docker/install.sh, which installs the launcher in every image.
 launcher=$dir/launcher
 rm -rf "$launcher"
 mkdir -p "$launcher/docker"
@@ -19,7 +19,7 @@ mkdir -p "$launcher/docker"
 pip() { "${PYTHON:-python3}" -m pip "$@" --quiet --disable-pip-version-check; }
 pip download --dest "$launcher/wheels" --no-deps --only-binary :all: --platform any --python-version 3.10 \
   --require-hashes --requirement "$checkout/docker/requirements.lock" --requirement "$checkout/docker/tools.lock"
-# From a copy: setuptools leaves its own build folder where it builds, and packs again what lies in there.
+# From a copy: setuptools leaves a build folder in its source, and packs old files from it into the next wheel.
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/source"

@@ -375,8 +375,8 @@ class Agent:
         elif action is Action.SETTLE:
             self._settles = True
             self.say(
-                f"{process.name} {process.end}: it has lost another process, which has {SETTLE_S:g} s to end "
-                "by itself and to say why"
+                f"{process.name} {process.end}: it lost another process, which gets {SETTLE_S:g} s to exit "
+                "and report why"
             )
             self.loop.timers.append(Later(time.monotonic() + SETTLE_S, lambda: self._stop_settled(process)))
         elif action is Action.STOP_COMPANIONS:
@@ -399,7 +399,8 @@ class Agent:
         running = self.group.running.values()
         if running and not self.is_ending:
             names = ", ".join(process.name for process in running)
-            self.say(f"{names}: still there {self.watch.grace_s:g} s after the last rank; SIGTERM")
+            after = f"{self.watch.grace_s:g} s after the last rank ended"
+            self.say(f"{names}: still running {after}; sending SIGTERM")
             self.group.stopper.begin(signal.SIGTERM)
 
     def end_for(self, reason: Reason) -> None:

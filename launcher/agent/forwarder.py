@@ -106,7 +106,7 @@ class SignalForwarder:
         if self.told is None and self._target.count:
             to = "" if sent == number else f" as {name_signal(sent)}"
             grace = f"{self._watch.grace_s:g} s until SIGKILL"
-            now = "; again to end them now" if number == signal.SIGINT and typed else ""
+            now = "; press Ctrl-C again to kill them now" if number == signal.SIGINT and typed else ""
             self._say(f"{name_signal(number)}: passed on{to} to {self._target.describe()}, {grace}{now}")
         self.told = self.told or number
         self._target.stop(sent, to_group=typed)

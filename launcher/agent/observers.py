@@ -71,7 +71,7 @@ class Observers:
             return {}
         self._nccl_path = agent.folder.make_file(agent.attempt, child.folder, "nccl.log")
         if self._nccl_path is None:
-            agent.say("the fabric is not verified: there is no folder for what NCCL writes")
+            agent.say("the fabric is not verified: no folder for NCCL's debug output")
             return {}
         return {**dict(proof.settings), NCCL_FILE: self._nccl_path}
 
@@ -215,7 +215,7 @@ class Observers:
         def end(what: str, fix: str) -> None:
             from launcher.failure.reason import UNPROVEN, Reason
 
-            agent.say(f"not the fabric that is required, the job ends: {what}; fix: {fix}")
+            agent.say(f"the job ends: NCCL does not use the required fabric: {what}; fix: {fix}")
             agent.end_for(Reason(UNPROVEN, what, fix))
 
         self._nccl = NcclLogWatcher(
@@ -262,7 +262,7 @@ class Observers:
             from launcher.failure.reason import NEVER_MET_FIX
 
             fix = "" if self.unmet is not None else f"; fix: {NEVER_MET_FIX}"
-            agent.say(f"warning: [never-met] all have ended; {never_met}{fix}")
+            agent.say(f"warning: [never-met] all processes have ended; {never_met}{fix}")
 
     def _end_unmet(self, what: str) -> None:
         """End the job, because its processes do not meet and must."""

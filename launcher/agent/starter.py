@@ -66,7 +66,7 @@ def read_status(status: int) -> int:
     number = 256 - status
     if number not in ENDING_SIGNALS:
         return status
-    sys.stderr.write(f"launcher: deepspeed's status {status} is that of a rank that signal {number} ended\n")
+    sys.stderr.write(f"launcher: deepspeed exited with {status}: signal {number} ended a rank\n")
     return 128 + number
 
 

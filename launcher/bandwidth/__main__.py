@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WRONG_SUMS = 1
 INTERRUPTED = 130  # 128 + SIGINT
 ONE_BY_ONE = "one after the other"
-AT_ONCE = "those without a node in common at once, slow ones once more alone"
+AT_ONCE = "pairs without a common node at the same time, slow ones again alone"
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -170,7 +170,7 @@ def read_hints(environ: Mapping[str, str], ports: Sequence[Port]) -> tuple[str, 
     is_set = {name: environ.get(name, "0") not in ("", "0") for name in (IB_DISABLE, P2P_DISABLE)}
     is_set[NET] = environ.get(NET, "").lower() == "socket"
     hints = [
-        f"{name}={shorten(redact(environ[name]))} is set: NCCL leaves {left} alone"
+        f"{name}={shorten(redact(environ[name]))} is set: NCCL does not use {left}"
         for name, left in SWITCHES.items()
         if is_set[name]
     ]
@@ -261,7 +261,7 @@ def judge(bus_gbps: float, is_telling: bool, expectation: Expectation, hints: Se
         return Verdict("unknown", f"{of}: too little data to tell; --max-bytes 1G", expectation.notes)
     told = PROOFS.get(expectation.kind)
     if fraction < OTHER_FABRIC and told:
-        look = (*expectation.notes, *hints, f"what NCCL uses stands in its {told}: NCCL_DEBUG=INFO")
+        look = (*expectation.notes, *hints, f"see NCCL's {told} for what it uses: NCCL_DEBUG=INFO")
         return Verdict("other-fabric", f"{of}: this is not {expectation.kind}", look)
     look = (*expectation.notes, *hints, *KIND_HINTS.get(expectation.kind, ()), PAIRS_HINT)
     return Verdict("slow", f"{of}: slower than it should be", look)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RANK_LIMIT = 1 << 24
 WHERE = "the processes of this job"
-EARLIER = "look for an earlier message of another process, and for what a firewall lets through"
+EARLIER = "check earlier messages of other processes, and the firewall"
 START = "launcher run --nproc-per-node 2 -- python -m launcher.bandwidth, on every node"
 
 
@@ -95,7 +95,7 @@ class Job:
         self.identity = identity
         self.timeout = timedelta(seconds=timeout_s)
         self.device = torch.device("cpu")
-        with said(_peers_missing(f"not all {identity.world_size} processes came together")):
+        with said(_peers_missing(f"not all {identity.world_size} processes connected in time")):
             rendezvous = torch.distributed.rendezvous(
                 "env://", identity.rank, identity.world_size, timeout=self.timeout
             )
@@ -113,7 +113,7 @@ class Job:
             NotReady: A process is not there in time.
         """
         rank, world_size = self.identity.rank, self.identity.world_size
-        with said(_peers_missing(f"some of {world_size} processes never came to {name!r}")):
+        with said(_peers_missing(f"some of {world_size} processes did not reach {name!r}")):
             self.store.set_timeout(self.timeout + timedelta(seconds=timeout_s))
             self.store.set(f"bandwidth/{name}/{rank}", json.dumps(value))
             if rank == 0:

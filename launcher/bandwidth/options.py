@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from launcher.options.parser import Parser
 
-DESCRIPTION = "measure how fast the processes of a job talk to each other, and whether that is right"
+DESCRIPTION = "measure the bandwidth between the processes of a job and compare it with the hardware"
 SWEEP = (1 << 10, 1 << 30, 4)
 """Smallest size, largest size, factor: from latency to bandwidth."""
 PAIRS = (1 << 10, 1 << 26, 256)
@@ -83,23 +83,24 @@ def _make_parser() -> Parser:
     add("--min-bytes", type=size, metavar="SIZE", help=f"smallest size ({_text(SWEEP[0])})")
     text = f"largest size ({_text(SWEEP[1])}; with --pairs {_text(PAIRS[1])})"
     add("--max-bytes", type=size, metavar="SIZE", help=text)
-    text = f"from one size to the next ({SWEEP[2]}; with --pairs {PAIRS[2]})"
+    text = f"factor from one size to the next ({SWEEP[2]}; with --pairs {PAIRS[2]})"
     add("--factor", type=_value(_whole(2)), metavar="N", help=text)
     add("--iters", type=_value(_whole(1)), metavar="N", default=20, help="all-reduces per size (20)")
-    add("--warmup", type=_value(_whole(1)), metavar="N", default=5, help="not counted, before each size (5)")
-    text = "for one size: fewer iterations where they take longer, no size of which one would (10; pairs 2)"
+    text = "warm-up all-reduces before each size, not measured (5)"
+    add("--warmup", type=_value(_whole(1)), metavar="N", default=5, help=text)
+    text = "seconds per size: reduces iterations, skips sizes with a slower iteration (10; pairs 2)"
     add("--limit", dest="limit_s", type=_value(_seconds), metavar="S", help=text)
-    text = "what is measured: nccl where each process has a GPU, else gloo (auto)"
+    text = "backend to measure: nccl if each process has a GPU, otherwise gloo (auto)"
     add("--backend", choices=BACKENDS, default="auto", help=text)
-    text = "every two nodes by themselves (of one node: every two processes), to name a slow node or link"
+    text = "measure each pair of nodes (on one node: each pair of processes) to find a slow node or link"
     add("--pairs", action="store_true", help=text)
-    text = "with --pairs: one pair at a time; as a rule those without a node in common go at once"
+    text = "with --pairs: one pair at a time; by default pairs without a common node run at the same time"
     add("--one-by-one", action="store_true", help=text)
-    text = "with --pairs: which fraction of what pairs usually reach is slow (0.7)"
+    text = "with --pairs: a pair is slow below this fraction of the usual bandwidth (0.7)"
     add("--slow-below", type=_value(_fraction), metavar="F", help=text)
-    text = "how long processes wait for each other at the start (120)"
+    text = "seconds that processes wait for each other at the start (120)"
     add("--timeout", dest="timeout_s", type=_value(_seconds), metavar="S", default=120.0, help=text)
-    add("--format", choices=FORMATS, default="text", help="for people, or for tools (text)")
+    add("--format", choices=FORMATS, default="text", help="output format (text)")
     text = "where rank 0 writes the report (standard output; launcher run puts [rank 0] before lines)"
     add("-o", "--output", metavar="FILE", default="-", help=text)
     add("--svg", metavar="FILE", help="where rank 0 draws bus bandwidth over size")
@@ -125,7 +126,7 @@ def _value(parse: Callable[[str], float]) -> Callable[[str], float]:
 def _whole(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text) >= least):
-            raise ValueError(f"expected a whole number from {least} on")
+            raise ValueError(f"expected a whole number of {least} or more")
         return int(text)
 
     return parse

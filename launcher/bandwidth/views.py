@@ -69,7 +69,7 @@ def render_sweep(
     if expectation.gbps is not None:
         lines.append(f"expected       {render_gbps(expectation.gbps)} Gb/s: {expectation.of}")
     wrong = [render_size(sample.size_bytes) for sample in samples if not sample.is_right]
-    lines += [f"WRONG SUMS     at {', '.join(wrong)}: data was changed on its way"] if wrong else []
+    lines += [f"WRONG SUMS     at {', '.join(wrong)}: data was corrupted in transit"] if wrong else []
     lines += [f"verdict        {verdict.text}", *(f"  look at: {hint}" for hint in verdict.hints)]
     return _join(lines)
 
@@ -138,7 +138,8 @@ def pairs_verdict(names: Sequence[str], pairs: Sequence[Pair], slow: Slow) -> tu
             lines.append(f"{names[group[0]]} is slow with all others: {reached}")
         else:
             who = ", ".join(names[node] for node in group)
-            lines.append(f"{who} are slow with all others, not among themselves: {reached}: what joins them?")
+            slow_together = f"{who} are slow with all others, not among themselves: {reached}"
+            lines.append(f"{slow_together}: check the switch or uplink that they share")
     by_link = {pair.nodes: pair for pair in pairs}
     for link in slow.links[:LISTED]:
         got = render_gbps(by_link[link].bus_gbps)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 16
 UNSENT_LIMIT_BYTES = 1 << 18
 """Four frames of maximum size: a peer that leaves more unread is gone or malicious."""
-CLOSED, NO_MESSAGE = "closed by the other side", "sends what is no message"
+CLOSED, NO_MESSAGE = "closed by the other side", "sent an invalid message"
 KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     # Heartbeats, if there are any, detect a peer that is gone. The kernel should give it up too, and
@@ -113,7 +113,7 @@ class Connection:
         if self._unsent:
             self._unsent += data
             if len(self._unsent) > self._limit:
-                self._end("does not take what it is sent")
+                self._end("does not read its messages")
             return
         self.took_at = time.monotonic()
         self._unsent += data
@@ -149,7 +149,7 @@ class Connection:
         """End the connection as soon as the peer has taken all data."""
         self._finishes = True
         if not self._unsent:
-            self._end("all was said")
+            self._end("finished")
 
     def close(self) -> None:
         """Close the connection on our side; data that was not sent yet is lost."""
@@ -184,7 +184,7 @@ class Connection:
             self._waits = bool(self._unsent)
             self._watch_writing()
         if self._finishes and not self._unsent:
-            self._end("all was said")
+            self._end("finished")
 
     def _watch_writing(self) -> None:
         if self._reading == self._writing:

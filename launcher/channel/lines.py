@@ -72,11 +72,11 @@ def parse(line: bytes) -> dict[str, object]:
     try:
         message = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise Garbled(f"no JSON: {_quote(line)}") from error
+        raise Garbled(f"not JSON: {_quote(line)}") from error
     if not isinstance(message, dict):
-        raise Garbled(f"no JSON object: {_quote(line)}")
+        raise Garbled(f"not a JSON object: {_quote(line)}")
     if line.count(b"[") + line.count(b"{") > DEPTH_MAX and not is_shallow(message):
-        raise Garbled(f"more than {DEPTH_MAX} lists and objects in each other: {_quote(line)}")
+        raise Garbled(f"nested more than {DEPTH_MAX} levels deep: {_quote(line)}")
     return message
 
 

@@ -74,7 +74,7 @@ class Listener:
     def _say_full(self, error: OSError) -> None:
         if not self._has_said:
             self._has_said = True
-            self._say(f"no more connections can be taken: {error.strerror} (ulimit -n); trying again")
+            self._say(f"cannot accept more connections: {error.strerror} (ulimit -n); trying again")
 
     def _pause(self) -> None:
         self._resume_at = time.monotonic() + PAUSE_S

@@ -1,10 +1,10 @@
-"""What would make this job fail, hang or crawl on this machine: looked at before it starts.
+"""Checks this node for what would make a job fail, hang or run slowly, before the job starts.
 
-One file per subject, each with ``look(case)``, which returns findings: none where there is nothing to look
-at, or where it cannot be told. A check reads the machine through `launcher.machine.host.Host` alone, and does
-not raise, whatever stands in the files.
+Each subject has one file with ``look(case)``, which returns findings: none if there is nothing to check, or
+if the answer is unknown. A check reads the node only through `launcher.machine.host.Host`, and does not
+raise, whatever the files contain.
 
-To add a check: one file with ``look``, one row here, its tests, one row in docs/checks.md.
+To add a check, add one file with ``look``, one row here, its tests, and one row in docs/checks.md.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Row:
     """A check.
 
     Attributes:
-        name: Of the check, and of its module in this package.
-        about: What it looks at, for people.
-        is_quick: Whether ``launcher run`` makes it: it only reads, and asks no service.
-        is_live: Whether it needs the machine itself: a snapshot cannot tell.
-        is_before: Whether it says something only before the processes of the job have started.
+        name: Name of the check, and of its module in this package.
+        about: Its subject, for people.
+        is_quick: Whether ``launcher run`` makes it: a quick check only reads, and asks no service.
+        is_live: Whether it needs the node itself, because a snapshot lacks the facts.
+        is_before: Whether it is meaningful only before the processes of the job have started.
     """
 
     name: str
@@ -67,31 +67,31 @@ TABLE = (
     ),
     Row("stale", "processes that hold memory of the GPUs", is_quick=False, is_live=True),
 )
-"""In the order of the machine: what it has, what we may use of it, what is around it."""
+"""In this order: what the node has, what we may use of it, what surrounds it."""
 
 
 @frozen
 class Result:
-    """What all checks found, by level, problems last; ``silent`` are those that had nothing to look at."""
+    """The findings of all checks, problems last; ``silent`` names the checks without a finding."""
 
     findings: tuple[Finding, ...]
     silent: tuple[str, ...] = ()
 
     def count(self, level: str) -> int:
-        """Return how many findings are of a level."""
+        """Return the number of findings of a level."""
         return sum(finding.level == level for finding in self.findings)
 
 
 def run_checks(
     case: Case, *, quick: bool = False, started: bool = False, more: Sequence[Finding] = ()
 ) -> Result:
-    """Make all checks, or the quick ones, that this machine can answer.
+    """Make all checks, or all quick ones, that this node or snapshot can answer.
 
     Args:
-        case: What to look at.
-        quick: Whether only those that cost next to nothing.
-        started: Whether the processes of the job have been started already.
-        more: Findings from elsewhere that belong to the result.
+        case: The node and the job.
+        quick: Whether to make only the quick checks, which cost next to nothing.
+        started: Whether the processes of the job have already started.
+        more: Findings from elsewhere to include in the result.
     """
     found, silent = list(more), []
     for row in TABLE:
@@ -104,7 +104,7 @@ def run_checks(
 
 
 def _look(name: str, case: Case) -> list[Finding]:
-    """Make one check. A fault of ours in it must not cost a job, nor hide the other findings."""
+    """Make one check. A bug in it must not end a job, nor hide the other findings."""
     try:
         return list(import_module(f"launcher.checks.{name}").look(case))
     except Exception as error:

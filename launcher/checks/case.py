@@ -1,4 +1,4 @@
-"""What all checks look at: the machine, its environment, and the job as far as it is known."""
+"""The input of all checks: the node, its environment, and the job as far as it is known."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
 
 PYTHON = "python"
 AMD = "MI"
-"""Beginning of the names of AMD's GPUs."""
+"""Prefix of the names of AMD's GPUs."""
 
 
 @frozen
 class Case:
-    """A machine with a job on it.
+    """A node with a job on it.
 
     Attributes:
-        host: The machine.
+        host: The node, or a recorded one.
         environ: The environment that the launcher was started with.
         runtime: What started our container; see `launcher.checks.runtime`.
-        exposed_count: GPUs whose device files we have; None if unknown.
-        visible_count: Those of them that CUDA would find; None if unknown.
-        ports: Of RDMA devices.
-        packages: Of the Python that the job would run; None if it cannot be told.
-        process_count: Processes of the job on this node, at least 1.
-        spans_nodes: Whether the job has several nodes, or may have.
-        node_rank: Index of this node; None if unknown.
-        is_master: Whether rank 0 is here: it listens on the port of the rendezvous.
+        exposed_count: Number of GPUs whose device files we have; None if unknown.
+        visible_count: Number of those that CUDA would find; None if unknown.
+        ports: Ports of RDMA devices.
+        packages: Packages of the Python that the job would run; None if unknown.
+        process_count: Number of the job's processes on this node, at least 1.
+        spans_nodes: Whether the job has, or may have, several nodes.
+        node_rank: Rank of this node; None if unknown.
+        is_master: Whether rank 0, which listens on the port of the rendezvous, is on this node.
         master_addr: Host of the rendezvous; empty if unknown, or if there is none.
-        master_port: Its port; 0 with no address, and for one that is free.
-        gloo_interface: The interface that the plan names to gloo; empty where it names none.
-        hosts: The nodes, if they are listed.
+        master_port: Port of the rendezvous; 0 without a host, and if any free port will do.
+        gloo_interface: The interface that the plan sets for gloo; empty if it sets none.
+        hosts: Hosts of the nodes; empty if they are not listed.
         planned: Names of the variables that the launcher sets for processes on this node.
-        log_dir: Folder of log files, None without one.
-        vm: The VM that we run in, as far as variables or a snapshot say.
+        log_dir: Folder of log files; None without one.
+        vm: The VM that we run in, by variables, a snapshot or Azure's metadata service; None if unknown.
     """
 
     host: Host
@@ -69,12 +69,12 @@ class Case:
 
     @property
     def vm_gpu_count(self) -> int | None:
-        """NVIDIA GPUs that every VM of this size has; None if unknown, or if a pod may get some of them."""
+        """Number of NVIDIA GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
         return None if self._has_amd else self._count_of_vm()
 
     @property
     def vm_amd_count(self) -> int | None:
-        """The same for AMD's."""
+        """Number of AMD GPUs of every VM of this size; None if unknown, or if a pod may get fewer."""
         return self._count_of_vm() if self._has_amd else None
 
     @property
@@ -88,11 +88,11 @@ class Case:
 
     @property
     def vm_port_count(self) -> int | None:
-        """InfiniBand ports that every VM of this size has; None if unknown."""
+        """Number of InfiniBand ports of every VM of this size; None if unknown."""
         return self.vm.kind.port_count if self.vm and self.vm.kind and self.vm.size else None
 
     def version_of(self, *names: str) -> tuple[str, str]:
-        """Return (name, version) of the first of these packages that is installed, else two empty texts."""
+        """Return (name, version) of the first of these packages that is installed; else two empty texts."""
         found = (package for name in names for package in self.packages or () if package.name == name)
         package = next(found, None)
         return (package.name, package.version) if package else ("", "")
@@ -106,14 +106,14 @@ def read_case(
     *,
     asks: bool = False,
 ) -> Case:
-    """Read what several checks need.
+    """Read the facts that several checks need.
 
     Args:
-        host: The machine, or a recorded one.
+        host: The node, or a recorded one.
         environ: Its environment.
-        plan: Of the job; None if there is none that could be made.
-        command: The command line of the job, for its Python; may be empty.
-        asks: Whether Azure's metadata service may be asked for the size of the VM, where this is one.
+        plan: Plan of the job; None if none could be made.
+        command: Command line of the job, which names its Python; may be empty.
+        asks: Whether Azure's metadata service may be asked for the size of the VM, if this is an Azure VM.
     """
     exposed = host.gpu_count()
     return Case(
@@ -130,7 +130,7 @@ def read_case(
 
 
 def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
-    """Return what the variables say, else the snapshot, else the service: that one takes up to a second."""
+    """Return the VM by the variables, else by the snapshot or the service, which takes up to a second."""
     told = read_vm(environ)
     may_ask = host.is_recorded() or (asks and is_azure(host, environ))
     return host.ask_vm() if told is None and may_ask else told
@@ -139,7 +139,7 @@ def _find_vm(host: Host, environ: Mapping[str, str], asks: bool) -> Vm | None:
 def _read_packages(
     host: Host, environ: Mapping[str, str], command: Sequence[str]
 ) -> tuple[Package, ...] | None:
-    """Return the packages of the command's Python; of a command that is none, those of ``python``."""
+    """Return the packages of the command's Python; of any other command those of ``python``, or of ours."""
     name = command[0] if command else ""
     is_python = name.rpartition("/")[2].startswith(PYTHON)
     found = host.packages(name if is_python else PYTHON, environ)

@@ -1,4 +1,4 @@
-"""The clock: certificates and tokens are refused when it is wrong; nodes that differ write logs that lie.
+"""Checks the clock: if it is wrong, certificates and tokens are refused, and logs of several nodes mislead.
 
 Source: adjtimex(2); RFC 5280 (validity of certificates).
 """
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 WHAT = "clock"
 YEARS = (2025, 2100)
-"""This was written after the first; a clock without a battery begins in 1970 or 2000."""
+"""Plausible years: this code is newer than the first; a clock without a battery begins in 1970 or 2000."""
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at the year; for several nodes, whether the kernel knows the clock to be kept right."""
+    """Check the year and, for several nodes, whether the kernel reports the clock as synchronized."""
     clock = case.host.clock()
     fix = "start chronyd or systemd-timesyncd on the machine (chronyc makestep)"
     try:
@@ -32,5 +32,5 @@ def look(case: Case) -> list[Finding]:
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(clock.now_s))
     if clock.is_synchronized is False and case.spans_nodes:
         found = f"{now}, not synchronized as far as the kernel knows"
-        return [Finding("clock", WARNING, WHAT, "one that is the same on all nodes", found, fix)]
+        return [Finding("clock", WARNING, WHAT, "a clock that is synchronized on all nodes", found, fix)]
     return [ok("clock", WHAT, f"{now}{', synchronized' if clock.is_synchronized else ''}")]

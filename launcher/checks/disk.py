@@ -1,4 +1,4 @@
-"""Disk space: a log that cannot be written takes the last words of a job with it.
+"""Checks disk space: if a log cannot be written, the last output of a job is lost.
 
 Source: statvfs(3).
 """
@@ -20,8 +20,8 @@ NOTHING_BYTES = 100 << 20
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at the folder of log files, if there is one, and at that of temporary files."""
-    temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - asked for its space only
+    """Check the folder of log files, if there is one, and that of temporary files."""
+    temporary = case.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only its space is read
     places = [("log files", case.log_dir, "--log-dir FOLDER"), ("temporary files", temporary, "TMPDIR")]
     return [
         found
@@ -45,10 +45,10 @@ def _look_at(host: Host, what: str, folder: str, setting: str) -> list[Finding]:
 
 
 def _space(host: Host, folder: str) -> tuple[int, int] | None:
-    """Return the space of a folder; of one that is not made yet, that of the one above."""
+    """Return (size, free) in bytes for a folder; if it does not exist yet, for its nearest parent."""
     path = os.path.abspath(folder)
     while True:
         space, above = host.space(path), os.path.dirname(path)
-        if space is not None or above == path:  # "/", or "//", which is another to POSIX
+        if space is not None or above == path:  # "/", or "//", which is a different root in POSIX
             return space
         path = above

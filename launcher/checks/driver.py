@@ -1,11 +1,12 @@
-"""NVIDIA's driver, against the CUDA that the installed torch was built for.
+"""Compares NVIDIA's driver with the CUDA that the installed torch was built for.
 
-Too old, torch says that CUDA is not available, and trains on the CPU. A driver older than the toolkit,
-but of its major version, runs what was compiled for the GPU; what is compiled at run time (PTX) fails.
+If the driver is too old, torch reports that CUDA is not available, and trains on the CPU. A driver that is
+older than the toolkit, but of its major version, runs code that was compiled for the GPU; code that is
+compiled at run time (PTX) fails.
 
-Source: NVIDIA CUDA Toolkit 13.2 Release Notes, "CUDA Driver", tables 2 (`LEAST`) and 3 (`NEEDED`, of each
-version the first release: "GA"); NVIDIA "CUDA Compatibility" (minor version compatibility; forward
-compatibility packages lie in a folder named compat).
+Source: NVIDIA CUDA Toolkit 13.2 Release Notes, "CUDA Driver", tables 2 (`LEAST`) and 3 (`NEEDED`, the first
+release of each version: "GA"); NVIDIA "CUDA Compatibility" (minor version compatibility; forward
+compatibility packages are in a folder named compat).
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ NEEDED = {
     (10, 0): "410.48",
     (9, 2): "396.26",
 }
-"""The driver that comes with each toolkit: the oldest that can all of it. Newest first."""
+"""The driver that comes with each toolkit, the oldest that supports all of it. Newest first."""
 LEAST = {13: "580", 12: "525.60.13", 11: "450.80.02"}
-"""The oldest driver that can run programs of any toolkit of a major version."""
+"""The oldest driver that can run programs of every toolkit of a major version."""
 _SUFFIX = re.compile(r"\+cu([0-9]{2,4})\b")
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the driver with what torch's CUDA asks for."""
+    """Compare the driver with the one that torch's CUDA needs."""
     name, torch = case.version_of(TORCH)
     if not case.exposed_count or not name:
         return []
@@ -81,7 +82,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
-    """Return the version of CUDA that a torch was built for, e.g. (12, 6) of ``2.6.0+cu126``."""
+    """Return the CUDA version that torch was built for, e.g. (12, 6) for ``2.6.0+cu126``; None if unknown."""
     suffix = _SUFFIX.search(torch)
     if suffix:
         return int(suffix[1][:-1]), int(suffix[1][-1])
@@ -92,7 +93,7 @@ def find_cuda(case: Case, torch: str) -> tuple[int, int] | None:
 
 
 def _find_driver(case: Case) -> str | None:
-    """Return the driver that programs meet: the kernel's, or that of a forward compatibility package."""
+    """Return the version of the driver in use: that of a forward compatibility package, or the kernel's."""
     used = next(iter(case.host.libraries("libcuda.so.1", case.environ)), None)
     if used is not None and "/compat/" in used.path and _numbers(used.version):
         return used.version
@@ -100,7 +101,7 @@ def _find_driver(case: Case) -> str | None:
 
 
 def _newest_for(driver: str) -> str:
-    """Return the newest CUDA that a driver can run programs of; empty if it is older than all known."""
+    """Return the newest CUDA whose programs a driver can run; empty if the driver is older than all known."""
     majors = [major for major, least in LEAST.items() if _numbers(driver) >= _numbers(least)]
     if majors:
         return f"{majors[0]}.x"

@@ -1,4 +1,4 @@
-"""What a check says: one frozen value per thing that was looked at, and how its words are made."""
+"""Findings of checks: one frozen value per subject that was checked, and helpers for their text."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from launcher.core.frozen import frozen
 
 OK, WARNING, PROBLEM = "ok", "warning", "problem"
 LEVELS = (OK, WARNING, PROBLEM)
-"""From good to bad, in the order in which they are printed."""
+"""Levels from good to bad, in the order in which they are printed."""
 
 
 @frozen
 class Finding:
-    """One thing that was looked at.
+    """The result for one subject of a check.
 
     Attributes:
         check: Name of the check, as in the table of `launcher.checks`.
-        level: One of `LEVELS`. A problem makes a job fail, hang or crawl; a warning may.
-        what: What was looked at, e.g. ``"/dev/shm"``.
-        expected: What it should be; empty where it is.
-        found: What it is.
-        fix: What to type or to set where we run; empty where nothing is wrong.
+        level: One of `LEVELS`. A problem makes a job fail, hang or run slowly; a warning may.
+        what: The subject, e.g. ``"/dev/shm"``.
+        expected: Its expected state; empty at level "ok".
+        found: Its actual state.
+        fix: What to type or to set in our runtime; empty at level "ok".
     """
 
     check: str
@@ -35,10 +35,10 @@ class Finding:
 
 
 def ok(check: str, what: str, found: str) -> Finding:
-    """Return a finding that asks for nothing."""
+    """Return a finding of level "ok"."""
     return Finding(check, OK, what, "", found, "")
 
 
 def render_count(count: int, one: str, many: str = "") -> str:
-    """Return e.g. ``1 GPU``, ``2 GPUs``."""
+    """Return a count with its noun, e.g. ``1 GPU``, ``2 GPUs``."""
     return f"{count} {one if count == 1 else many or one + 's'}"

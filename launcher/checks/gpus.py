@@ -1,4 +1,4 @@
-"""GPUs: what the machine has, what the container was given, what CUDA will find, what shares it.
+"""Compares the GPUs that the node has, that the container gets, that CUDA finds, and that processes share.
 
 Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; NVIDIA Container Toolkit, "Specialized
 Configurations with Docker" (--gpus); Kubernetes "Schedule GPUs".
@@ -20,7 +20,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the counts, from the machine to the processes."""
+    """Compare the counts of GPUs, from the node down to the processes."""
     exposed = case.exposed_count
     if exposed is None:
         return []
@@ -32,7 +32,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def _look_at_amd(case: Case) -> list[Finding]:
-    """Compare the GPUs that AMD's driver has with the VM's; /sys shows those of the whole machine."""
+    """Compare the GPUs of AMD's driver with those of the VM; /sys shows those of the whole node."""
     has, names = case.vm_amd_count, case.host.list_folder(AMD_DEVICES)
     if not names:  # no driver, or a /sys that does not show it
         return []
@@ -78,26 +78,26 @@ def _look_at_variable(case: Case) -> list[Finding]:
     entries = [entry.strip() for entry in text.split(",")]
     fix = f"unset {VISIBLE}, or give it what is there: 0 to {case.exposed_count - 1}"
     if text.strip() in ("", "-1", "NoDevFiles"):
-        return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "some GPU", "it hides all of them", fix)]
+        return [Finding("gpus", WARNING, f"{VISIBLE}={text!r}", "at least one GPU", "it hides all GPUs", fix)]
     doubles = sorted({entry for entry in entries if entries.count(entry) > 1})
     if doubles:
-        found = f"{', '.join(doubles)} more than once, for which CUDA finds no device at all"
+        found = f"{', '.join(doubles)} more than once: CUDA then finds no device"
         return [Finding("gpus", PROBLEM, VISIBLE, "each GPU once", found, fix)]
     here = [gpu.uuid for gpu in case.host.layout().gpus]
     foreign = [entry for entry in entries if entry.startswith("GPU-") and _is_foreign(entry, here)]
     if foreign:
-        found = f"{', '.join(foreign)}: none, or not one alone, of those that are here"
+        found = f"{', '.join(foreign)}: matches no GPU here, or several"
         return [Finding("gpus", PROBLEM, VISIBLE, "the UUIDs of GPUs that are here", found, fix)]
     count = case.visible_count or 0
     if count < len(entries):
-        found = f"{entries[count]!r} is none: CUDA sees {count}, and nothing from there on"
+        found = f"{entries[count]!r} is no GPU here: CUDA sees {count} and ignores the rest"
         expected = f"{render_count(len(entries), 'GPU')} of the {case.exposed_count} that are here"
         return [Finding("gpus", PROBLEM, VISIBLE, expected, found, fix)]
     return [ok("gpus", VISIBLE, f"{count} of {case.exposed_count}")]
 
 
 def _is_foreign(entry: str, here: Sequence[str | None]) -> bool:
-    """Whether a UUID, or its beginning, names no GPU, or several; False where not all of theirs are known."""
+    """Whether a UUID or its prefix matches no GPU or several; False if not all UUIDs here are known."""
     known = [uuid for uuid in here if uuid is not None]
     return len(known) == len(here) > 0 and sum(uuid.startswith(entry) for uuid in known) != 1
 

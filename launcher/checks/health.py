@@ -1,7 +1,7 @@
-"""The health of GPUs: one that is being slowed down, or short of links or spare memory, slows all ranks.
+"""Checks the health of GPUs: one that is throttled, or lacks links or spare memory rows, slows all ranks.
 
 Source: NVIDIA NVML API reference (clock event reasons, row remapper); NVIDIA "GPU Memory Error
-Management" (when a GPU is to be reset, when to be replaced).
+Management" (when to reset and when to replace a GPU).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from launcher.machine.gpu_facts import GpuFacts
 
 SLOWED = frozenset(("hardware slowdown", "hot (software)", "hot (hardware)", "power brake"))
-"""Reasons for low clocks that are the machine's fault. A GPU at its power cap does what it can."""
+"""Reasons for low clocks that are a fault of the node. A GPU at its power cap is not faulty."""
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at what NVML says of each GPU, and at those that differ from the others."""
+    """Check the facts that NVML reports about each GPU, and compare the GPUs with each other."""
     gpus = case.host.gpu_facts() if case.exposed_count else ()
     known = [gpu for gpu in gpus if any(fact is not None for fact in (gpu.throttle, gpu.has_ecc, gpu.links))]
     if not known:
@@ -39,17 +39,17 @@ def _judge(gpu: GpuFacts) -> list[Finding]:
         )
     if gpu.needs_reset:
         fix = f"nvidia-smi -r -i {number} on the machine while nothing uses it, or restart the machine"
-        memory = "memory that was given up since its last reset"
-        found.append(Finding("health", WARNING, what, "no reset to wait for", memory, fix))
+        memory = "memory retired since its last reset"
+        found.append(Finding("health", WARNING, what, "no pending reset", memory, fix))
     slowed = [reason for reason in gpu.throttle or () if reason in SLOWED]
     if slowed:
         fix = "look at cooling and power (nvidia-smi -q -d PERFORMANCE,TEMPERATURE); else another node"
-        found.append(Finding("health", WARNING, what, "clocks as high as it can", ", ".join(slowed), fix))
+        found.append(Finding("health", WARNING, what, "full clocks", ", ".join(slowed), fix))
     return found
 
 
 def _compare_links(gpus: list[GpuFacts]) -> list[Finding]:
-    """Compare the links to the switches: all GPUs of a machine have as many."""
+    """Compare the numbers of links to switches, which should be equal for all GPUs of a node."""
     counts = {gpu: count_switched(gpu) for gpu in gpus if gpu.links is not None}
     most = max(counts.values(), default=0)
     fix = "the fabric manager of the machine, or another node (nvidia-smi nvlink -s)"
@@ -61,7 +61,7 @@ def _compare_links(gpus: list[GpuFacts]) -> list[Finding]:
 
 
 def _compare_ecc(gpus: list[GpuFacts]) -> list[Finding]:
-    """Compare whether memory is checked: a GPU without is faster, and wrong sooner."""
+    """Compare ECC: a GPU without it is faster, but more likely to compute wrong results."""
     if not any(gpu.has_ecc for gpu in gpus):
         return []
     return [

@@ -1,6 +1,6 @@
-"""InfiniBand: ports that are there, but down, slow, or not ours to use.
+"""Checks InfiniBand for ports that exist, but are down, slow, or not exposed to us.
 
-A job whose ports are missing runs over Ethernet, many times slower, without a word.
+A job without its ports runs over Ethernet, many times slower, and reports nothing.
 
 Source: Linux Documentation/infiniband/user_verbs.rst (uverbs), sysfs-class-infiniband (state);
 "docker run" reference (--device).
@@ -25,7 +25,7 @@ DEAD = "the port or its cable is dead (ibstat, dmesg): another node"
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the ports with each other, with the VM's, and with what we were given."""
+    """Compare the ports with each other, with the VM's, with our device files and with NCCL's variables."""
     ports = [port for port in case.ports if port.link_layer == "InfiniBand" and not is_omni_path(port)]
     if not ports and not case.vm_port_count:
         return []

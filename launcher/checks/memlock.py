@@ -1,7 +1,7 @@
-"""Locked memory: a network card that reads memory by itself needs pages that stay where they are.
+"""Checks the limit of locked memory: RDMA devices need memory pages that are never moved.
 
-With a limit, ``ibv_reg_mr`` fails ("Cannot allocate memory") and NCCL ends, or another library falls back
-to TCP without a word. The capability IPC_LOCK lifts the limit.
+With a limit, ``ibv_reg_mr`` fails ("Cannot allocate memory"). NCCL then exits, and other libraries may fall
+back to TCP silently. The capability IPC_LOCK lifts the limit.
 
 Source: getrlimit(2), RLIMIT_MEMLOCK; Linux drivers/infiniband/core/umem.c (ib_umem_get: the capability
 counts in the first user namespace only); NCCL user guide, "Troubleshooting".
@@ -27,7 +27,7 @@ ALL_USERS = ["0", "0", "4294967295"]
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the limit with none, which RDMA needs."""
+    """Check that there is no limit, as RDMA needs."""
     limit = read_limit(case.host, LOCKED)
     if limit is None:
         return []
@@ -54,7 +54,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def _is_exempt(host: Host) -> bool:
-    """Whether we have the capability, where it counts."""
+    """Whether we have IPC_LOCK in the first user namespace, the only one in which it counts."""
     lines = (host.read_text("/proc/self/status") or "").splitlines()
     masks = [line.split()[1:] for line in lines if line.startswith("CapEff:")]
     if (host.read_text("/proc/self/uid_map") or "").split() != ALL_USERS or not masks or not masks[0]:

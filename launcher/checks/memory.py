@@ -1,6 +1,6 @@
-"""The memory limit: what the processes of this node may use together before the kernel kills one.
+"""Checks the memory limit: what the node's processes may use together before the kernel kills one.
 
-Files in /dev/shm count, too. A process with torch and CUDA takes 2 to 3 GiB before it has a model.
+Files in /dev/shm count, too. A process with torch and CUDA takes 2 to 3 GiB before it loads a model.
 
 Source: Linux Documentation/admin-guide/cgroup-v2.rst (memory.max), proc(5) (MemTotal).
 """
@@ -22,7 +22,7 @@ PER_PROCESS_BYTES = 2 << 30
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the limit, or else the machine's memory, with 2 GiB for each process."""
+    """Compare the limit or the node's memory, whichever is smaller, with 2 GiB for each process."""
     limit, total = read_memory_limit(case.host), _read_total(case.host)
     known = [size for size in (limit, total) if size is not None]
     if not known:

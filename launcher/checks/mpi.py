@@ -1,6 +1,6 @@
-"""MPI: the mpirun that is found first, others behind it, and packages that were built for another family.
+"""Checks MPI: the first mpirun on PATH, others after it, and packages that were built for another family.
 
-A program under a foreign mpirun becomes a job of one process, as many times as there are ranks.
+Under the mpirun of another family, each rank becomes a separate job of one process.
 
 Source: MPICH ABI Compatibility Initiative; Open MPI "Version number scheme" (see
 `launcher.machine.packages`).
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from launcher.checks.case import Case
 
 ABI = {"Intel MPI": MPICH}
-"""Families that have the library of another."""
+"""Families that have the same library as another."""
 
 
 def look(case: Case) -> list[Finding]:
-    """Name the mpirun, and what does not go with it."""
+    """Report the mpirun, and what does not match it."""
     try:
         mpi = case.host.find_mpi(case.environ)
     except Unavailable as error:

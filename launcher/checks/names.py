@@ -1,7 +1,7 @@
-"""Names: what this node and the master are called must lead to where they are.
+"""Checks that the names of this node and of the master resolve to their addresses.
 
-gloo asks for the node's own name and, where that is not known, listens on the loopback: the other nodes
-never find it. A master whose name means something else on each node is one master too many.
+gloo resolves the node's own name. If that fails, gloo listens on the loopback address, where other nodes
+cannot reach it. If the master's name resolves differently on each node, the job has several masters.
 
 Source: PyTorch torch/csrc/distributed/c10d/ProcessGroupGloo.cpp (createDefaultDevice: hostname, else the
 loopback; GLOO_SOCKET_IFNAME goes first).
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def look(case: Case) -> list[Finding]:
-    """Resolve both names, for some seconds at most."""
+    """Resolve both names, within some seconds."""
     own = case.host.hostname()
     asked = {own, case.master_addr} - {""}
     answers = case.host.look_up(tuple(asked))

@@ -1,10 +1,10 @@
-"""Which ``libnccl.so.2`` torch loads, and which other copies programs beside it may load.
+"""Checks which ``libnccl.so.2`` torch loads, and which other copies programs beside it may load.
 
-Two versions in one job hang or fail in ways that say nothing ("unhandled system error"); plugins and
-settings for one may not fit the other.
+Two versions in one job hang, or fail with a message that explains nothing ("unhandled system error");
+plugins and settings for one may not fit the other.
 
-Source: ld.so(8); PyTorch .ci/manywheel/build_cuda.sh (wheels look into the packages of NVIDIA first, by an
-RPATH that LD_LIBRARY_PATH does not beat).
+Source: ld.so(8); PyTorch .ci/manywheel/build_cuda.sh (wheels search NVIDIA's packages first, by an RPATH that
+takes precedence over LD_LIBRARY_PATH).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "libnccl.so.2"
 
 
 def look(case: Case) -> list[Finding]:
-    """Name the copy that wins, and warn of copies of another version."""
+    """Report the copy that torch loads, and warn of copies of another version."""
     if not case.exposed_count:
         return []
     copies = _find_copies(case)
@@ -38,7 +38,10 @@ def look(case: Case) -> list[Finding]:
 
 
 def _find_copies(case: Case) -> list[tuple[str, str]]:
-    """Return (path, version) of each copy, the one that torch loads first; an unknown version is empty."""
+    """Return (path, version) of each copy, beginning with the one that torch loads.
+
+    An unknown version is empty.
+    """
     found = case.host.libraries(NAME, case.environ)
     preloaded = [item for item in found if item.path in _preloads(case)]
     wheel = next((package for package in case.packages or () if package.name in NCCLS), None)

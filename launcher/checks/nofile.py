@@ -1,4 +1,4 @@
-"""Open files: each DataLoader worker, each connection to another rank, each shared tensor holds some.
+"""Checks the limit of open files: each DataLoader worker, connection to a rank and shared tensor needs some.
 
 Source: getrlimit(2), RLIMIT_NOFILE; PyTorch "Multiprocessing package", "Sharing strategies" (one file
 descriptor per shared tensor); Azure's HPC images set 65535.
@@ -20,7 +20,7 @@ ADVICE = 65535
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the limit with what a job with many workers opens."""
+    """Compare the limit with the number of files that a job with many workers opens."""
     limit = read_limit(case.host, OPEN_FILES)
     if limit is None:
         return []

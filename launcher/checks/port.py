@@ -1,4 +1,4 @@
-"""MASTER_PORT on the node of rank 0: if another process listens there, no rank can join.
+"""Checks MASTER_PORT on the node of rank 0: if another process uses it, no rank can join.
 
 Source: ip(7) (ip_local_port_range, ip_local_reserved_ports).
 """
@@ -18,7 +18,7 @@ RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
 
 
 def look(case: Case) -> list[Finding]:
-    """Look for sockets on the port; on other nodes, or without a master, there is nothing to look at."""
+    """Look for sockets on the port; on other nodes, or without a fixed port, there is nothing to check."""
     port = case.master_port
     if not port or not case.is_master:
         return []
@@ -31,13 +31,13 @@ def look(case: Case) -> list[Finding]:
     if listening or busy:
         holder = find_holder(case.host, frozenset(listening or busy))
         end = f"end process {holder[0]}, or " if holder else ""
-        by = f"process {holder[0]} ({holder[1]})" if holder else "a process that we may not look at"
+        by = f"process {holder[0]} ({holder[1]})" if holder else "a process that the launcher cannot inspect"
         use = "listens there" if listening else "has a connection from there"
         return [Finding("port", PROBLEM, what, "free", f"{by} {use}", end + fix)]
     if case.spans_nodes and _is_ephemeral(case.host, port):
         found = f"one that the kernel gives to outgoing connections ({_range_text(case.host)})"
         fix = "--master-port N below that range, on all nodes"
-        return [Finding("port", WARNING, what, "one that only you give away", found, fix)]
+        return [Finding("port", WARNING, what, "a port outside that range", found, fix)]
     return [ok("port", what, "free")]
 
 
@@ -46,7 +46,7 @@ def _range_text(host: Host) -> str:
 
 
 def _is_ephemeral(host: Host, port: int) -> bool:
-    """Whether the kernel may give a port to any outgoing connection."""
+    """Whether the kernel may give the port to an outgoing connection."""
     bounds = (host.read_text(RANGE) or "").split()
     if len(bounds) != 2 or not all(map(_is_port, bounds)):
         return False

@@ -1,4 +1,4 @@
-"""Proxy variables: gRPC, etcd and everything that speaks HTTP would look for the other nodes behind a proxy.
+"""Checks proxy variables: with them gRPC, etcd and HTTP clients would reach other nodes through a proxy.
 
 TensorFlow, JAX, Ray and an etcd rendezvous read them; NCCL, gloo and torch's own store do not.
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 READERS = (TF_CONFIG, "COORDINATOR_ADDRESS", "JAX_COORDINATOR_ADDRESS", "RAY_ADDRESS")
-"""Variables of frameworks whose nodes talk by gRPC."""
+"""Variables of frameworks whose nodes communicate by gRPC."""
 PLANNED = (TF_CONFIG, MPIRUN_4)
-"""What the launcher sets for jobs of these frameworks, and for no others."""
+"""Variables that the launcher sets for jobs of these frameworks only."""
 WHAT = "proxy variables"
 LISTED = 4
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare the nodes of the job with no_proxy. No value is shown: a proxy's may hold a password."""
+    """Compare the nodes of the job with no_proxy; values are not shown, as a proxy's may hold a password."""
     names = [name for base in PROXIES for name in (base, base.upper()) if case.environ.get(name)]
     hosts = list(dict.fromkeys(host for host in (case.master_addr, *case.hosts) if host))
     if not names:
@@ -53,7 +53,7 @@ def look(case: Case) -> list[Finding]:
 
 
 def _advise(names: list[str], caught: list[str]) -> str:
-    """Return what can be typed; of many nodes their list would fill the screen."""
+    """Return the fix; it does not list the nodes if they are many, which would fill the screen."""
     if not caught[LISTED:]:
         return f'export no_proxy="$no_proxy,{",".join(caught)}" NO_PROXY="$no_proxy"'
     unset = " ".join(f"-u {name}" for name in names)
@@ -65,12 +65,12 @@ def _advise(names: list[str], caught: list[str]) -> str:
 
 @frozen
 class Exceptions:
-    """What no_proxy excepts, so that a node is looked up in it rather than compared with each entry.
+    """The exceptions in no_proxy, indexed so that a node need not be compared with each entry.
 
     Attributes:
-        everything: There is a ``*``.
-        domains: Names, without a star or dot in front: they stand for all that ends in them, too.
-        networks: First addresses of networks, by the version of the protocol and the length of the prefix.
+        everything: Whether there is a ``*``.
+        domains: Names, also without a leading star or dot; each covers its subdomains, too.
+        networks: First addresses of networks, by (IP version, prefix length).
     """
 
     everything: bool
@@ -87,7 +87,7 @@ class Exceptions:
     def _cover_address(self, name: str) -> bool:
         if not self.networks:
             return False
-        import ipaddress  # 3 ms, where there is a proxy
+        import ipaddress  # takes 3 ms, and is needed only with a proxy
 
         try:
             address = ipaddress.ip_address(name)
@@ -101,7 +101,7 @@ class Exceptions:
 
 
 def read_exceptions(entries: Iterable[str]) -> Exceptions:
-    """Return what the entries of no_proxy except; what is neither a name nor a network excepts nothing."""
+    """Return the exceptions in the entries of no_proxy; entries that are no name or network match nothing."""
     words = {entry.strip().lower() for entry in entries} - {""}
     domains = {domain for word in words for domain in (word, word.removeprefix("*").removeprefix("."))}
     return Exceptions("*" in words, frozenset(domains - {""}), _read_networks(words))

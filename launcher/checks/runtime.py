@@ -1,4 +1,4 @@
-"""Where do we run, and how is a container started there? A fix is worth something only in those terms.
+"""Detects the runtime that started our container, and phrases fixes in its terms.
 
 Source: Docker "docker run" reference; Azure ML "CLI (v2) command job YAML schema" (resources.shm_size,
 resources.docker_args); Azure Batch "TaskContainerSettings" (containerRunOptions); Kubernetes "Volumes"
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE = "Azure ML", "Azure Batch", "Kubernetes", "container", "machine"
 RUNTIMES = (AZURE_ML, BATCH, KUBERNETES, DOCKER, MACHINE)
 MARKS = ("/.dockerenv", "/run/.containerenv")
-"""Files that Docker and Podman put into a container."""
+"""Files that Docker and Podman create in a container."""
 
 
 def find_runtime(host: Host, environ: Mapping[str, str]) -> str:
-    """Return one of `RUNTIMES`: what starts our container, `MACHINE` if we are in none that shows."""
+    """Return the runtime that started our container, of `RUNTIMES`; `MACHINE` if no container is detected."""
     if any(name.startswith("AZUREML_") for name in environ):
         return AZURE_ML
     if environ.get("KUBERNETES_SERVICE_HOST"):
@@ -34,10 +34,10 @@ def option(runtime: str, words: str, *, kubernetes: str, machine: str) -> str:
     """Return how to give a container an option of ``docker run``.
 
     Args:
-        runtime: Where we run.
-        words: As for ``docker run``, e.g. ``"--ulimit memlock=-1"``.
+        runtime: The runtime, of `RUNTIMES`.
+        words: The option as ``docker run`` takes it, e.g. ``"--ulimit memlock=-1"``.
         kubernetes: What to write in a pod instead.
-        machine: What to do where there is no container.
+        machine: What to do without a container.
     """
     return {
         AZURE_ML: f'resources: {{docker_args: "{words}"}} in the YAML of the job',

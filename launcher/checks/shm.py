@@ -1,6 +1,7 @@
-"""Shared memory: NCCL puts the buffers between GPUs there, DataLoader's workers their batches.
+"""Checks shared memory, where NCCL puts the buffers between GPUs, and DataLoader's workers their batches.
 
-Too small, a job ends by a bus error after hours, or at the start with NCCL's "unhandled system error".
+If it is too small, a job ends with a bus error after hours, or at its start with NCCL's "unhandled system
+error".
 
 Source: NCCL user guide, "Troubleshooting, Shared memory" (1 GiB); PyTorch README, "Docker Image";
 "docker run" reference (64 MiB unless --shm-size or --ipc=host).
@@ -23,7 +24,7 @@ LEAST_GIB = 8
 
 
 def look(case: Case) -> list[Finding]:
-    """Compare size and free space with 1 GiB for each process."""
+    """Compare the size with 1 GiB for each process, and the free space with 64 MiB."""
     space = case.host.space(PLACE)
     if space is None:
         return [] if case.host.is_recorded() else [_wrong(case, PROBLEM, _expect(case), "no such folder")]

@@ -1,6 +1,6 @@
-"""Stale processes: what a dead job left on the GPUs takes their memory from the next one.
+"""Checks for stale processes, which a dead job left on the GPUs, and which take memory from the next job.
 
-Source: NVIDIA NVML API reference; its count of used memory has some of the driver's own in it.
+Source: NVIDIA NVML API reference; its value of used memory includes some of the driver's own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 OWN_BYTES = 2 << 30
-"""What the driver itself may have taken of a large GPU."""
+"""Memory of a large GPU that the driver itself may use."""
 MUCH = 0.1
 
 
 def look(case: Case) -> list[Finding]:
-    """Look at the processes and the memory of each GPU."""
+    """Check the processes and the used memory of each GPU."""
     if not case.exposed_count:
         return []
     used = case.host.gpu_use()

@@ -30,9 +30,7 @@ def check(argv: Sequence[str], environ: Mapping[str, str], description: str) -> 
 
     parser = make_parser("check", "[options] [--] [COMMAND ...]", description)
     parser.add_argument("--strict", action="store_true", help="exit with status 69 if there is a problem")
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
-    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)

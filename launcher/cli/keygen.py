@@ -32,7 +32,7 @@ opens the nodes of the job: keep it secret. Give them to every node, e.g.
 def keygen(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """Run ``launcher keygen ARGV``; return the exit status."""
     parser = make_parser("keygen", "[--folder] PATH", description)
-    parser.add_argument("path", metavar="PATH", help="the file to write; never one that exists")
+    parser.add_argument("path", metavar="PATH", help="the file to write; it must not exist")
     parser.add_argument(
         "--folder", action="store_true", help="make PATH a folder with a file for each key, as a secret"
     )
@@ -74,8 +74,8 @@ def _make_folder(path: str) -> None:
 def _make_key(path: str, environ: Mapping[str, str]) -> str:
     done = run_keygen(("-q", "-t", "ed25519", "-N", "", "-C", "launcher", "-f", path), environ)
     if done.returncode:
-        what = f"ssh-keygen: {done.stderr.strip() or 'failed without a word'}"
-        fix = name_user(os.getuid()) if NAMELESS in what else "look at what it says"
+        what = f"ssh-keygen: {done.stderr.strip() or 'failed without a message'}"
+        fix = name_user(os.getuid()) if NAMELESS in what else "see its message"
         raise NotReady(Problem("ssh-missing", what, "this node", fix))
     return path
 

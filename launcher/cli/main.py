@@ -60,7 +60,7 @@ def dispatch(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return 0
     from launcher.options.unknown import mend_command
 
-    what = f"{name!r} is no command" if name else "no command given"
+    what = f"{name!r} is not a command" if name else "no command given"
     expected = f"expected one of {', '.join(COMMANDS)}"
     raise UsageError(
         Problem("usage", f"{what}: {expected}", "command line", mend_command(name, tuple(COMMANDS)))

@@ -82,7 +82,7 @@ def _choose(parser: Parser, plan: Plan, local_rank: int) -> Process | Companion:
 def _ranks_at_start() -> Problem:
     return Problem(
         "ranks-at-start",
-        "this job's ranks are given out when its processes start: no variables can be shown before",
+        "this job's ranks are assigned when its processes start: their variables are unknown before",
         "command line and environment",
         "launcher run, or a fixed job: --nnodes N --node-rank R without --max-restarts and --rdzv-backend",
     )
@@ -91,7 +91,7 @@ def _ranks_at_start() -> Problem:
 def _addresses_at_start() -> Problem:
     return Problem(
         "addresses-at-start",
-        "TF_CONFIG has the address of every node, which the nodes tell each other when the job starts",
+        "TF_CONFIG needs the address of every node, which the nodes exchange when the job starts",
         "command line and environment",
         "launcher run, or --hosts HOST,... with all nodes",
     )
@@ -100,9 +100,7 @@ def _addresses_at_start() -> Problem:
 def plan(argv: Sequence[str], environ: Mapping[str, str], description: str) -> int:
     """``launcher plan``: every fact that the launcher knows, and what it would do."""
     parser = make_parser("plan", "[options] [--] [COMMAND ...]", description)
-    parser.add_argument(
-        "--format", choices=("text", "json"), default="text", help="for people, or for tools (text)"
-    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="output format (text)")
     add_replay(parser, environ)
     add_flags(parser)
     add_command(parser)

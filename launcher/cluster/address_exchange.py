@@ -167,11 +167,11 @@ class FirstLauncher:
     def explain(self) -> str:
         """Return what is missing."""
         if self.hosts:
-            return "not all launchers have taken the addresses"
+            return "not all launchers have received the addresses"
         missing = [str(one) for one in range(1, self._meeting.member_count) if one not in self._came]
         others = self._acceptor.turned_away.describe()
         away = f"; turned away: {others};" if others else ""
-        return f"launchers {', '.join(missing[:NAMED_MAX])} did not come{away}"
+        return f"launchers {', '.join(missing[:NAMED_MAX])} did not connect{away}"
 
     def _admit(self, connection: Connection, address: str, packed: dict[str, object]) -> None:
         """Accept or reject a launcher that has the key, by its first message.
@@ -198,14 +198,14 @@ class FirstLauncher:
         ours = self._meeting
         if (said.node_count, said.member_count) != (ours.node_count, ours.member_count):
             return (
-                f"it is one of {said.member_count} launchers on {said.node_count} nodes, "
-                f"and this job has {ours.member_count} on {ours.node_count}"
+                f"it belongs to a job of {said.member_count} launchers on {said.node_count} nodes, but "
+                f"this job has {ours.member_count} on {ours.node_count}"
             )
         if not 0 < said.member < ours.member_count or not said.node < ours.node_count:
-            return f"it calls itself launcher {said.member} on node {said.node}, and there is no such one"
+            return f"it claims to be launcher {said.member} on node {said.node}, which does not exist"
         known = self._came.get(said.member)
         if known is not None and known.said.session != said.session:
-            return f"launcher {said.member} has come from {known.address} already"
+            return f"launcher {said.member} has already connected from {known.address}"
         return ""
 
     def _on_message(self, packed: dict[str, object]) -> None:
@@ -226,11 +226,11 @@ class FirstLauncher:
         for _, guest in sorted(self._came.items()):
             found.setdefault(guest.said.node, guest.address)
         if sorted(found) != list(range(self._meeting.node_count)):
-            self.failure = f"of {self._meeting.node_count} nodes only {sorted(found)} came"
+            self.failure = f"of {self._meeting.node_count} nodes only {sorted(found)} connected"
             return
         hosts = tuple(found[node] for node in range(self._meeting.node_count))
         if len(set(hosts)) < len(hosts):
-            self.failure = f"several nodes come from one address ({', '.join(hosts[:NAMED_MAX])})"
+            self.failure = f"several nodes connect from one address ({', '.join(hosts[:NAMED_MAX])})"
             return
         self.hosts, self._told_at = hosts, time.monotonic()
         for guest in self._came.values():
@@ -241,7 +241,7 @@ class FirstLauncher:
         """Check the time."""
         self._acceptor.look(now)
         if self.hosts and now > self._told_at + TAKE_S:
-            self.failure = "a launcher came, and does not take the addresses"
+            self.failure = "a launcher connected but does not read the addresses"
         self.due = min(now + TICK_S, self._acceptor.due or now + TICK_S)
 
     def close(self) -> None:
@@ -282,7 +282,9 @@ class OtherLauncher:
 
     def explain(self) -> str:
         """Return what is missing."""
-        return "not all launchers have come there" if self._connection else f"it was not reached: {self._why}"
+        if self._connection:
+            return "not all launchers have connected there"
+        return f"it was not reached: {self._why}"
 
     def fire(self, now: float) -> None:
         """Call again, or give up a call."""
@@ -366,8 +368,8 @@ def _problem(meeting: Meeting, what: str) -> Problem:
     """Return why the nodes do not come together, as this launcher sees it."""
     return Problem(
         "peers-missing",
-        f"the nodes tell each other their addresses at {meeting.address}, port {meeting.port}: {what}",
+        f"address exchange at {meeting.address} port {meeting.port}: {what}",
         f"launcher {meeting.member} of {meeting.member_count}, node {meeting.node}",
-        "see whether all were started, with the same token or none; a longer --roll-call-timeout; "
+        "check that all were started, with the same token or none; or pass a longer --roll-call-timeout, "
         "or --hosts HOST,... with all nodes",
     )

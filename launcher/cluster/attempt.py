@@ -26,12 +26,15 @@ NODES_PER_S = 500
 NOT_YET = "nothing listens there: its container may still be starting, or its launcher has ended"
 SILENT = "no answer"
 """Nothing has answered the call itself, not even with a refusal."""
-MUTE = "it takes the call and says nothing: it is stopped or very busy, or another program listens there"
-HUNG_UP = "it hung up at once: another program, or too busy"
-REFUSED = f"it hung up when it was shown our key: {OTHER_LAUNCHER} listens there"
+MUTE = (
+    "it accepts the connection but does not answer: "
+    "it is stopped or very busy, or another program listens there"
+)
+HUNG_UP = "it closed the connection at once: another program, or too busy"
+REFUSED = f"it closed the connection after our proof: {OTHER_LAUNCHER} listens there"
 LISTENS, REFUSES = "listens", "refuses"
 """Results of probing a port of a host."""
-WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher that knows no roll call"
+WITHOUT = "node 0 may have begun without the others, with --no-peers or a launcher without a roll call"
 
 
 def answer_s(node_count: int) -> float:
@@ -219,8 +222,8 @@ def explain_silence(answers_at: int | None) -> str:
         answers_at: A port at which the same host has answered; None if no answer was seen.
     """
     if answers_at is None:
-        return ": its host is down, or a firewall or a security group drops what is sent there"
+        return ": its host is down, or a firewall or a security group drops packets to it"
     return (
-        f", while its host answers at port {answers_at}: a firewall or a security group drops what is sent "
-        "to the control port (--control-port N names another one)"
+        f", while its host answers at port {answers_at}: a firewall or a security group drops packets to "
+        "the control port (--control-port N names another one)"
     )

@@ -281,7 +281,7 @@ class CoordinatorClient:
             self._on_lost()  # before the connection is closed: our message may still get through
         if self.is_connected and is_silent and self._connection is not None:
             self._connection.close()
-            self._on_closed("it has become silent")
+            self._on_closed("it stopped responding")
         if not self.has_started and self._looking is None:
             if now >= self._give_up_at and not self.is_late:
                 self._look(self._give_up)

@@ -44,9 +44,7 @@ class Rule:
 IMAGE = "the same image, and the same way to start it, on all nodes"
 COMMAND = "the same command line and variables on all nodes"
 RULES = (
-    Rule(
-        "launcher", "launcher", PROBLEM, "launchers of two versions may not mean the same by a message", IMAGE
-    ),
+    Rule("launcher", "launcher", PROBLEM, "launchers of two versions may use incompatible messages", IMAGE),
     Rule("node_count", "number of nodes", PROBLEM, "some would wait for nodes that do not exist", COMMAND),
     Rule(
         "local_size",
@@ -63,22 +61,22 @@ RULES = (
         "command",
         "command",
         WARNING,
-        "no harm in a path or an argument of each node's own, but the programs must be of one job",
+        "paths and arguments may differ per node, but the programs must belong to one job",
         COMMAND,
     ),
     Rule(
         "fabric",
         "fabric",
         WARNING,
-        "all wait for the slowest; NCCL may find no way from one network to the other",
-        "look at the notes of launcher plan on the odd nodes, or force one on all: --fabric NAME",
+        "all wait for the slowest; NCCL may find no path between the two networks",
+        "see the notes of launcher plan on the nodes that differ, or force one fabric on all: --fabric NAME",
     ),
     Rule(
         "gpu_count",
         "GPUs",
         WARNING,
         "the world is the same on all nodes, but some have GPUs to spare, or too few",
-        "look at the odd nodes: launcher check",
+        "run launcher check on the nodes that differ",
     ),
     Rule("gpu_kind", "kind of GPU", WARNING, "all wait for the slowest", "nodes with the same GPUs"),
     Rule(
@@ -88,9 +86,7 @@ RULES = (
     Rule("mpi", "MPI", WARNING, "an MPI speaks only to its own version", IMAGE),
 )
 """Ordered by their effect on a job, the worst first."""
-SETTINGS_RULE = Rule(
-    SETTING, SETTING, WARNING, "the launcher tells the processes of some nodes something else", COMMAND
-)
+SETTINGS_RULE = Rule(SETTING, SETTING, WARNING, "the launcher sets another value on some nodes", COMMAND)
 
 
 @frozen

@@ -166,7 +166,7 @@ class Coordinator:
         known = self.members.get(rank)
         is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
-            connection.send(pack(Busy("this very launcher")))  # through a service in front of us
+            connection.send(pack(Busy("this launcher itself")))  # through a service in front of us
             connection.close()
             return
         may_join = self.regroup is not None and self.regroup.may_join(rank, identity.session)
@@ -266,9 +266,9 @@ class Coordinator:
         """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
         kind, known = self._shape.member, self.members.get(rank)
         if known is not None:
-            why, with_whom = f"calls as a {kind} that takes part already", known.name
+            why, with_whom = f"claims to be a {kind} that has already joined", known.name
         else:
-            why, with_whom = "calls when the job has begun", f"{kind}s 0 to {self._shape.node_count - 1}"
+            why, with_whom = "connected after the job had begun", f"{kind}s 0 to {self._shape.node_count - 1}"
         self.acceptor.turned_away.note(address, f"{why}: as {kind} {rank}")
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
@@ -312,8 +312,8 @@ class Coordinator:
             case Told() if not self.has_started:
                 self.roll.refuse_by_signal(message.name, member)
             case Told():
-                self._end_restarts(f"{member.name} was told {message.name}")
-                what = f"{member.name} was told {message.name}"
+                what = f"{member.name} received {message.name}"
+                self._end_restarts(what)
                 self.ending.begin_stop(what, rank, told=message.number)
             case Ended():
                 self.ending.end(rank, message)
@@ -473,7 +473,7 @@ class Coordinator:
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue
-            self._say(f"{member.name} has gone again: {_describe_loss(member)}")
+            self._say(f"{member.name} has left again: {_describe_loss(member)}")
             member.hang_up()
             del self.members[member.rank]
 
@@ -491,4 +491,4 @@ def _since(member: Member) -> float:
 
 
 def _describe_loss(member: Member) -> str:
-    return f"its connection has ended ({member.why})" if member.closed else "it has become silent"
+    return f"its connection has ended ({member.why})" if member.closed else "it stopped responding"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from launcher.machine.host import Host
 
 GPU_FOLDER = "/proc/driver/nvidia/gpus"
-MPI_LIBRARIES = {"libmpi.so.40": "Open MPI", "libmpi.so.12": "MPICH or its kin"}
+MPI_LIBRARIES = {"libmpi.so.40": "Open MPI", "libmpi.so.12": "MPICH or a derivative"}
 FABRIC_NOTE = "fabric "
 COMMAND_LENGTH = 90
 DIGEST_LENGTH = 8

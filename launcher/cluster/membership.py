@@ -193,7 +193,7 @@ class Membership:
         """Return why a node cannot be sent anything now; empty if it can."""
         member = self._find(rank)
         if member is None:
-            return "it has not come yet"
+            return "it has not joined yet"
         if rank == 0 or member.connection is not None:
             return ""
         return "its launcher has ended" if member.has_heard_end else f"it is not connected ({member.why})"

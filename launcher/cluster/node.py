@@ -204,7 +204,7 @@ class ClusterNode(Coordination):
         if isinstance(channel, Coordinator) and channel.membership.missing():
             for problem in error.problems:
                 self.say(f"the job does not start: [{problem.code}] {problem.what}")
-            self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell those that come late")
+            self.say(f"this launcher stays {LATE_COMERS_S:g} s to tell late nodes")
             forwarder = self.agent.forwarder
             self.agent.loop.turn_until(lambda: channel.may_leave or forwarder.told is not None, PATIENCE_S)
         else:
@@ -311,7 +311,7 @@ class ClusterNode(Coordination):
             self.agent.observers.respond(DUE, stop.what, left_s, stop.by)
         elif stop.told is not None:
             if not is_ours:
-                self.say(f"{stop.what}: for all {self.shape.member}s")
+                self.say(f"{stop.what}: passing it on to all {self.shape.member}s")
                 self._is_told = True
                 self._pass_on_for_job(stop.told)
         else:
@@ -381,7 +381,7 @@ class ClusterNode(Coordination):
         """Report that we gave up node 0, which was silent for too long; it may still hear us."""
         after = f"{self.shape.lost_after_s:g} s"
         kind = self.shape.member
-        what = f"{kind} {self.shape.node_rank} gave {kind} 0 up: it heard nothing of it for {after}"
+        what = f"{kind} {self.shape.node_rank} gave {kind} 0 up: no contact for {after}"
         self.tell_event(GAVE_UP, EXIT_NOT_READY, what)
 
     def takes_signal(self, number: int, *, from_terminal: bool) -> bool:
@@ -395,7 +395,7 @@ class ClusterNode(Coordination):
         if number == self._still_to_come:
             self._still_to_come = None
             others = f"the other {self.shape.member}s"
-            self.say(f"{name_signal(number)}: the processes have it already, as those of {others} do")
+            self.say(f"{name_signal(number)}: already forwarded to the processes, as on {others}")
             return True
         return False
 
@@ -442,7 +442,7 @@ class ClusterNode(Coordination):
 
     def on_reason(self, reason: Reason) -> None:
         """Report that this node ends the job for a reason of its own."""
-        before = {UNPROVEN: "not the fabric that is required: ", UNMET: "--require-meeting: "}
+        before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
         status = STALLED_STATUS if reason.status is None else reason.status
         self.tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
 
@@ -560,7 +560,7 @@ class ClusterNode(Coordination):
             nonlocal say_at
             if time.monotonic() > say_at and not outcome.status and self._stop is None:
                 say_at = float("inf")
-                self.say("the processes of this node have ended well; waiting for those of the other nodes")
+                self.say("the processes of this node have succeeded; waiting for those of the other nodes")
             return self.over is None and self._again is None
 
         self._turn_while(is_waiting)

@@ -46,9 +46,9 @@ LOOK_S = 2.0
 """Seconds for all nodes to report what their ranks do, if the job hangs."""
 SLACK_S = 5.0
 ALSO_MAX = 4
-LOST_FIX = "look at the node, at its network, and at whether its container was ended"
+LOST_FIX = "check the node, its network, and whether its container was stopped"
 CUT_OFF_FIX = (
-    "look at the network of this node, and at whether its container or machine was paused or ran out of CPU"
+    "check the network of this node, and whether its container or machine was paused or ran out of CPU"
 )
 CAUSES = {
     STALLED: Cause(
@@ -58,7 +58,7 @@ CAUSES = {
     ),
     REFUSED: Cause("node-refused", "", "its own error message, on that node, has the fix"),
     PREEMPTED: Cause("preempted", "", FIX, retryable=True),
-    UNPROVEN: Cause("other-fabric", "", "what that node has said before tells the fix", retryable=False),
+    UNPROVEN: Cause("other-fabric", "", "see that node's earlier messages for the fix", retryable=False),
     UNMET: Cause("never-met", "", NEVER_MET_FIX, retryable=False),
     GAVE_UP: Cause("node-lost", "", CUT_OFF_FIX, retryable=True),
 }
@@ -66,7 +66,7 @@ CAUSES = {
 WORDS = {
     LOST: "is lost",
     CUT_OFF: "was cut off from all other nodes",
-    GAVE_UP: "was not heard any more",
+    GAVE_UP: "stopped responding",
     STALLED: "was ended because it hung",
     REFUSED: "could not start its processes",
     PREEMPTED: STATUS_WORDS,
@@ -187,9 +187,9 @@ class Ending:
 
     def lose(self, member: Member, since: float) -> None:
         """Take the loss of a node: its connection has ended, or it was silent for too long."""
-        after = f"nothing was heard of it for {self._shape.lost_after_s:g} s"
-        how = f"its connection has ended ({member.why})" if member.closed else "it has become silent"
-        what = f"{member.name} is lost: {how}, and {after}"
+        after = f"no contact for {self._shape.lost_after_s:g} s"
+        how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
+        what = f"{member.name} is lost: {how}, {after}"
         if self._shape.node_count == 2 and not member.closed:
             own = f"{member.kind} 0"
             what += f"; or the network of {own} was cut, or {own} was paused"
@@ -203,8 +203,8 @@ class Ending:
         """Take the loss of all other nodes at once: this node is cut off, or was paused."""
         own = self._membership.members[0]
         what = (
-            f"{own.name} heard nothing of all {len(members)} other {own.kind}s "
-            f"for {self._shape.lost_after_s:g} s: "
+            f"{own.name} had no contact with any of the {len(members)} other {own.kind}s for "
+            f"{self._shape.lost_after_s:g} s: "
             "its own network was cut, or it was paused"
         )
         cause = Cause("node-lost", what, CUT_OFF_FIX, retryable=True)
@@ -272,7 +272,7 @@ class Ending:
         many = "s" if len(ranks) > 1 else ""
         names = f"{own.kind}{many} {', '.join(map(str, sorted(ranks)))}"
         what = (
-            f"{names} heard nothing of {own.name} for {self._shape.lost_after_s:g} s: "
+            f"{names} had no contact with {own.name} for {self._shape.lost_after_s:g} s: "
             "the network between them was cut, or one of them was paused"
         )
         return replace(first, node=0, what=what, cause=replace(CAUSES[GAVE_UP], what=what))
@@ -319,7 +319,7 @@ def read_failure(member: Member, failed: Failed) -> Event:
 
 def lose_coordinator(shape: Shape) -> tuple[str, Over]:
     """Return the message that node 0 is lost, and how the job ends by that: no other node can decide it."""
-    what = f"{shape.member} 0 ({shape.address}) is lost: nothing was heard of it for {shape.lost_after_s:g} s"
+    what = f"{shape.member} 0 ({shape.address}) is lost: no contact for {shape.lost_after_s:g} s"
     cause = Cause("node-lost", what, LOST_FIX, retryable=True)
     event = Event(0, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
     first = First(event, shape.address, int(shape.lost_after_s * 1e9), time.time_ns())

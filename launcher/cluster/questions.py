@@ -85,7 +85,7 @@ class Rounds:
             return
         own = sum(one.asker == asker for one in self._rounds.values())
         if own >= ROUNDS_OF_ONE or len(self._rounds) >= ROUNDS_MAX:
-            self._tell(asker, Passed(ask.number, note="too many ask at the same time", over=True))
+            self._tell(asker, Passed(ask.number, note="too many questions at the same time", over=True))
             return
         self._last += 1
         self._rounds[self._last] = Round(asker, ask, list(range(self._node_count)))

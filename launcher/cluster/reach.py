@@ -31,14 +31,12 @@ HOSTS_ASKED = 3
 WAIT_S = 0.5
 RESOLVE_S = 1.0
 """Seconds after which no more names are resolved: each takes long if the resolver is down."""
-UNKNOWN_NAME = "its name does not resolve: its container may not have been made yet"
+UNKNOWN_NAME = "its name does not resolve: its container may not exist yet"
 ANSWERS = (
-    "its name resolves, its host answers, its launcher has not called: its container may still be starting, "
-    "or it has --no-peers, or something keeps it from the control port here"
+    "its name resolves, its host answers, its launcher has not connected: its container may still be "
+    "starting, or it has --no-peers, or something blocks it from the control port of this node"
 )
-SILENT = (
-    "its name resolves, its host does not answer: it may still be starting, or a firewall drops what is sent"
-)
+SILENT = "its name resolves, its host does not answer: it may still be starting, or a firewall drops packets"
 
 
 def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
@@ -82,9 +80,10 @@ def find_address(master: str, hosts: tuple[str, ...], host: Host) -> str:
     raise NotReady(
         Problem(
             "no-control-address",
-            f"this node has no address at which the other nodes could find it: {', '.join(sorted(own))}",
+            f"this node has no address at which the other nodes can reach it: {', '.join(sorted(own))}",
             f"control channel of node 0, which the job calls {printable(master)}",
-            "a network interface with an address that the other nodes reach; --master-addr with that address",
+            "add a network interface with an address that the other nodes reach, "
+            "and pass --master-addr with that address",
         )
     )
 

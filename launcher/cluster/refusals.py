@@ -65,7 +65,7 @@ def two_nodes(kind: str, rank: object, one: str, other: str) -> Problem:
     """Return the problem that two launchers claim to be the same node."""
     return Problem(
         "two-nodes-one-rank",
-        f"two {kind}s say that they are {kind} {rank}: {one}, and {other}",
+        f"two {kind}s claim to be {kind} {rank}: {one}, and {other}",
         ROLL_CALL,
         "--node-rank R (or what your platform gives for it) with another R on each node, 0 on the first"
         if kind == NODE
@@ -83,7 +83,7 @@ def nodes_missing(kind: str, missing: int, count: int, waited_s: float, describe
     """Return the problem that nodes did not join in time."""
     return Problem(
         "nodes-missing",
-        f"{missing} of {count} {kind}s did not come within {waited_s:g} s: {described}",
+        f"{missing} of {count} {kind}s did not join within {waited_s:g} s: {described}",
         ROLL_CALL,
         f"{_key_fix(described)}start the same command on them, correct the list of nodes, {OR_ELSE}",
     )
@@ -106,8 +106,8 @@ def _key_fix(reason: str) -> str:
 
 def ended_by_signal(name: str, node: str) -> Problem:
     """Return the problem that a node was told to stop before the start."""
-    what = f"{node} was told {name} while the nodes came together"
-    return Problem("roll-call-ended", what, ROLL_CALL, "nothing, if that was wanted")
+    what = f"{node} received {name} while the nodes were joining"
+    return Problem("roll-call-ended", what, ROLL_CALL, "nothing, if this was intended")
 
 
 def describe_missing(
@@ -140,7 +140,7 @@ def describe_missing(
     if len(missing) > shown:
         parts.append(f"{len(missing) - shown} more")
     others = [pair for pair in turned_away.items() if pair[0] not in hosts]
-    parts += [f"turned away was {address}: {why}" for address, why in others[:shown]]
+    parts += [f"turned away {address}: {why}" for address, why in others[:shown]]
     if not has_heard:
         parts.append(NO_NODE)
     return "; ".join(parts)

@@ -313,6 +313,6 @@ def adopt(plan: Plan, agreed: Mapping[str, object], replan: Replan) -> Plan:
     found = replan(port, seats)
     if found.topology.master_port == port:
         return found
-    user = "MASTER_PORT, on which this node insists"
+    user = "MASTER_PORT, which this node requires"
     fix = OTHERS.format(flag="--master-port")
     raise NotReady(port_taken(found.topology.master_port, "node 0", user, "", fix))

@@ -1,7 +1,8 @@
-"""What a running job does, on request: a socket of the launcher, the answers, and three programs that ask.
+"""Status of a running job, on request: the launcher's status server, its answers, and three clients.
 
-Nothing but `launcher.control.server` is loaded before the first question.
+Before the first question only `launcher.control.server` is loaded, and `launcher.control.metrics` if the
+node serves metrics.
 """
 
 NAME = "status"
-"""Of the socket, in the folder of a run."""
+"""Name of the socket in the folder of a run."""

@@ -1,8 +1,9 @@
-"""Find the launchers that run on this machine, and ask one of them.
+"""Finds the launchers that run on this node, and asks one of them.
 
-The kernel lists all sockets of our network that have a name (/proc/net/unix): the folder that a launcher has
-for temporary files need not be ours, and one in a folder that we share with other machines' containers or
-nodes is not of this one. What is listed there and not ours cannot be connected to.
+The sockets come from the kernel's list of all named sockets in our network namespace (/proc/net/unix). A
+search in folders would miss a launcher with another folder for temporary files, and would find sockets of
+other nodes or containers in a shared folder. We cannot connect to listed sockets of other containers or,
+unless we are root, of other users.
 """
 
 from __future__ import annotations
@@ -32,39 +33,41 @@ LISTED = "/proc/net/unix"
 LISTENS = 1 << 16
 """__SO_ACCEPTCON among the flags of a socket, include/linux/net.h."""
 PATH = re.compile(rf"/launcher_[0-9a-f]{{16}}/{NAME}\Z")
-FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - looked at where the kernel does not list
+FOLDERS = ("/tmp", "/dev/shm")  # noqa: S108 - searched if the kernel has no list
 LINE_LIMIT_BYTES = 1 << 17
 ANSWER_LIMIT_BYTES = 1 << 28
-"""Of all nodes together; 16,000 nodes of 8 ranks say 30 MB of their status."""
+"""Limit for all nodes together; the status of 16,000 nodes with 8 ranks each has 30 MB."""
+NAMED_MAX = 8
+"""Number of jobs that an error message names."""
 CONNECT_S = 5.0
 ANSWER_S = {"who": 5.0, "node": 10.0, "status": 60.0, "stacks": 120.0}
-"""How long an answer may take in whole; the launcher gives up on a silent node long before."""
+"""Seconds for a complete answer to each question; the launcher gives up on a silent node long before."""
 SILENT_S = 40.0
 FIND_S = 5.0
-"""How long all launchers together may take to say what they are."""
+"""Seconds in which all launchers together must identify themselves."""
 PATHS_MAX = 256
-"""Of each user."""
+"""Maximum number of sockets that we ask of each user."""
 ASKED_AT_ONCE = 128
 FIX = (
     "run it on a node of the job, in its container, as its user or root; the launcher must be the parent of "
     "the processes (launcher plan: mode supervise)"
 )
 YOUNG_S = 10.0
-"""One that does not listen after that will not."""
+"""Age in seconds at which a launcher that does not listen never will."""
 WAIT_S = 2.0
-"""How long a question waits for a young launcher to listen."""
+"""Seconds that a question waits for a young launcher to listen."""
 STEP_S = 0.02
 _WORDS_BEFORE = 6
-"""An interpreter and its options stand before the program."""
+"""Number of words to search for the program; an interpreter and its options may come before it."""
 
 
 class Launcher:
     """A launcher that answers.
 
     Attributes:
-        path: Of its socket.
-        identity: What it says of itself; see `launcher.control.node.identify`.
-        owner: The user whose it is, as the kernel says.
+        path: Path of its socket.
+        identity: What it reports about itself; see `launcher.control.node.identify`.
+        owner: Its user ID, according to the kernel.
     """
 
     def __init__(self, path: str, identity: Message, owner: int) -> None:
@@ -72,32 +75,32 @@ class Launcher:
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is our user's: what another user's says may be invented."""
+        """Whether our user runs it; another user's launcher may report false facts."""
         return self.owner == os.geteuid()
 
     @property
     def label(self) -> str:
-        """Its pid and run, and the user whose it is where that is not ours."""
+        """Its pid and run, and its user if that is not ours."""
         return f"{self.pid} ({self.run}{'' if self.is_ours else f', user {self.owner}'})"
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Its process ID; 0 if it reports none."""
         pid = self.identity.get("pid")
         return pid if isinstance(pid, int) else 0
 
     @property
     def run(self) -> str:
-        """What its run is called."""
+        """Name of its run."""
         return printable(str(self.identity.get("run")))[:16]
 
     def is_meant(self, job: str) -> bool:
-        """Whether ``job`` is its pid, the beginning of its run's name, or empty: any."""
+        """Whether ``job`` is its pid, the beginning of its run's name, or empty, which means any."""
         return job in ("", str(self.pid)) or self.run.startswith(job)
 
 
 def find_paths(environ: Mapping[str, str]) -> list[str]:
-    """Return the paths of the sockets of launchers on this machine, whosever they are."""
+    """Return the paths of the sockets of all launchers on this node, whichever user runs them."""
     found = set()
     try:
         with open(LISTED, encoding="utf-8", errors="surrogateescape") as file:
@@ -114,9 +117,10 @@ def find_paths(environ: Mapping[str, str]) -> list[str]:
 
 
 def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
-    """Return the launchers that answer us, ours first, the oldest first, and how many are there that do not.
+    """Return the launchers that answer, ours first and by age, and the number of those that do not.
 
-    All are asked at once, for `FIND_S` together. Only root asks those of other users.
+    Many are asked at the same time, all of them within `FIND_S`. Only root asks the launchers of all users;
+    others ask their own and root's.
     """
     paths, others = _choose_paths(find_paths(environ))
     found, silent = _identify(paths)
@@ -125,9 +129,9 @@ def find_launchers(environ: Mapping[str, str]) -> tuple[list[Launcher], int]:
 
 
 def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
-    """Return the sockets that may be asked, ours first, and how many there are of other users.
+    """Return the sockets that we may ask, ours first, and the number of those that we may not.
 
-    The owner counts before the number: no user's sockets keep those of another from being asked.
+    Each user's sockets are limited, and other users alternate, so that no user's sockets displace another's.
     """
     own = os.geteuid()
     by_owner: dict[int, dict[tuple[int, int], str]] = {own: {}}
@@ -136,12 +140,12 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
         try:
             found = os.lstat(path)
         except FileNotFoundError:
-            continue  # in another container that shares our network
+            continue  # of another container that shares our network
         except OSError:
             others += 1
             continue
         if own in (0, found.st_uid) or found.st_uid == 0:
-            same = by_owner.setdefault(found.st_uid, {})  # a folder can be there under several names
+            same = by_owner.setdefault(found.st_uid, {})  # a folder may have several paths
             if len(same) < PATHS_MAX:
                 same.setdefault((found.st_dev, found.st_ino), path)
         else:
@@ -155,7 +159,7 @@ def _choose_paths(paths: Sequence[str]) -> tuple[list[str], int]:
 
 
 def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
-    """Ask launchers what they are, all at once; return those that say it, and how many do not."""
+    """Ask launchers to identify themselves, many at a time; return those that do, and how many do not."""
     deadline = time.monotonic() + FIND_S
     found, silent = [], 0
     for first in range(0, len(paths), ASKED_AT_ONCE):
@@ -164,7 +168,7 @@ def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
             try:
                 question = _Question(path)
             except (FileNotFoundError, ConnectionRefusedError):
-                continue  # in another container that shares our network; of one that was killed
+                continue  # of another container that shares our network; of a killed launcher
             except OSError:
                 silent += 1
                 continue
@@ -189,7 +193,7 @@ def _identify(paths: Sequence[str]) -> tuple[list[Launcher], int]:
 
 
 class _Question:
-    """What a launcher is, asked of it without waiting."""
+    """A request to a launcher to identify itself, which never blocks."""
 
     def __init__(self, path: str) -> None:
         self._path, self._lines = path, Lines(LINE_LIMIT_BYTES)
@@ -197,7 +201,7 @@ class _Question:
         self._size = 0
         self._socket = socket.socket(socket.AF_UNIX)
         try:
-            self._socket.settimeout(0)  # one that accepts nothing is not waited for
+            self._socket.settimeout(0)  # never wait for a launcher that accepts nothing
             self._socket.connect(path)
             self._owner = read_peer(self._socket)[1]
             if os.geteuid() not in (0, self._owner) and self._owner:
@@ -209,20 +213,20 @@ class _Question:
         self.fd = self._socket.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._socket.close()
 
     def hear(self) -> Launcher | None:
-        """Take what there is of the answer; return the launcher when it is whole.
+        """Read what has arrived of the answer; return the launcher once the answer is complete.
 
         Raises:
-            OSError: It has hung up.
-            ValueError: What answers is no launcher.
+            OSError: The connection failed.
+            ValueError: The connection was closed too early, or the answer is not a launcher's.
         """
         data = self._socket.recv(1 << 16)
         self._size += len(data)
         if not data or self._size > LINE_LIMIT_BYTES:
-            raise Garbled("it hung up" if not data else "too much")
+            raise Garbled("it closed the connection" if not data else "the answer is too long")
         for message in self._lines.feed(data):
             if message.get("over") is not True:
                 self._who = message
@@ -234,10 +238,10 @@ class _Question:
 
 
 def await_launchers(environ: Mapping[str, str], job: str) -> tuple[list[Launcher], int]:
-    """Return what `find_launchers` does; wait a moment where the one that is meant has just been started."""
+    """Return the result of `find_launchers`; wait briefly if the requested launcher may have just started."""
     deadline = time.monotonic() + WAIT_S
     while True:
-        # Before the look: one that has begun to listen in between is found
+        # Before the search, so that a launcher that begins to listen in between is found
         may_come = time.monotonic() < deadline and is_coming()
         launchers, others = find_launchers(environ)
         if not may_come or any(one.is_meant(job) for one in launchers):
@@ -251,16 +255,16 @@ def _seconds(who: Message) -> float:
 
 
 def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
-    """Return the launcher that is meant.
+    """Return the launcher that the user means.
 
     Args:
-        launchers: Those that answer.
-        others: How many do not.
-        job: A pid, or the beginning of the name of a run; empty for the only one.
+        launchers: The launchers that answer.
+        others: Number of launchers that do not.
+        job: A pid, or the beginning of the name of a run; empty for the only launcher.
 
     Raises:
-        Unavailable: There is none.
-        UsageError: There are several, and it is not said which.
+        Unavailable: There is no launcher, or none that matches.
+        UsageError: Several launchers match.
     """
     where = f"sockets of this machine: {len(launchers)} launchers that answer, {others} of others or silent"
     meant = [one for one in launchers if one.is_meant(job)]
@@ -268,11 +272,13 @@ def choose(launchers: list[Launcher], others: int, job: str) -> Launcher:
     if len(meant) == 1:
         return meant[0]
     if not launchers:
-        what = "no job of yours runs here"
+        what = "none of your jobs runs on this machine"
         if others:
             what += f"; {others} launcher{'s' if others > 1 else ''} of another user, or stopped"
         raise Unavailable(Problem("no-job", what, where, FIX))
-    known = ", ".join(one.label for one in launchers)
+    known = ", ".join(one.label for one in launchers[:NAMED_MAX])
+    if len(launchers) > NAMED_MAX:
+        known += f" and {len(launchers) - NAMED_MAX} more"
     if not meant:
         what = f"no job {printable(job)!r} of yours runs here: expected one of {known}"
         raise Unavailable(Problem("no-such-job", what, where, "--job PID, of the list above, or RUN"))
@@ -283,8 +289,8 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
     """Ask a launcher, and return its answers.
 
     Raises:
-        OSError: There is no launcher, or not for us; no answer in time (TimeoutError).
-        ValueError: What answers is no launcher.
+        OSError: There is no launcher, we may not ask it, or it does not answer in time (TimeoutError).
+        ValueError: The connection was closed too early, or the answer is not a launcher's.
     """
     lines, answers, size = Lines(LINE_LIMIT_BYTES), list[Message](), 0
     deadline = time.monotonic() + ANSWER_S[what]
@@ -302,7 +308,7 @@ def ask(path: str, what: str, **more: object) -> list[Message]:
             data = connected.recv(1 << 16)
             size += len(data)
             if not data or size > ANSWER_LIMIT_BYTES:
-                raise Garbled("it hung up" if not data else "too much")
+                raise Garbled("it closed the connection" if not data else "the answer is too long")
             for message in lines.feed(data):
                 if message.get("over") is True:
                     return answers
@@ -313,7 +319,7 @@ def ask_launcher(launcher: Launcher, what: str, **more: object) -> list[Message]
     """Ask a launcher that has answered before.
 
     Raises:
-        NotReady: It does not answer any more.
+        NotReady: It no longer answers.
     """
     try:
         return ask(launcher.path, what, **more)
@@ -324,16 +330,16 @@ def ask_launcher(launcher: Launcher, what: str, **more: object) -> list[Message]
             "no-answer",
             f"the launcher with pid {launcher.pid} does not answer: {why}",
             launcher.path,
-            "look whether it is stopped (state T in ps); ask again",
+            "check whether it is stopped (state T in ps); ask again",
         )
         raise NotReady(problem) from error
 
 
 def is_coming() -> bool:
-    """Whether a launcher of ours runs that is younger than `YOUNG_S`: it cannot be asked yet.
+    """Whether one of our launchers is younger than `YOUNG_S`, so that it may not listen yet.
 
-    It listens some tenths of a second after its start; on a busy machine later. Its folder is no sign: where
-    logs are kept elsewhere there is none before that.
+    It listens some tenths of a second after its start, on a busy node later. Its folder is no indication: if
+    logs are kept elsewhere, the folder does not exist before that.
     """
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     own = os.geteuid()
@@ -345,7 +351,7 @@ def is_coming() -> bool:
 
 
 def is_run(words: Sequence[str]) -> bool:
-    """Return whether a command line is one of ``launcher run``."""
+    """Whether a command line is that of ``launcher run``."""
     for place, word in enumerate(words[:_WORDS_BEFORE]):
         if os.path.basename(word) == "launcher":
             return list(words[place + 1 : place + 2]) == ["run"]

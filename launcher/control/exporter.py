@@ -1,4 +1,4 @@
-"""Serve OpenMetrics over HTTP, by prometheus-client: read only, so many at a time, and each for so long.
+"""Serves OpenMetrics over HTTP with prometheus-client: read only, with limited requests and timeouts.
 
 Source: OpenMetrics 1.0 (names, units, the exposition format); prometheus-client, "Custom Collectors".
 """
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 PATHS = ("/metrics", "/")
 REQUESTS_MAX = 8
-"""At a time; one more has the oldest hung up."""
+"""Maximum number of requests at a time; one more closes the oldest."""
 REQUEST_S = 5.0
-"""Silence after which a client is given up."""
-# Name of the metric, what it is, where an answer has it; a total is a counter.
+"""Seconds of silence after which a client is dropped."""
+# Name of the metric, its description, its field in an answer. A name that ends with _total is a counter.
 OF_LAUNCHER = (
-    ("launcher_elapsed_seconds", "Since the launcher has begun", "elapsed_s"),
-    ("launcher_restarts_total", "How often the processes were started again", "attempt"),
+    ("launcher_elapsed_seconds", "Seconds since the launcher started", "elapsed_s"),
+    ("launcher_restarts_total", "Restarts of the processes", "attempt"),
 )
 OF_NODES = (
     ("launcher_nodes", "Nodes of the job", "count"),
-    ("launcher_nodes_heard", "Nodes that node 0 hears; on others: this one, and node 0", "heard"),
+    ("launcher_nodes_heard", "Connected nodes, as far as this node knows", "heard"),
     ("launcher_nodes_lost", "Nodes that are lost", "lost"),
 )
 OF_RANKS = (
@@ -42,7 +42,7 @@ OF_RANKS = (
     ("launcher_rank_cpu_seconds_total", "CPU time of a rank and its children", "cpu_s"),
     ("launcher_rank_memory_bytes", "Resident memory of a rank and its children", "memory_bytes"),
     ("launcher_rank_processes", "Processes of a rank, itself and its children", "process_count"),
-    ("launcher_rank_last_output_seconds", "Seconds since a rank wrote something", "silence_s"),
+    ("launcher_rank_last_output_seconds", "Seconds since the last output of a rank", "silence_s"),
 )
 OF_GPUS = (
     ("launcher_gpu_busy_ratio", "How much of the time a kernel ran on a GPU", "busy_ratio"),
@@ -52,13 +52,13 @@ OF_GPUS = (
 
 
 class Node(Collector):
-    """Asks the launcher of this node whenever the metrics are collected."""
+    """Collector that asks the launcher of this node at each scrape."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they are now; only that there is no answer, if there is none."""
+        """Yield the current metrics; only ``launcher_up`` with value 0 if the launcher does not answer."""
         try:
             (message,) = ask(self._path, "node")
         except (OSError, ValueError):
@@ -70,11 +70,11 @@ class Node(Collector):
 
 
 def make_metrics(answer: Mapping[str, object]) -> Iterator[Metric]:
-    """Yield the metrics that are in a node's answer; see `launcher.control.node.read_node`."""
+    """Yield the metrics of a node's answer; see `launcher.control.node.read_node`."""
     node_rank = number(answer, "node_rank")
     facts = {name: words(answer, name) for name in ("run", "host", "launcher")}
     facts["node"] = "" if node_rank is None else f"{node_rank:g}"
-    yield InfoMetricFamily("launcher", "Which launcher this is", value=facts)
+    yield InfoMetricFamily("launcher", "Identity of the launcher", value=facts)
     nodes = answer.get("nodes")
     ranks = [
         {**row, "running": int(words(row, "state") == "running")}
@@ -97,7 +97,7 @@ def _read(
     rows: Iterable[Mapping[str, object]],
     labels: tuple[str, ...] = (),
 ) -> Iterator[Metric]:
-    """Yield the metrics of a table, a sample for each row that has it."""
+    """Yield the metrics of a table, each with one sample per row that has its field."""
     for name, text, field in table:
         kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
         metric = kind(name, text, labels=labels)
@@ -109,12 +109,12 @@ def _read(
 
 
 class Handler(MetricsHandler):
-    """One request: GET of the metrics, and nothing else."""
+    """Handler of one request: GET of the metrics, and nothing else."""
 
     timeout = REQUEST_S
 
     def do_GET(self) -> None:  # noqa: N802 - the library's name
-        """Answer."""
+        """Send the metrics, or status 404 for any other path."""
         if self.path.partition("?")[0] in PATHS:
             super().do_GET()
         else:
@@ -122,7 +122,7 @@ class Handler(MetricsHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """So many requests at a time."""
+    """HTTP server with at most `REQUESTS_MAX` requests at a time."""
 
     def __init__(self, listener: socket.socket, registry: CollectorRegistry) -> None:
         handler = Handler.factory(registry)
@@ -132,20 +132,20 @@ class Server(ThreadingHTTPServer):
         self._latest: collections.deque[socket.socket] = collections.deque(maxlen=REQUESTS_MAX)
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """Return a new connection; the oldest of those before has had its time."""
+        """Return a new connection; close the oldest one if there are too many."""
         request, address = super().get_request()
         if len(self._latest) == REQUESTS_MAX:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # it has already ended
                 self._latest[0].shutdown(socket.SHUT_RDWR)  # its thread ends then
         self._latest.append(request)
         return request, address
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hangs up is none of our business."""
+        """Ignore errors of a request, e.g. of a client that closes the connection."""
 
 
 def serve(listener: socket.socket, path: str) -> None:
-    """Serve the metrics of the launcher whose socket is at ``path``, for ever."""
+    """Serve the metrics of the launcher whose socket is at ``path``, forever."""
     registry = CollectorRegistry()
     registry.register(Node(path))
     Server(listener, registry).serve_forever(poll_interval=3600)

@@ -1,9 +1,9 @@
-"""The metrics of a node for Prometheus: a process of its own beside the job, from its start to its end.
+"""Serves a node's metrics for Prometheus from a separate process, from the job's start to its end.
 
-A helper (`launcher.process.helper`): an HTTP server with prometheus-client takes 10 MiB and threads, and
-what reaches its port must not reach the loop that passes signals on. It knows nothing by itself, and asks
-the launcher through its socket when it is asked: the launcher does what it does for ``launcher status``, and
-nothing while nothing scrapes it.
+The process is a helper (`launcher.process.helper`), because an HTTP server with prometheus-client takes
+10 MiB and threads, and because requests to its port must not reach the loop that passes signals on. At each
+scrape it asks the launcher through the launcher's socket, as ``launcher status`` does. Without scrapes the
+launcher does nothing.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
     from launcher.core.model import Supervision
 
 PROCESS_NAME = "launcher-metric"
-"""The kernel keeps 15 characters."""
+"""Name in ps; the kernel keeps 15 characters."""
 WAITING_MAX = 16
 LOCAL = "127.0.0.1"
 OPEN_S = 60.0
-"""For names to resolve: node 0's is one of them."""
-ENDED = "what serves the metrics was killed: there are none any more"
+"""Seconds in which the helper must listen; it resolves names before, such as node 0's."""
+ENDED = "the metrics process was killed: metrics are no longer served"
 
 
 class Exporter:
-    """What serves metrics, in its own process; its first words say where, or why there are none."""
+    """Metrics server in its own process; its first line tells where it listens, or why it cannot."""
 
     def __init__(self, watch: Supervision, path: str) -> None:
-        """Remember what is served.
+        """Prepare the server.
 
         Args:
-            watch: Where, and for which ranks.
-            path: Of the launcher's socket.
+            watch: The supervision of the plan, with the port and the network of the metrics.
+            path: Path of the launcher's socket.
         """
         self._watch, self._path = watch, path
         self._listener: socket.socket | None = None
 
     def open(self) -> Iterator[str]:
-        """Listen, and say so; where that cannot be, say why: the job is worth more."""
+        """Listen, and yield the address; if that fails, yield the reason, because the job must go on."""
         port = self._watch.metrics_port
         address = find_address(self._watch.metrics_towards, Host())
         place = f"http://{f'[{address}]' if ':' in address else address}:{port}/metrics"
@@ -65,11 +65,11 @@ class Exporter:
 
 
 def start_exporter(agent: Agent, path: str) -> None:
-    """Serve the metrics of this node's part of a job.
+    """Start the process that serves the metrics of this node's part of a job.
 
     Args:
-        agent: Of this node.
-        path: Of the launcher's socket.
+        agent: The agent of this node.
+        path: Path of the launcher's socket.
     """
     exporter = Exporter(agent.watch, path)
     said: list[str] = []
@@ -92,15 +92,15 @@ def start_exporter(agent: Agent, path: str) -> None:
 
 
 def refuse(place: str, error: OSError) -> str:
-    """Return that there are no metrics, and why."""
+    """Return the message that there are no metrics, with the reason."""
     return f"no metrics at {place}: {error.strerror}; the job goes on (--metrics-port names another port)"
 
 
 def find_address(towards: str, host: Host) -> str:
-    """Return our address in the network of the nodes; the loopback where there is only one, or none is found.
+    """Return our address in the nodes' network; the loopback address for a single node, or if none is found.
 
     Args:
-        towards: Node 0, which may be this one; empty where there is one node.
+        towards: Host of node 0, which may be this node; empty for a single node.
         host: This node.
     """
     if not towards:

@@ -1,6 +1,6 @@
-"""What one node's launcher knows of its part of a job, as an answer: small values that JSON can hold.
+"""Builds the answer of one node's launcher about its part of a job, from small values that JSON can hold.
 
-Read on demand, from /proc in one pass, NVML, and what the launcher has in memory anyway.
+The values are read on demand: from /proc in one pass, from NVML, and from the launcher's own memory.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 VERSION = 1
 ANSWER_LIMIT_BYTES = 48_000
-"""Of an answer as JSON: with what is put around it on its way, it is less than a frame of the channel."""
+"""Limit of an answer as JSON; with what the channel adds it fits into one frame."""
 COMMAND_LENGTH = 200
 EVENT_LENGTH = 300
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Gauges:
-    """What is expensive to find and is kept from one question to the next."""
+    """Gauges that are expensive to open and are kept from one question to the next."""
 
     def __init__(self, visible: str | None) -> None:
         self.gpus, self.memory = Gpus(visible), MemoryGauge(Host())
@@ -44,7 +44,7 @@ _gauges: list[Gauges] = []
 
 
 def identify(agent: Agent) -> Message:
-    """Return which launcher this is, for a choice between several."""
+    """Return the facts that identify this launcher among several."""
     argv = agent.command or (agent.group.children[0].argv if agent.group.children else ())
     return {
         "version": VERSION,
@@ -60,7 +60,7 @@ def identify(agent: Agent) -> Message:
 
 
 def read_node(agent: Agent) -> Message:
-    """Return all that is to be said of this node."""
+    """Return the status of this node."""
     now, table = time.monotonic(), read_table()
     if not _gauges:
         _gauges.append(Gauges(agent.environ.get(VISIBLE)))
@@ -93,7 +93,7 @@ def read_node(agent: Agent) -> Message:
 
 
 def shorten(answer: Message) -> Message:
-    """Return an answer that is not too long: without its last ranks, and how many those are."""
+    """Return an answer within the size limit: without its last ranks, but with their number."""
     ranks = answer["ranks"]
     assert isinstance(ranks, list)  # noqa: S101 - see `read_node`
     kept = len(ranks)
@@ -104,7 +104,7 @@ def shorten(answer: Message) -> Message:
 
 
 def list_running(agent: Agent) -> list[tuple[int, int]]:
-    """Return rank and pid of the ranks of this node that run, those of an agent too."""
+    """Return (rank, pid) of the running ranks of this node, including the workers of an engine's agent."""
     table = read_table()
     found: list[tuple[int, int]] = []
     for process in agent.group.processes:
@@ -118,7 +118,7 @@ def list_running(agent: Agent) -> list[tuple[int, int]]:
 
 
 def name_others(agent: Agent) -> list[str]:
-    """Return which ranks can give no stack any more, or not yet, and why."""
+    """Return a line for each process that can give no stack: it has ended, or has no workers now."""
     said = [f"{one.name}: it {one.end}" for one in agent.group.processes if one.code is not None]
     table = read_table()
     for one in agent.group.processes:
@@ -128,7 +128,7 @@ def name_others(agent: Agent) -> list[str]:
 
 
 def _describe(agent: Agent, process: Process, table: Table, now: float, gpu_count: int) -> list[Message]:
-    """Return a process that we have started; of an agent also its workers, which are the ranks."""
+    """Return the status of a process that we have started, and of an agent's workers, which are the ranks."""
     child = process.child
     own: Message = {
         "name": child.name,
@@ -173,13 +173,13 @@ def _use(family: Family) -> Message:
 
 
 def _name_gpus(names: str | None, ours: str | None, local_rank: int, count: int) -> list[int]:
-    """Return which of the node's GPUs a rank is to use: those that it sees, or that with its local rank.
+    """Return the indices of a rank's GPUs: those visible to it, or the one with its local rank.
 
     Args:
-        names: Its CUDA_VISIBLE_DEVICES.
-        ours: The launcher's, whose order is that of the GPUs in an answer.
-        local_rank: Its own.
-        count: GPUs in an answer.
+        names: CUDA_VISIBLE_DEVICES of the rank.
+        ours: CUDA_VISIBLE_DEVICES of the launcher, which gives the order of the GPUs in an answer.
+        local_rank: Local rank of the rank.
+        count: Number of GPUs in an answer.
     """
     if names is None or names == ours:
         return [local_rank] if 0 <= local_rank < count else []

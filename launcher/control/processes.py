@@ -1,6 +1,6 @@
-"""All processes of this machine in one pass over /proc: their tree, CPU time, memory.
+"""Reads all processes of this node in one pass over /proc: their tree, CPU time and memory.
 
-One small file for each process. The list of a process's children would be a file for each of its threads.
+It reads one small file per process. A process's list of children would be one file per thread.
 
 Source: proc(5), /proc/PID/stat.
 """
@@ -15,7 +15,7 @@ WORKERS_MAX = 4096
 
 @frozen
 class Family:
-    """A process and its descendants together."""
+    """A process's state, and the total use of the process and its descendants."""
 
     state: str
     cpu_s: float
@@ -47,17 +47,17 @@ class Table:
             self._children.setdefault(one.parent, []).append(pid)
 
     def children(self, pid: int) -> list[int]:
-        """Return the children of a process, the oldest pid first."""
+        """Return the children of a process, the lowest pid first."""
         return sorted(self._children.get(pid, ()))
 
     def family(self, pid: int, but: list[int] | None = None) -> Family:
-        """Return a process and its descendants, without some and theirs."""
+        """Return the use of a process and its descendants, without those in ``but`` and their descendants."""
         left, todo, members = set(but or ()), [pid], []
         while todo:
             one = todo.pop()
             if one in left or one not in self.seen:
                 continue
-            left.add(one)  # a pid that was given out again while we read could make a circle
+            left.add(one)  # a pid that was reused while we read could make a cycle
             members.append(self.seen[one])
             todo += self.children(one)
         state = self.seen[pid].state if pid in self.seen else ""
@@ -66,12 +66,12 @@ class Table:
 
 
 def read_table() -> Table:
-    """Return all processes that there are."""
+    """Return all current processes."""
     return Table({pid: found for pid in list_pids() if (found := read_stat(pid)) is not None})
 
 
 def find_workers(agent: int, table: Table) -> list[Worker]:
-    """Return the ranks below an agent: per RANK in their environments the one nearest to it, by rank."""
+    """Return the ranks below an agent, sorted: for each RANK in an environment the process nearest to it."""
     found: dict[int, Worker] = {}
     level = table.children(agent)
     while level and len(found) < WORKERS_MAX:
@@ -87,7 +87,7 @@ def find_workers(agent: int, table: Table) -> list[Worker]:
 
 
 def read_worker(pid: int) -> Worker | None:
-    """Return the rank that a process is by the environment it was started with; None for none."""
+    """Return the rank that a process is, according to the environment at its start; None if it is none."""
     said = read_environ(pid)
     rank, local_rank = said.get("RANK", ""), said.get("LOCAL_RANK", "")
     if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in (rank, local_rank)):

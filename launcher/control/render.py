@@ -1,4 +1,4 @@
-"""The stacks of a whole job for people: where each rank waits, then each stack once. Pure."""
+"""Renders the stacks of a whole job: where each rank waits, then each stack once. Pure."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 VERSION = 1
 LINES_MAX = 20_000
-"""Of the stacks: a sender that means ill can make much of little."""
+"""Maximum number of lines of stacks: a malicious sender could make many lines from little data."""
 OTHERS_MAX = 256
 PIDS_SHOWN = 8
 
 
 def render_text(view: View, *, threads: bool) -> str:
-    """Return all stacks, and which ranks have given none, with the reason."""
+    """Return all stacks as text, and the ranks without a stack, with the reason."""
     answers = read_answers(view)
     world = number(view.nodes[0][1], "world_size") if view.nodes else None
     lines = render_report(answers, None if world is None else int(world)) if answers else []
@@ -33,13 +33,13 @@ def render_text(view: View, *, threads: bool) -> str:
 
 
 def read_answers(view: View) -> list[Answer]:
-    """Return the processes of all nodes, by rank."""
+    """Return the processes of all nodes, sorted by rank."""
     found = [answer for _, message in view.nodes for answer in unpack(message)]
     return sorted(found, key=lambda answer: answer.rank)
 
 
 def name_missing(view: View) -> list[str]:
-    """Return which ranks give no stack, and what is not all."""
+    """Return lines on the ranks without a stack, and on incomplete answers."""
     lines = [f"node {node}: {why}" for node, why in view.silent]
     for node, message in view.nodes:
         others = message.get("others")
@@ -53,7 +53,7 @@ def name_missing(view: View) -> list[str]:
 
 
 def group(answers: Sequence[Answer], *, threads: bool) -> list[list[str]]:
-    """Return each stack that there is, with all processes that are in it: those of ranks first."""
+    """Return the lines of each distinct stack, with all processes in it; the stacks of ranks come first."""
     speakers = {(answer.rank, answer.pid) for answer in find_speakers(answers)}
     found: dict[object, list[Answer]] = {}
     for answer in answers:
@@ -93,7 +93,7 @@ def _frames(thread: Thread) -> list[str]:
 
 
 def render_json(view: View) -> str:
-    """Return the same for tools; characters that are not ASCII are escaped."""
+    """Return the stacks as JSON for tools; characters that are not ASCII are escaped."""
     processes: list[Message] = [
         {
             **{name: value for name, value in vars(answer).items() if name != "threads"},

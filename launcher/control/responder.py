@@ -1,8 +1,8 @@
-"""The clients that ask a launcher what its job does, and how each is answered.
+"""Answers the clients that ask a launcher about its job.
 
-A question is one line of JSON, ``{"ask": "status"}``; what comes back are lines of JSON, one for each node,
-and ``{"over": true}``. Clients are our user or root, which the kernel tells; still they are not trusted
-to be quick, small or well-formed: all have a time, a size and a number.
+A question is one line of JSON, ``{"ask": "status"}``. The answer is one line of JSON per node, and then
+``{"over": true}``. Clients run as our user or root, according to the kernel. They are still not trusted to be
+fast, small or well-formed: their time, size and number are limited.
 """
 
 from __future__ import annotations
@@ -31,53 +31,53 @@ if TYPE_CHECKING:
     Take = Callable[[Message], None]
 
     class Channel(Protocol):
-        """To the other nodes of the job."""
+        """Channel to all nodes of the job."""
 
         @property
         def due(self) -> float | None:
-            """When `fire` has something to do."""
+            """When `fire` has something to do (monotonic seconds)."""
 
         def ask(self, what: str, more: Mapping[str, object], take: Take) -> int:
             """Ask all nodes; return the number of the question."""
 
         def drop(self, question: int) -> None:
-            """The answers are not waited for any more."""
+            """Stop waiting for the answers."""
 
         def fire(self, now: float) -> None:
-            """It is time."""
+            """Do what is due."""
 
 
 QUESTIONS = ("who", "node", "status", "stacks")
 CLIENTS_MAX = 16
 QUESTION_LIMIT_BYTES = 4096
 ASK_S = 5.0
-"""How long a client may take to ask."""
+"""Seconds in which a client must ask."""
 TAKE_S = 10.0
-"""How long a client may leave its answer unread."""
+"""Seconds for which a client may leave its answer unread."""
 UNSENT_LIMIT_BYTES = 1 << 23
 FRESH_S = 0.2
-"""Facts so new are given once more: a client that asks all the time costs five looks a second."""
+"""Age in seconds up to which facts are sent again: constant questions cost at most five readings a second."""
 STEP_S = 0.02
-"""Between two looks whether a process has given its stacks."""
+"""Seconds between two checks whether a process has given its stacks."""
 WAITING_MAX = 16
 
 
 @message
 class Question:
-    """What is asked; ``threads``: whether stacks are to be of all threads."""
+    """A client's question; ``threads``: whether to give the stacks of all threads."""
 
     ask: Line
     threads: bool = False
 
 
 class Asking:
-    """Lines, of which one that is no JSON object is a question of no kind: it is answered like any other."""
+    """Framing by lines; a line that is no JSON object is an unknown question, and gets an error as answer."""
 
     def __init__(self) -> None:
         self._lines = lines.Lines(QUESTION_LIMIT_BYTES)
 
     def pack(self, packed: Mapping[str, object]) -> bytes:
-        """Return one line."""
+        """Return a message as one line."""
         return lines.pack(packed)
 
     def feed(self, data: bytes) -> Iterator[Message]:
@@ -92,13 +92,13 @@ class Asking:
 
 
 class Client:
-    """One that asks.
+    """A connected client.
 
     Attributes:
-        until: When its question must be there.
-        question: The number of what was asked of all nodes for it.
-        has_asked: Its question is there.
-        is_answered: It was told all.
+        until: Deadline of its question (monotonic seconds).
+        question: Number of the question that all nodes were asked for it; None without one.
+        has_asked: Whether its question has arrived.
+        is_answered: Whether it has its whole answer, or has left.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class Client:
 
     @property
     def gives_up_at(self) -> float | None:
-        """When it has had its time; one that waits for an answer has all the time."""
+        """When it is dropped (monotonic seconds); None while it waits for its answer."""
         if not self.has_asked:
             return self.until
         return self.connection.took_at + TAKE_S if self.connection.has_unsent else None
@@ -119,7 +119,7 @@ class Responder:
     """Answers questions about one job.
 
     Attributes:
-        due: When `fire` has something to do.
+        due: When `fire` has something to do (monotonic seconds).
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -132,7 +132,7 @@ class Responder:
         self._facts: tuple[float, Message] | None = None
         self._next_step = 0.0
 
-    # --- what comes
+    # --- clients and questions
 
     def listen(self, number: int) -> None:
         """Take over the listening socket."""
@@ -156,7 +156,7 @@ class Responder:
 
     def _hear(self, client: Client, packed: Message) -> None:
         if client.has_asked:
-            return  # nothing is to be said after the question
+            return  # a client may ask only once
         client.has_asked = True
         try:
             question = parse(Question, packed)
@@ -169,7 +169,7 @@ class Responder:
             self._give(client, {"over": True})
 
     def ask(self, what: str, more: Mapping[str, object], client: Client) -> None:
-        """Answer a question, by what the nodes of the job say."""
+        """Answer a question: from this node alone, or from all nodes of the job."""
         if what == "who":
             self._give(client, identify(self._agent))
             self._give(client, {"over": True})
@@ -184,17 +184,17 @@ class Responder:
         else:
             client.question = self._channel.ask(what, more, lambda said: self._give(client, said))
 
-    # --- what this node says
+    # --- the answers of this node
 
     def answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
-        """Say what there is to say of this node, now or later."""
+        """Give this node's answer to ``take``, now or later."""
         now = time.monotonic()
         if what == "status":
             if self._facts is None or now > self._facts[0] + FRESH_S:
                 self._facts = now, read_node(self._agent)
             take(self._facts[1])
         elif len(self._waiting) >= WAITING_MAX:
-            take({"error": "too many ask at the same time"})
+            take({"error": "too many requests at the same time"})
         else:
             self._waiting.append(take)
             self._wants_threads = self._wants_threads or more.get("threads") is True
@@ -214,10 +214,10 @@ class Responder:
                 take(packed)
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of children of ours that help here: they are none of the job."""
+        """Return the pids of our helper processes, which do not belong to the job."""
         return () if self._inquiry is None else self._inquiry.helpers()
 
-    # --- what goes out
+    # --- sending
 
     def _give(self, client: Client, said: Message) -> None:
         if client.is_answered:
@@ -228,7 +228,7 @@ class Responder:
             client.connection.finish()
 
     def _drop(self, client: Client) -> None:
-        """It has gone, or was told all."""
+        """Forget a client that has left or has its whole answer."""
         self._clients.remove(client)
         client.is_answered = True
         if client.question is not None and self._channel is not None:
@@ -238,14 +238,14 @@ class Responder:
 
     @property
     def due(self) -> float | None:
-        """When one has had its time, or an answer may have come."""
+        """When a client's time is up, or an answer may have come (monotonic seconds)."""
         times = [client.gives_up_at for client in self._clients]
         times.append(None if self._inquiry is None else self._next_step)
         times.append(None if self._listener is None else self._listener.due)
         return min((due for due in times if due is not None), default=None)
 
     def fire(self, now: float) -> None:
-        """Go on with what was asked, and hang up on what is too slow."""
+        """Continue the open questions, and drop clients that are too slow."""
         if self._listener is not None:
             self._listener.fire(now)
         if now >= self._next_step:
@@ -260,7 +260,7 @@ class Responder:
         self._drop(client)
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering, and drop all clients."""
         if self._listener is not None:
             self._listener.close()
         if self._inquiry is not None:

@@ -1,7 +1,7 @@
-"""The socket of a launcher, in its run's private folder: a user that may enter asks what the job does.
+"""Status server: a socket in the run's private folder, at which permitted users ask about the job.
 
-Loaded after the processes were started, and small: a listening socket in the loop costs nothing. What answers
-is loaded with the first question (`launcher.control.responder`).
+This module is loaded after the processes have started, and is small: a listening socket in the loop costs
+nothing. `launcher.control.responder`, which answers, is loaded with the first question.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 WAITING_MAX = 128
-"""Connections that were not yet looked at: the kernel keeps more waiting."""
+"""Maximum number of connections that are not yet accepted; the kernel lets further clients wait."""
 
 
 class StatusServer:
-    """Where questions about a job come in.
+    """Socket at which questions about a job arrive.
 
     Attributes:
-        path: Of the socket; None where there is none.
+        path: Path of the socket; None without one.
     """
 
     def __init__(self, agent: Agent) -> None:
-        """Remember what is asked."""
+        """Prepare the server; `open` makes the socket."""
         self.path: str | None = None
         self._agent = agent
         self._listener: _socket.socket | None = None
         self._responder: Responder | None = None
 
     def open(self) -> None:
-        """Listen, where only our user and root can connect; a job runs without, too."""
+        """Listen for our user and root, and serve metrics if requested; the job also runs without."""
         for path in self._agent.folder.socket_paths(NAME):
             try:
                 listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM | _socket.SOCK_NONBLOCK)
-            except OSError:  # none at all: a seccomp profile
+            except OSError:  # no sockets at all, e.g. by a seccomp profile
                 break
             try:
                 listener.bind(path)
                 os.chmod(path, 0o600)
                 listener.listen(WAITING_MAX)
-            except OSError:  # a file system that has no sockets
+            except OSError:  # a file system without sockets
                 listener.close()
                 continue
             self.path, self._listener = path, listener
@@ -58,25 +58,25 @@ class StatusServer:
         self._serve_metrics()
 
     def _serve_metrics(self) -> None:
-        """Start what serves metrics and asks here, if that was asked for."""
+        """Start the metrics process, which asks at this socket, if metrics are requested."""
         if not self._agent.watch.metrics_port:
             return
         if self.path is None:
-            self._agent.say("no metrics: there is no folder for the socket from which they come")
+            self._agent.say("no metrics: there is no folder for the status socket that they need")
             return
         from launcher.control.metrics import start_exporter
 
         start_exporter(self._agent, self.path)
 
     def _on_call(self) -> None:
-        """The first question: what answers listens from now on."""
+        """Hand the socket to the responder at the first connection."""
         if self._listener is not None:
             self._agent.loop.remove(self._listener.fileno())
             self.responder().listen(self._listener.detach())
             self._listener = None
 
     def responder(self) -> Responder:
-        """Return what answers, made when it is first needed."""
+        """Return the responder, which is made when first needed."""
         if self._responder is None:
             from launcher.control.responder import Responder
 
@@ -84,7 +84,7 @@ class StatusServer:
         return self._responder
 
     def answer(self, what: str, more: Mapping[str, object], take: Callable[[Message], None]) -> None:
-        """Say, now or later, what there is to say of this node."""
+        """Give this node's answer to ``take``, now or later."""
         self.responder().answer(what, more, take)
 
     @property
@@ -97,18 +97,18 @@ class StatusServer:
         return min((one for one in times if one is not None), default=None)
 
     def fire(self, now: float) -> None:
-        """Go on with what was asked."""
+        """Continue the open questions."""
         if self._responder is not None:
             self._responder.fire(now)
         if self._agent.coordination.questions is not None:
             self._agent.coordination.questions.fire(now)
 
     def helpers(self) -> tuple[int, ...]:
-        """Return the pids of children of ours that help here: they are none of the job."""
+        """Return the pids of our helper processes, which do not belong to the job."""
         return () if self._responder is None else self._responder.helpers()
 
     def close(self) -> None:
-        """Answer no more."""
+        """Stop answering, and remove the socket."""
         if self._responder is not None:
             self._responder.close()
         if self._listener is not None:

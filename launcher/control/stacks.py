@@ -1,7 +1,7 @@
-"""The stacks of a node's ranks as an answer, and back: small enough for the channel, and not believed.
+"""Packs the stacks of a node's ranks into an answer that fits the channel, and unpacks it without trust.
 
-The same stack of many processes goes once. What is too long loses other threads first, then the processes
-below the ranks, then the outer frames.
+A stack that several processes share is sent once. An answer that is too long loses the other threads first,
+then the processes below the ranks, then the outer frames, and then the last ranks.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ if TYPE_CHECKING:
     Message = dict[str, object]
 
 FRAMES = (100, 24, 8)
-"""How many frames of a stack are kept: all that faulthandler gives, then fewer, if that is too long."""
+"""Number of frames kept of a stack: all that faulthandler gives, then fewer if the answer is too long."""
 TEXT_LENGTH = 400
 LIMIT_BYTES = ANSWER_LIMIT_BYTES - 4000
 ITEMS_MAX = 1 << 16
 THREADS_MAX = 101
-"""faulthandler gives 100 of them."""
+"""Maximum number of threads of a process; faulthandler gives 100."""
 TEXTS = ("command", "state", "call", "kernel", "folder", "means", "why")
 
 
 def pack_stacks(agent: Agent, answers: Sequence[Answer], *, threads: bool) -> Message:
-    """Return the stacks of this node; ``threads``: those of all threads, and not only of the main ones."""
+    """Return the stacks of this node, of all threads if ``threads``, else of the main threads only."""
     others = [quote(line, TEXT_LENGTH) for line in name_others(agent)]
     return {**identify(agent), "others": others[:256], **pack(answers, threads=threads)}
 
 
 def pack(answers: Sequence[Answer], *, threads: bool, limit_bytes: int = LIMIT_BYTES) -> Message:
-    """Return processes with their stacks, as much of them as is not too long; ``cut``: it is not all."""
+    """Return processes with their stacks, within the size limit; ``cut`` tells that some are left out."""
     packed: Message = {}
-    shown: dict[str, str] = {}  # a text stands in many stacks, and is searched for secrets once
+    shown: dict[str, str] = {}  # a text occurs in many stacks, and is redacted only once
     for index, (kept, all_threads, depth) in enumerate(_levels(answers, threads)):
         packed = {**_pack(kept, all_threads, depth, shown), "cut": index > 0}
         if len(json.dumps(packed)) <= limit_bytes:
@@ -88,9 +88,10 @@ def _pack(answers: Sequence[Answer], threads: bool, depth: int, shown: dict[str,
 
 
 def unpack(message: Mapping[str, object]) -> list[Answer]:
-    """Return the processes of an answer; empty if it is none.
+    """Return the processes of an answer; none if it is malformed.
 
-    The sender is not trusted: each value is looked at, and what is not as it should be is left out.
+    The sender is not trusted: each value is checked. Items of a wrong type are left out; any other fault
+    discards all processes.
     """
     words = [text[:TEXT_LENGTH] for text in _list(message, "words") if isinstance(text, str)]
     try:

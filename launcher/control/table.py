@@ -1,7 +1,7 @@
-"""The answers of a job's nodes as a table, and as JSON: for people at a terminal, for logs, for tools. Pure.
+"""Renders the answers of a job's nodes as a table for terminals and logs, and as JSON for tools. Pure.
 
-What other nodes say is not believed: whatever is not as it should be is left out or shown as unknown, and
-nothing reaches a terminal that it would obey.
+Other nodes are not trusted: malformed values are left out or shown as unknown, and control characters never
+reach a terminal.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ HEAD = ("node", "host", "rank", "pid", "state", "cpu", "memory", "GPU", "GPU mem
 STATE = HEAD.index("state")
 RIGHT = ("cpu", "memory", "GPU", "GPU memory", "last output", "pid")
 SORTS = {"n": "node", "s": "state", "c": "cpu", "m": "memory", "u": "GPU", "o": "last output"}
-"""Keys of ``launcher status --watch``, and the column that each sorts by."""
+"""Keys of ``launcher status --watch``, and the column by which each sorts."""
 UNKNOWN = "-"
 EVENTS_SHOWN = 8
 FRAME_LINES = 6
-"""The summary, the table's head with the rules around it, its end, and the line of what is not shown."""
+"""Lines of the summary, the table's head with the rules around it, its end, and the note on hidden rows."""
 TEXT_LENGTH = 300
 SCREEN_LINES = 3
-"""More on a screen that keys change: the command, an empty line, the keys."""
+"""Further lines on an interactive screen: the command, an empty line, the keys."""
 
 
 @frozen
 class View:
-    """A job at one moment, as its nodes tell it.
+    """A job at one moment, as its nodes report it.
 
     Attributes:
-        nodes: One answer per launcher that has given one, by the rank of its node; of its process, where each
-            has a launcher.
-        silent: Per launcher that has given none, why.
+        nodes: (rank, answer) of each launcher that has answered. The rank is that of its node, or of its
+            process if each process has its own launcher.
+        silent: (rank, reason) of each launcher that has not answered.
+        note: Remark on the answers as a whole; empty for none.
     """
 
     nodes: tuple[tuple[int, Message], ...]
@@ -54,11 +55,11 @@ class View:
 
 @frozen
 class Order:
-    """How the rows of a table are sorted.
+    """How the rows of a table are sorted and scrolled.
 
     Attributes:
-        by: A column, of `SORTS`: nodes upwards, states that are not "running" first, numbers downwards.
-        skip: How many rows are above the first that is shown.
+        by: A column of `SORTS`: nodes ascending, states other than "running" first, numbers descending.
+        skip: Number of rows above the first one that is shown.
     """
 
     by: str = "node"
@@ -70,9 +71,9 @@ class Shown:
     """A table for a screen.
 
     Attributes:
-        whole: What `rich` prints.
-        rows: How many there are.
-        page: How many of them fit on the screen.
+        whole: The renderable that `rich` prints.
+        rows: Number of rows.
+        page: Number of rows that fit on the screen.
     """
 
     whole: RenderableType
@@ -81,7 +82,7 @@ class Shown:
 
 
 def make_view(answers: Sequence[Message]) -> View:
-    """Return what came from a launcher, sorted, and without what is none."""
+    """Return the view of a launcher's answers, sorted by rank; malformed ones are left out."""
     nodes: dict[int, Message] = {}
     silent: dict[int, str] = {}
     note = ""
@@ -97,7 +98,7 @@ def make_view(answers: Sequence[Message]) -> View:
 
 
 def with_cpu(before: View | None, after: View) -> View:
-    """Return a view whose ranks have ``cpu_percent``: of one CPU, in the time since an earlier view."""
+    """Return a view with ``cpu_percent`` of its ranks: percent of one CPU since an earlier view."""
     known = {} if before is None else {(node, pid): pair for node, pid, pair in _cpu_times(before)}
     nodes = []
     for node, answer in after.nodes:
@@ -124,7 +125,7 @@ def _cpu_times(view: View) -> list[tuple[int, float | None, tuple[float, float]]
 
 
 def render_json(view: View) -> str:
-    """Return a view for tools; characters that are not ASCII are escaped."""
+    """Return a view as JSON for tools; characters that are not ASCII are escaped."""
     document = {
         "version": VERSION,
         "nodes": [{"node": rank, **answer} for rank, answer in view.nodes],
@@ -140,12 +141,12 @@ def headline(view: View) -> str:
 
 
 def command_of(view: View) -> str:
-    """Return the job's command line; empty where no node tells it."""
+    """Return the job's command line; empty if the first node does not report it."""
     return words(view.nodes[0][1], "command") if view.nodes else ""
 
 
 def summarize(view: View) -> str:
-    """Return how many nodes and ranks there are, for how long, and what is unusual."""
+    """Return the number of nodes and ranks, the elapsed time, unusual states and restarts."""
     rows = [row for _, answer in view.nodes for row in rows_of(answer)]
     ranks = [row for row in rows if number(row, "rank") is not None]
     up = sum(words(row, "state") == "running" for row in ranks)
@@ -168,17 +169,17 @@ def summarize(view: View) -> str:
 
 
 def _place(rank: int, answer: Message) -> str:
-    """Return the node of a launcher, which may have one rank of several there; its own rank else."""
+    """Return the node rank of a launcher, as several may run on one node; its own rank if it reports none."""
     node = number(answer, "node_rank")
     return f"{rank if node is None else node:g}"
 
 
 def make_rows(view: View, by: str = "node") -> list[tuple[str, ...]]:
-    """Return the table's rows: a process each, and a node that gives no answer.
+    """Return the table's rows: one per process, per node without an answer, and per node that omits ranks.
 
     Args:
         view: The job.
-        by: The column to sort by, see `Order`.
+        by: The column to sort by; see `Order`.
     """
     found: list[tuple[tuple[str, ...], Mapping[str, float | None]]] = []
     for node, answer in view.nodes:
@@ -232,12 +233,12 @@ def _row(
 
 
 def _memory(size_bytes: int) -> str:
-    """Return the memory of a rank; a small one in MiB, since 0 GiB would look like a fault."""
+    """Return the memory of a rank as text; a small amount in MiB, because 0 GiB would look like a fault."""
     return f"{gib(size_bytes)} GiB" if size_bytes >= 100 << 20 else f"{size_bytes >> 20} MiB"
 
 
 def make_events(view: View) -> list[str]:
-    """Return what the launchers have said last, the latest last."""
+    """Return the launchers' latest messages, the latest last."""
     found: list[tuple[float, str]] = []
     several = len(view.nodes) + len(view.silent) > 1
     for node, answer in view.nodes:
@@ -273,8 +274,8 @@ def render_rich(view: View, height: int | None = None, order: Order | None = Non
 
     Args:
         view: The job.
-        height: Lines of the terminal; None for as many as it takes.
-        order: The user's, where keys can change it: their line is shown then.
+        height: Number of lines of the terminal; None for no limit.
+        order: The user's order, if keys can change it; a line then lists the keys.
     """
     from functools import partial
 
@@ -300,7 +301,7 @@ def render_rich(view: View, height: int | None = None, order: Order | None = Non
     left += f", {bad} not running among the others" if left and bad else ""
     one_line = partial(Text, no_wrap=True, overflow="ellipsis")
     parts: list[RenderableType] = [Text(headline(view), style="bold")]
-    if order is not None:  # of so many lines, however long the command is
+    if order is not None:  # two lines, however long the command is
         parts = [one_line(summarize(view), style="bold"), one_line(command_of(view), style="dim")]
     parts += [table, *([Text(left, style="yellow")] if left else [])]
     parts += [one_line(line, style="dim") for line in tail]
@@ -309,7 +310,7 @@ def render_rich(view: View, height: int | None = None, order: Order | None = Non
 
 
 def _render_keys() -> Text:
-    """Return the line that tells the keys."""
+    """Return the line that lists the keys."""
     from rich.text import Text
 
     line = Text(no_wrap=True, overflow="ellipsis")
@@ -323,12 +324,12 @@ def _render_keys() -> Text:
 
 
 def render_terminal(view: View, console: Console) -> str:
-    """Return the table with a terminal's colours."""
+    """Return a view with terminal colours, in the width of a console."""
     from rich.console import Console
 
     inner = Console(file=io.StringIO(), force_terminal=True, width=console.width, highlight=False)
     inner.print(render_rich(view).whole)
-    assert isinstance(inner.file, io.StringIO)  # noqa: S101 - ours, above
+    assert isinstance(inner.file, io.StringIO)  # noqa: S101 - made above
     return inner.file.getvalue()
 
 
@@ -338,20 +339,20 @@ def rows_of(answer: Mapping[str, object]) -> list[Message]:
 
 
 def mappings(answer: Mapping[str, object], name: str) -> list[Message]:
-    """Return the parts of an answer that have names of their own; none for anything else."""
+    """Return the objects in a list of an answer; none if it is not a list."""
     value = answer.get(name)
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def number(message: Mapping[str, object], name: str) -> float | None:
-    """Return a number that was received, None for anything else."""
+    """Return a received number; None for anything else."""
     value = message.get(name)
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return None
-    return value if abs(value) < 1e15 else None  # which NaN is not either
+    return value if abs(value) < 1e15 else None  # False for NaN, too
 
 
 def words(message: Mapping[str, object], name: str) -> str:
-    """Return a text that was received, fit for a terminal; empty for anything else."""
+    """Return a received text, made safe for a terminal; empty for anything else."""
     value = message.get(name)
     return printable(value)[:TEXT_LENGTH] if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""``launcher status --watch`` on a terminal: the whole screen, with keys to sort, to scroll and to leave."""
+"""``launcher status --watch`` on a terminal: a full screen, with keys to sort, scroll and quit."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ STEPS = {UP: -1, "k": -1, DOWN: 1, "j": 1}
 PAGES = {PAGE_UP: -1, PAGE_DOWN: 1, " ": 1}
 KEYS_LENGTH = 64
 RESIZE_S = 0.25
-"""How often the size of the terminal is looked at."""
+"""Seconds between two checks of the terminal's size."""
 
 
 @frozen
 class Screen:
-    """What the user has asked to see.
+    """State of the screen, as the user's keys have set it.
 
     Attributes:
-        order: The sorting of the rows, and how many are scrolled past.
-        has_quit: The user has left.
+        order: The order of the rows, and the number of rows scrolled past.
+        has_quit: Whether the user has quit.
     """
 
     order: Order = Order()
@@ -40,7 +40,7 @@ class Screen:
 
 
 def press(screen: Screen, key: str, rows: int, page: int) -> Screen:
-    """Return what is to be seen after a key; ``rows``: of the table, ``page``: that fit on the screen."""
+    """Return the screen after a key, for a table of ``rows`` rows of which ``page`` fit on the screen."""
     order, last = screen.order, max(0, rows - page)
     if key in QUIT:
         return replace(screen, has_quit=True)
@@ -53,7 +53,7 @@ def press(screen: Screen, key: str, rows: int, page: int) -> Screen:
 
 
 def split_keys(text: str) -> list[str]:
-    """Return the keys of what a terminal has sent: an escape sequence is one."""
+    """Return the keys in a terminal's input; an escape sequence is one key."""
     keys, rest = [], text[:KEYS_LENGTH]
     while rest:
         end = 1
@@ -65,12 +65,12 @@ def split_keys(text: str) -> list[str]:
 
 
 def watch(first: View, every_s: float, ask: Callable[[View], View | None]) -> tuple[View, bool]:
-    """Show a job on the whole screen until it has ended, or the user leaves.
+    """Show a job on the whole screen until it has ended, or the user quits.
 
     Args:
-        first: The job as it is.
+        first: The first view of the job.
         every_s: Seconds between two questions.
-        ask: From the last view to a new one; None once the job's launcher has gone.
+        ask: Returns a new view, given the last one; None once the job's launcher is gone.
 
     Returns:
         The last view, and whether the job has ended.
@@ -100,7 +100,7 @@ def watch(first: View, every_s: float, ask: Callable[[View], View | None]) -> tu
 
 @contextmanager
 def _read_keys() -> Iterator[Callable[[float], str]]:
-    """Give a function that waits so many seconds for keys; none come where standard input is no terminal."""
+    """Yield a function that waits some seconds for keys; it gets none if there is no foreground terminal."""
     import termios
     import tty
 

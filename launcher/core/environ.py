@@ -145,11 +145,11 @@ def each_once(items: Iterable[str]) -> tuple[str, ...]:
         host = parse_host_port(item)[0]
         (twice if host in hosts else hosts)[host] = None
     if not hosts:
-        raise Malformed("one host at least")
+        raise Malformed("at least one host")
     if twice:
         named = "".join(f", not {host!r} twice" for host in list(twice)[:_TWICE_NAMED])
         more = ", ..." if len(twice) > _TWICE_NAMED else ""
-        raise Malformed(f"hosts that occur once each{named}{more}")
+        raise Malformed(f"each host only once{named}{more}")
     return tuple(hosts)
 
 
@@ -266,7 +266,7 @@ class Reader:
         if found is not None and found != value:
             self.problem(
                 "contradiction",
-                f"{self.origin(name)} but {self.origin(said)}: the same number expected",
+                f"{self.origin(name)} but {self.origin(said)}: expected the same number",
                 f"correct or unset {name} or {said}",
             )
 

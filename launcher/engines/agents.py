@@ -140,7 +140,7 @@ def refuse_per_process(starter: str, local_size: int | None) -> UsageError:
         Problem(
             "launcher-per-process",
             f"{starter}, which starts the processes of a node, but the platform has started "
-            f"{several} of this node already: each would start them once more",
+            f"{several} of this node already: each would start them again",
             "command line and environment",
             "leave it out: launcher run -- python train.py; or let the platform start one launcher per node",
         )
@@ -158,7 +158,7 @@ def count_processes(request: Request, node_count: int | None) -> int | None:
 
 def refuse_roles(engine: str, roles: str) -> UsageError:
     """Return the error for roles if an agent starts the processes."""
-    what = f"{roles} says which process is what, but {engine} starts the processes, which are all alike"
+    what = f"{roles} assigns roles to the processes, but {engine} starts identical processes"
     fix = f"leave out one of them (--engine {PROCESS} starts them itself)"
     return UsageError(Problem("engine-conflict", what, "command line and environment", fix))
 
@@ -176,7 +176,7 @@ def refuse_framework(engine: str, options: Options) -> None:
     alien = NOT_TORCH if engine != TORCHRUN or options.text("engine") != TORCHRUN else ("horovod",)
     if named is None or not named.is_typed or engine not in OF_TORCH or named.value not in alien:
         return
-    what = f"{named.origin}: {engine} starts the processes, and what that framework needs is not there"
+    what = f"{named.origin}: {engine} starts the processes, and does not provide what that framework needs"
     asked = options.origins("engine") if engine == TORCHRUN else []
     other = asked[0] if asked else f"what calls for {engine}"
     fix = f"leave out {other} (the launcher starts the processes then), or {named.origin}"

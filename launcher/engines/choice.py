@@ -167,7 +167,8 @@ def _no_torch(python: str, why: str) -> Problem:
 def _not_torchruns(why: str, ours: list[str]) -> Problem:
     return Problem(
         "engine-conflict",
-        f"{', '.join(ours)} but {why}: the launcher becomes torchrun's agent, which knows nothing of that",
+        f"{', '.join(ours)} but {why}: "
+        "the launcher becomes torchrun's agent, which does not support these flags",
         "command line and environment",
         "leave out one of them, or pass --init: the launcher stays then, as the agent's parent",
     )

@@ -134,5 +134,5 @@ def _leave_out(given: Given, request: Request) -> str:
         name = next(word for word in words if word.startswith("-"))
     if request.own is not None and given.origin.startswith(request.own.launcher.name):
         told = request.own.launcher.name
-        return f"leave {name} out: {told} is told on every node how many there are, and which one it is"
+        return f"leave {name} out: {told} gets the number of nodes and this node's rank from the launcher"
     return f"{'unset' if name.isupper() else 'leave out'} {name}"

@@ -228,7 +228,7 @@ def find_network(fleet: Fleet, host: Host) -> tuple[str | None, str | None]:
 def _no_key(allocation: Allocation, who: str) -> Problem:
     return Problem(
         "no-key",
-        f"this is node {allocation.node_rank}, which is to serve {who}, and there is no key of the job",
+        f"this is node {allocation.node_rank}, which must serve {who}, but the job has no key",
         "command line and environment",
         "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
         "runs on the nodes already, start the launcher on node 0 alone",

@@ -128,8 +128,8 @@ def has_own_fabric(job: MpirunJob) -> bool:
 
 
 def _bad_ssh_word(word: str) -> Problem:
-    what = f"{word!r} in the words for ssh: mpirun takes them apart at blanks, and knows no quotes"
-    return Problem("mpirun-line", what, "engine mpirun", "put the file under a path without blanks")
+    what = f"{word!r} in the ssh command: mpirun splits it at blanks and has no quoting"
+    return Problem("mpirun-line", what, "engine mpirun", "move the file to a path without blanks")
 
 
 def _bad_host(host: str) -> Problem:

@@ -153,7 +153,7 @@ def _refuse_each(path: str, call: Call, case: Case) -> UsageError:
         )
     what = (
         f"{path} calls {call.name}, which starts the processes of a node, but {starter} {path} "
-        f"{case.topology.local_size} times on this node: each would start them once more"
+        f"{case.topology.local_size} times on this node: each would start them again"
     )
     return UsageError(Problem("launcher-per-process", what, "command line and environment", fix))
 

@@ -219,7 +219,7 @@ def _uneven(flag: str, total: str, nodes: str, expected: str) -> Problem:
         "flag-conflict",
         f"{flag} {shorten(total)} counts the processes of all nodes, here {nodes}: expected {expected}",
         "command line",
-        f"leave {flag.partition(' ')[2]} out: the launcher says it",
+        f"leave {flag.partition(' ')[2]} out: the launcher passes it",
     )
 
 

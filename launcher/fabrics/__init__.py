@@ -135,7 +135,7 @@ def _yield_to_files(facts: Facts, planned: Planned) -> tuple[tuple[Setting, ...]
             settings.append(Setting(name, value, why, Policy.IF_UNSET))
         elif by_file[name].value != value and not facts.environ.get(name):
             item = by_file[name]
-            notes.append(f"{name}: {item.path} says {item.value!r}, which stays (else {value!r}: {why})")
+            notes.append(f"{name}: keeping {item.value!r} from {item.path} (otherwise {value!r}: {why})")
     return tuple(settings), notes
 
 

@@ -37,7 +37,7 @@ def find(facts: Facts) -> Found:
         return Found(False, f"NCCL_NET_PLUGIN={name} is set", has_hardware=True, fix="unset NCCL_NET_PLUGIN")
     if facts.strays:
         folder = facts.strays[0].rpartition("/")[0]
-        why = f"aws-ofi-nccl is in {folder}, where the loader does not look: NCCL would take sockets"
+        why = f"aws-ofi-nccl is in {folder}, which the loader does not search: NCCL would take sockets"
         fix = f"LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH"
         return Found(False, why, has_hardware=True, fix=fix)
     why = f"{count(usable, 'EFA')}, but aws-ofi-nccl is not installed: NCCL would take sockets"

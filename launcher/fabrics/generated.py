@@ -53,7 +53,7 @@ def find_switches(facts: Facts, ports: Sequence[Port]) -> tuple[tuple[Switch, ..
     ]
     if wrong:
         name = facts.vm.name if facts.vm else ""
-        return (), f"no topology file is made: {name} has nothing like {', '.join(wrong)}"
+        return (), f"no topology file generated: unexpected for {name}: {', '.join(wrong)}"
     return tuple(_keep(switch, nodes.keys()) for switch in kind.switches if nodes.keys() & _below(switch)), ""
 
 

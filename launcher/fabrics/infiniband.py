@@ -47,7 +47,7 @@ def find(facts: Facts) -> Found:
         why = f"{name} has RDMA without SR-IOV: NCCL cannot use it"
         return Found(False, why, has_hardware=True, fix=ELSEWHERE)
     if facts.ports:
-        return Found(False, "the RDMA devices of this node are no InfiniBand", fix=_ask_for_vm(facts))
+        return Found(False, "the RDMA devices of this node are not InfiniBand", fix=_ask_for_vm(facts))
     return Found(False, "this node shows no RDMA device (/sys/class/infiniband)", fix=_ask_for_vm(facts))
 
 
@@ -81,5 +81,5 @@ def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str
     yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
     yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
     if wish.forced == "ib" and facts.net_plugin() is None:
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: no silent way back to sockets"
+        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"
     yield from plan_family(facts, found.ports)

@@ -26,7 +26,7 @@ def plan_mpi(facts: Facts) -> Iterator[tuple[str, str, str]]:
     others = [item.name for item in facts.interfaces if item.addresses and not item.is_loopback]
     if facts.interface is None or len(others) < 2:
         return
-    why = f"{facts.why_interface}; else MPI tries {', '.join(others)}"
+    why = f"{facts.why_interface}; otherwise MPI tries {', '.join(others)}"
     if OPEN_MPI.rank[0] in facts.environ:
         if not facts.mpi_chooses and not facts.environ.get(f"OMPI_MCA_{EXCLUDE}"):
             yield f"OMPI_MCA_{INCLUDE}", facts.interface, why

@@ -99,4 +99,5 @@ def plan_proof(facts: Facts, network: Network, required: str) -> tuple[Proof | N
     if not theirs:
         return Proof(network, SETTINGS, required), ""
     said = ", ".join(f"{name}={facts.told(name)}" for name in theirs)
-    return None, f"{said} stays: {network.fabric} is not verified (unset it, or look for NET/ in that output)"
+    fix = "unset it, or look for NET/ in that output"
+    return None, f"keeping {said}: {network.fabric} is not verified ({fix})"

@@ -143,7 +143,7 @@ def choose_interface(
     found = cluster_interface(host, alive, own, peers)
     if found is None:
         names = ", ".join(item.name for item in alive)
-        return None, f"nothing tells which of {names} leads to the other nodes"
+        return None, f"unknown which of {names} leads to the other nodes"
     if own is not None and any(own == address for address, _ in found.addresses):
         return found.name, f"it has {own}, this node in the list of hosts"
     return found.name, f"it leads to {peers[0] if peers else own}"

@@ -45,4 +45,4 @@ def plan(facts: Facts, found: Found, wish: Wish) -> Iterator[tuple[str, str, str
     yield "NCCL_IB_HCA", f"={name_ports(found.ports)}", found.why
     yield "UCX_NET_DEVICES", name_ports(found.ports), found.why
     if wish.forced == "roce" and facts.net_plugin() is None:
-        yield "NCCL_NET", "IB", f"{wish.forced_origin}: no silent way back to sockets"
+        yield "NCCL_NET", "IB", f"{wish.forced_origin}: prevents a silent fallback to sockets"

@@ -45,7 +45,7 @@ def find_exclusion(told: Told, fabric: str, ports: Sequence[Port]) -> str:
         return f"NCCL_IB_DISABLE={disabled} is set"
     listed = told("NCCL_IB_HCA")
     if listed and ports and not choose_ports(listed, ports):
-        return f"NCCL_IB_HCA={listed} leaves none of {', '.join(port.device for port in ports)}"
+        return f"NCCL_IB_HCA={listed} excludes all of {', '.join(port.device for port in ports)}"
     return ""
 
 

@@ -27,14 +27,15 @@ def plan_family(facts: Facts, ports: Sequence[Port] = ()) -> Iterator[tuple[str,
     if kind is None or facts.vm is None:
         return
     for name, value in kind.settings:
-        yield name, value, f"Azure's own for {facts.vm.name}"
+        yield name, value, f"Azure's setting for {facts.vm.name}"
     if kind.has_imex:
         yield _plan_nvlink(facts.has_imex, facts.vm.name)
     topology = find_topology(facts, ports)
     switches, _ = find_switches(facts, ports)
     if switches:
         why = (
-            f"{facts.vm.name}; made of what Azure documents, with the {len(shown(facts, ports))} devices here"
+            f"{facts.vm.name}; "
+            f"generated from Azure's documentation for the {len(shown(facts, ports))} devices here"
         )
         yield "NCCL_TOPO_FILE", WORD, why
     if topology is None:
@@ -56,7 +57,7 @@ def _plan_nvlink(has_imex: bool, name: str) -> tuple[str, str, str]:
     asks for 0. Other versions silently fall back to InfiniBand.
     """
     if has_imex:
-        return "NCCL_MNNVL_ENABLE", "1", f"Azure's own for {name}, with a channel in {IMEX_CHANNELS}"
+        return "NCCL_MNNVL_ENABLE", "1", f"Azure's setting for {name}, with a channel in {IMEX_CHANNELS}"
     return "NCCL_MNNVL_ENABLE", "0", f"{name}, but {IMEX_CHANNELS} is empty: give the container its devices"
 
 

@@ -61,7 +61,7 @@ class Faults:
             return find()
         except Exception as error:
             what = quote(f"{type(error).__name__}: {error}")
-            self.told.setdefault(finder, f"a fault of the launcher, {finder} could not be looked at: {what}")
+            self.told.setdefault(finder, f"internal launcher error: could not examine {finder}: {what}")
             return otherwise
 
 
@@ -108,7 +108,7 @@ def _find(
     death: ProcessExit, before: Counters, host: Host, after: Counters, faults: Faults
 ) -> Iterator[Cause]:
     guard, none = faults.guard, list[Cause]()
-    words = guard("last words", lambda: read_words_of(death), LastWords())
+    words = guard("last output", lambda: read_words_of(death), LastWords())
     number = ended_by(death.code)
     refused = guard("a refusal", lambda: _find_refusal(death.code, words), None)
     if refused is not None:
@@ -164,7 +164,7 @@ def _find_refusal(code: int, words: LastWords) -> Cause | None:
     if not bracket or not name.replace("-", "").isalnum():
         return None
     below = words.lines[found[0] : found[1] if len(found) > 1 else None]
-    fix = next((line.removeprefix(FIX) for line in below if line.startswith(FIX)), "docs/errors.md has it")
+    fix = next((line.removeprefix(FIX) for line in below if line.startswith(FIX)), "see docs/errors.md")
     retryable = {EXIT_NOT_READY: True, EXIT_USAGE: False, EXIT_UNTRUSTED: False}.get(code)
     return Cause(name, quote(what), quote(fix), retryable)
 
@@ -203,7 +203,7 @@ def _explain_bus_error(after: Counters) -> Cause:
     if size and free < max(1 << 20, size // 50):
         return Cause("shm-full", f"shared memory (/dev/shm) is full{_shm_size(after)}", SHM_FIX, False)
     small = f"; /dev/shm may have been full{_shm_size(after)}" if 0 < size <= SHM_DEFAULT_BYTES else ""
-    what = f"the process touched a part of a file that is not there, or that no disk had room for{small}"
+    what = f"the process accessed a mapped part of a file that is missing, or has no disk space{small}"
     return Cause("bus-error", what, SHM_FIX if small else "are files truncated while they are mapped?")
 
 
@@ -221,10 +221,10 @@ def _find_xids(before: Counters, host: Host) -> Iterator[Cause]:
 def _explain_signal(number: int, before: Counters, after: Counters, words: LastWords) -> Iterator[Cause]:
     """Yield the meaning of a signal that the launcher has not sent, if no better cause is known."""
     if number == signal.SIGKILL:
-        seen = "whether it was for lack of memory cannot be seen here"
+        seen = "cannot tell whether memory ran out"
         if before.oom_kill is not None and after.oom_kill is not None:
             count = f"oom_kill stayed {after.oom_kill} in {_base(after.events_file)}"
-            seen = f"it was not for lack of memory, {count}"
+            seen = f"memory did not run out, {count}"
         yield Cause(
             "killed",
             f"SIGKILL was not sent by the launcher; {seen}",
@@ -245,13 +245,13 @@ def _explain_signal(number: int, before: Counters, after: Counters, words: LastW
 SIGNALS: dict[int, Cause] = {
     signal.SIGSEGV: Cause(
         "segmentation-fault",
-        "native code used memory that is not its own",
+        "native code accessed invalid memory",
         "PYTHONFAULTHANDLER=1 shows the Python line; usual: extensions built for another version",
     ),
     signal.SIGILL: Cause(
         "illegal-instruction",
         "native code was built for another CPU",
-        "builds for this CPU (no AVX-512 here?), or nodes of one kind",
+        "use builds for this CPU (no AVX-512 here?), or nodes of one kind",
         False,
     ),
     signal.SIGFPE: Cause(
@@ -278,7 +278,7 @@ def _explain_abort(words: LastWords) -> str:
     for index in range(len(words.lines) - 1, -1, -1):
         if words.lines[index].startswith(TERMINATE):
             return "C++ code failed: " + quote(" ".join(words.lines[index : index + 2]))
-    return "native code found a fault and ended the process"
+    return "native code detected an error and aborted the process"
 
 
 def _explain_exit(code: int, words: LastWords) -> Iterator[Cause]:
@@ -334,7 +334,8 @@ def find_own_cause(
         cause = faults.guard("other processes", functools.partial(_own_cause, death), None)
         if cause is not None:
             when = say_apart(death.ended_ns - first_ended_ns)
-            what = f"rank {death.rank} on this node, which ended {when}, has a cause of its own: {cause.what}"
+            rank = f"rank {death.rank} on this node, which ended {when}"
+            what = f"{rank}, failed for another reason: {cause.what}"
             return Cause(cause.code, what, cause.fix, cause.retryable)
     return None
 

@@ -12,7 +12,7 @@ STALLED_STATUS = 1
 """Our exit status if we ended a stalled job and all of its processes exited with 0."""
 NEVER_MET_FIX = (
     "have the program join its processes (torch.distributed.init_process_group, its framework's own way, "
-    "--engine mpirun for mpi4py); --no-meeting where they never talk on purpose"
+    "--engine mpirun for mpi4py); --no-meeting if they never communicate on purpose"
 )
 
 

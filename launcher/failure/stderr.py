@@ -108,7 +108,7 @@ def read_last_words(
         raised = read_messages(clean_lines(recorded[1]))[1] or recorded[0]
         if code < 0 and raised == exception:  # the child's exception does not explain the signal
             block, messages, exception = [], (), ""
-        recorded, note = None, f"its error file is of process {writer}, which it had started: {raised}"
+        recorded, note = None, f"its error file was written by its child process {writer}: {raised}"
     if recorded is None:
         source = "stderr" if block else None
         follows = next((line for line in lines[place[1] :] if line), "") if place else ""

@@ -81,7 +81,7 @@ def make_verdict(
         others=tuple(_end(one, told, first.ended_ns) for one in sorted(others, key=lambda one: one.ended_ns)),
         leftovers=tuple(_safe(text) for text in leftovers),
         also=(),
-        **_quote(faults.guard("last words", lambda: read_words_of(first), LastWords()), faults),
+        **_quote(faults.guard("last output", lambda: read_words_of(first), LastWords()), faults),
     )
 
 
@@ -109,7 +109,7 @@ def _told_to_stop(told: str) -> Cause:
     return Cause(
         "told-to-stop",
         f"the launcher was told to stop by {told} before any process had failed",
-        "nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job",
+        "nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job",
     )
 
 
@@ -168,7 +168,7 @@ def describe_end(code: int, asked: int | None, told: str | None, *, heard: bool)
 def _who_sent(asked: int, told: str | None, *, heard: bool) -> str:
     """Return why the launcher sent a signal, as a relative clause."""
     if asked == signal.SIGKILL:
-        return "which the launcher sent to end it now"
+        return "which the launcher sent to kill it"
     if told == name_signal(asked) or (told is None and heard):
         return "which the launcher was told to pass on"
-    return f"which the launcher sent because it was told {told}" if told else "which the launcher sent"
+    return f"which the launcher sent because it received {told}" if told else "which the launcher sent"

@@ -50,15 +50,15 @@ def warn(case: Case) -> tuple[str, ...]:
     text = case.script.text
     if not case.machine.has_others and text.count(STATE) > text.count(f"{STATE}cpu=True"):
         return (
-            f"{case.script.path} makes a PartialState, which joins no job on CPUs unless it is told so, "
-            f"whatever {USE_CPU} says: PartialState(cpu=True), or Accelerator() before it; else each "
-            "process is a job of its own",
+            f"{case.script.path} makes a PartialState, which joins a job on CPUs only if it is told to, "
+            f"whatever {USE_CPU} says: PartialState(cpu=True), or Accelerator() before it; otherwise each "
+            "process runs a job of its own",
         )
     if not case.machine.has_others or case.environ.get(USE_CPU):
         return ()
     return (
         f"no NVIDIA GPU: without any accelerator each process is a job of its own, unless {USE_CPU}=1 or "
-        "Accelerator(cpu=True) says that CPUs are meant",
+        "Accelerator(cpu=True) selects CPUs",
     )
 
 

@@ -192,7 +192,7 @@ def list_build_folders(case: Case, host: Host) -> list[str]:
 def _default_hostfile(foreign: list[str]) -> Problem:
     return Problem(
         "default-hostfile",
-        f"{DEFAULT_HOSTFILE} is there, and deepspeed reads it unasked: it would start processes on "
+        f"{DEFAULT_HOSTFILE} exists, and deepspeed reads it by default: it would start processes on "
         f"{', '.join(foreign[:4])}, by ssh, in a job of one node",
         "this node",
         f"for a job of these nodes start the launcher on each with --hostfile {DEFAULT_HOSTFILE}; for this "
@@ -225,7 +225,7 @@ def _wrong_batch(path: str, sizes: tuple[int, int, int], world: int) -> Problem:
         f"{path}: {BATCH[0]} {train} is not {BATCH[1]} {micro} x {BATCH[2]} {steps} x {world} processes "
         f"({micro * steps * world})",
         "command line",
-        f"leave {BATCH[0]} or {BATCH[2]} out of the file: DeepSpeed finds it by itself",
+        f"leave {BATCH[0]} or {BATCH[2]} out of the file: DeepSpeed computes it",
     )
 
 

@@ -122,7 +122,7 @@ def _check_keras(script: Script, python: str, environ: Mapping[str, str], host: 
         raise Unavailable(
             Problem(
                 "horovod-keras",
-                f"{what}: its DistributedOptimizer averages nothing there, each rank would train alone",
+                f"{what}: its DistributedOptimizer does not average there, each rank would train alone",
                 "command line and environment",
                 "install tf_keras and set TF_USE_LEGACY_KERAS=1, or a loop with hvd.DistributedGradientTape",
             )
@@ -159,9 +159,9 @@ def _trap(python: str) -> Meeting:
         return Meeting()
     note = (
         f"{python} has horovod: a script that calls hvd.init() needs --framework horovod, or mpirun "
-        "(else hvd.init() fails, rather than make every process a job of its own)"
+        "(otherwise hvd.init() fails, instead of making every process a job of its own)"
     )
-    return Meeting(TRAP, "horovod is installed, and nothing says that this is a job of Horovod", (note,))
+    return Meeting(TRAP, "horovod is installed, but nothing shows whether this is a Horovod job", (note,))
 
 
 def _find_gaps(topology: Topology) -> list[UsageError]:
@@ -175,7 +175,10 @@ def _find_gaps(topology: Topology) -> list[UsageError]:
     if known and topology.world_size == (topology.node_count or 0) * (topology.local_size or 0):
         return []
     shown = f"{topology.world_size} processes on {topology.node_count} nodes, {topology.local_size} on this"
-    what = f"Horovod without mpirun needs as many processes on each node: {shown} (node {topology.node_rank})"
+    what = (
+        "Horovod without mpirun needs the same number of processes on every node: "
+        f"{shown} (node {topology.node_rank})"
+    )
     fix = "start one launcher per node with --nproc-per-node N, or the job with mpirun"
     return [UsageError(Problem("horovod-shape", what, "command line and environment", fix))]
 
@@ -183,7 +186,8 @@ def _find_gaps(topology: Topology) -> list[UsageError]:
 def _find_contradictions(environ: Mapping[str, str]) -> list[EnvironmentUntrusted]:
     if environ.get(OPERATIONS, "").lower() != MPI:
         return []
-    what = f"{OPERATIONS}={environ[OPERATIONS]}, but no mpirun starts the processes: each would be alone"
+    told = f"{OPERATIONS}={environ[OPERATIONS]}"
+    what = f"{told}, but mpirun does not start the processes: each would train alone"
     fix = f"unset {OPERATIONS}, or start the job with mpirun (launcher run --engine mpirun)"
     return [EnvironmentUntrusted(Problem("horovod-operations", what, "environment", fix))]
 

@@ -155,7 +155,7 @@ def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
     """Return warnings about numbers that Lightning will not get, so that each process may train alone."""
 
     calls, words = read_trainers(case.script.text), [*(case.script.words or case.argv)]
-    where, alone = case.script.path, "else each process may be a job of its own"
+    where, alone = case.script.path, "otherwise each process may run a job of its own"
     notes = []
     is_told = any(word.startswith(("-c", "--config", "--trainer=", "trainer=", "$")) for word in words[1:])
     if any(call.name == CLI for call in calls) and not is_told:
@@ -164,14 +164,12 @@ def warn_job(case: Case, *, named: bool) -> tuple[str, ...]:
         lacks = " ".join(
             f"--trainer.{n} {c}" for n, c in counts.items() if c not in (None, 1) and n not in told
         )
-        notes += [f"{where}: LightningCLI takes its numbers from no variable: add {lacks}, {alone}"] * bool(
-            lacks
-        )
+        notes += [f"{where}: LightningCLI does not read variables: add {lacks}, {alone}"] * bool(lacks)
     filled = {of for _, of in choose_variables(case, named=named)}
     lacking = [call for call in calls if call.name == TRAINER and not {*ARGUMENTS} <= {*call.given}]
     if lacking and not filled:
         line = f"{where}:{lacking[0].line}"
-        notes.append(f"{line}: this Trainer is not told num_nodes and devices: say both there, {alone}")
+        notes.append(f"{line}: this Trainer has no num_nodes and devices: pass both, {alone}")
     return tuple(notes)
 
 
@@ -222,7 +220,7 @@ def _explain(case: Case) -> tuple[str, ...]:
     notes = []
     if case.topology.world_size and case.topology.local_size is None:
         notes.append(
-            "nothing says how many processes a node has: num_nodes and devices must stand in the script"
+            "the number of processes per node is unknown: num_nodes and devices must be in the script"
         )
     if not case.forks and any(name in case.environ for name in STARTED_BY_MPI):
         notes.append(
@@ -235,25 +233,25 @@ def _explain(case: Case) -> tuple[str, ...]:
 def _uneven(world: int, here: int) -> Problem:
     return Problem(
         "lightning-uneven",
-        f"{here} of {world} processes are on this node, others on others: Lightning has as many on each",
+        f"{here} of {world} processes are on this node: Lightning needs the same number on every node",
         "environment",
-        "start as many processes on each node",
+        "start the same number of processes on every node",
     )
 
 
 def _own_gpus(origin: str) -> Problem:
     return Problem(
         "lightning-gpus",
-        f"{origin}: a process of Lightning takes the GPU of its local rank's number, and would not see it",
+        f"{origin}: a Lightning process uses the GPU numbered like its local rank, and would not see it",
         origin.partition(" ")[0].partition("=")[0],
-        "leave it out: each process takes one GPU of those that all of them see",
+        "leave it out: each process takes one of the GPUs that all of them see",
     )
 
 
 def _no_node() -> Problem:
     return Problem(
         "lightning-no-node",
-        "nothing says which node this is: Lightning counts ranks by node, and all would be node 0",
+        "the rank of this node is unknown: Lightning counts ranks by node, and all would be node 0",
         "environment",
         "pass --node-rank, or start one launcher per node",
     )

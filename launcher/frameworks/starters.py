@@ -87,7 +87,7 @@ def plan_process(topology: Topology, place: Place, environ: Mapping[str, str], f
         "SLURM_STEP_NUM_NODES": topology.node_count,
     }
     return [
-        Setting(name, str(value), "rewritten to the truth about this process")
+        Setting(name, str(value), "corrected for this process")
         for name, value in truth.items()
         if value is not None and environ.get(name, str(value)) != str(value)
     ]

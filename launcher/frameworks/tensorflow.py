@@ -239,7 +239,7 @@ def _no_chief() -> Problem:
     return Problem(
         "no-chief",
         "TF_CONFIG has no chief: with TensorFlow 2's parameter servers a chief tells the workers what to do, "
-        "and worker 0 would wait without end",
+        "and worker 0 would wait forever",
         "environment, source tensorflow",
         "pass --tf1 for a program of TensorFlow 1; else start one launcher per node without TF_CONFIG, with "
         "--parameter-server-count N (Azure ML: the PyTorch distribution)",
@@ -250,7 +250,7 @@ def _both(options: Options) -> Problem:
     flags = ", ".join(options.origins(*TENSORFLOW))
     return Problem(
         "roles-and-config",
-        f"TF_CONFIG is set, which says what this task is, and so does {flags}",
+        f"TF_CONFIG and {flags} both define this task",
         "command line and environment",
-        f"leave out the flags, or the platform's word: env -u {TF_CONFIG} launcher run ...",
+        f"leave out the flags, or the platform's variable: env -u {TF_CONFIG} launcher run ...",
     )

@@ -175,7 +175,7 @@ def _refuse_both(options: Options) -> Problem | None:
     if not options.get("roles") or not counts:
         return None
     roles = options.origins("roles")[0]
-    what = f"{roles} says which node has which task, and so does {', '.join(counts)}"
+    what = f"{roles} and {', '.join(counts)} both define which node has which task"
     return Problem("roles-twice", what, WHERE, "leave out one of them")
 
 
@@ -186,7 +186,7 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
     beyond = [f"{role}={node}" for role in ROLES for node in nodes[role] if node >= node_count]
     if beyond:
         what = f"{asked}: {beyond[0]}, but the nodes of this job are 0..{node_count - 1}"
-        fix = "say how many nodes there are: --nnodes N, or --hosts HOST,...; or name nodes that are there"
+        fix = "pass the number of nodes (--nnodes N, or --hosts HOST,...), or name existing nodes"
         return Problem("roles-outside", what, WHERE, fix)
     several = [role for role in (CHIEF, EVALUATOR) if len(nodes[role]) > 1]
     if several:
@@ -194,7 +194,7 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
             "roles", f"{asked}: TensorFlow has one {several[0]} at most", WHERE, "name one node for it"
         )
     if not nodes[WORKER] and not (nodes[CHIEF] and not nodes[PS]):
-        return Problem("roles", f"{asked}: nothing computes", WHERE, "ask for a worker: --worker-count N")
+        return Problem("roles", f"{asked}: nothing computes", WHERE, "add a worker: --worker-count N")
     chief = options.get("chief")
     if nodes[PS] and not options.switch("tf1") and chief is not None and not chief.value:
         what = f"{asked}: with TensorFlow 2's parameter servers a chief tells the workers what to do"
@@ -209,7 +209,7 @@ def _find_problem(options: Options, nodes: dict[str, list[int]], node_count: int
     idle = [node for node in range(node_count) if not per_node[node]]
     if idle:
         what = f"{asked}: node {idle[0]} of {node_count} has no task"
-        return Problem("roles-idle-node", what, WHERE, "give each node one, or ask for fewer nodes")
+        return Problem("roles-idle-node", what, WHERE, "give each node one, or use fewer nodes")
     return None
 
 

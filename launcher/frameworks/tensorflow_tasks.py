@@ -79,7 +79,7 @@ def plan_config(cast: Cast, task: Task, hosts: Sequence[str], case: Case) -> Set
         "task": {"type": task.role, "index": task.index},
         "environment": "cloud",
     }
-    where = case.origin("hosts") if case.allocation.hosts else "addresses as the nodes tell them at the start"
+    where = case.origin("hosts") if case.allocation.hosts else "addresses that the nodes exchange first"
     where = "one node" if case.topology.node_count == 1 else where
     text = json.dumps(config, separators=(",", ":"))
     return Setting(
@@ -118,7 +118,7 @@ def _unknown(case: Case, what: str) -> Problem:
     started = "process" if case.allocation.scope is Scope.PROCESS else "node"
     return Problem(
         "tf-config-unknown",
-        f"{TF_CONFIG} must say which node each task is on, and nothing here says {what}",
+        f"{TF_CONFIG} must say which node each task is on, and it is unknown {what}",
         f"environment, started once per {started} by {case.allocation.source}",
-        "start as many processes on each node, and pass --node-rank R if the platform has none",
+        "start the same number of processes on every node, and pass --node-rank R if the platform has none",
     )

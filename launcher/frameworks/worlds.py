@@ -62,7 +62,7 @@ TABLE = (
     Row(
         "mpi4py",
         (MPI,),
-        "is no mpirun",
+        "is not mpirun",
         "each is rank 0 of 1 in MPI.COMM_WORLD",
         "launcher run --engine mpirun -- ..., or mpirun (srun --mpi=pmix) around launcher run",
         "let mpirun or srun --mpi=pmix start the launchers; or start one per node, with --engine mpirun",
@@ -70,7 +70,7 @@ TABLE = (
     Row(
         HOROVOD,
         (LAUNCHER, MPI),
-        "tells Horovod nothing",
+        "does not configure Horovod",
         "each is rank 0 of 1 for Horovod",
         "launcher run -- python train.py: the launcher starts them, and serves Horovod's rendezvous",
     ),
@@ -151,5 +151,5 @@ def _judge(row: Row, case: Case, script: Script, reached: Reached) -> str:
     is_needed = script.needs(row.package) or bool(reached.find(row.package))
     if not is_needed or _may_join_another(row, script, reached):
         return f"{what}: where it is used, {row.alone}; {fix}"
-    fix = f"{fix}; or name what it is a job of, if not of {row.package}: --framework torch"
+    fix = f"{fix}; or name the framework, if it is not {row.package}: --framework torch"
     raise UsageError(Problem("lone-processes", f"{what}: {row.alone}", "command line and script", fix))

@@ -24,7 +24,7 @@ def apply_answer(answer: dict[str, Any]) -> None:
     if answer.get("refused"):
         sys.stderr.write(
             f"launcher: hook: no variables set: {answer['refused']} "
-            f"(launcher plan tells more; {SWITCH}=0 switches the hook off)\n"
+            f"(run launcher plan for details; {SWITCH}=0 switches the hook off)\n"
         )
         for name in list_set(before):  # set by the hook in an outer process, for that process
             del os.environ[name]

@@ -114,11 +114,11 @@ def describe_marker(environ: Mapping[str, str]) -> tuple[str, ...]:
     if not scope:
         return ()
     if scope == REFUSED:
-        return ("the environment hook found in a process around this one what stands here, and set nothing",)
+        return ("the environment hook ran in a parent process, found the same problem, and set nothing",)
     names = [item.partition(":")[0] for item in rest.rpartition("/")[2].split(",")]
     return (
-        f"the environment hook has acted in a process around this one (scope {scope}); what it set there "
-        f"counts for nothing here: {', '.join(names)}",
+        f"the environment hook has acted in a parent process (scope {scope}); the variables that it set "
+        f"there are ignored here: {', '.join(names)}",
     )
 
 

@@ -41,7 +41,7 @@ def hook(argv: Sequence[str], environ: Mapping[str, str], description: str) -> i
             said = change(path, text, force=words.force)
         print(f"{said}: {path} ({what})")
     if words.action == "remove" and not words.shell and os.path.exists(PROFILE):
-        print(f"still there: {PROFILE} (for shells; launcher hook remove --shell takes it away)")
+        print(f"still installed: {PROFILE} (for shells; launcher hook remove --shell removes it)")
     return 0 if well else NOT_AS_IT_SHOULD
 
 
@@ -108,5 +108,5 @@ def _warn_closed() -> None:
     if closed is not None:
         sys.stderr.write(
             f"launcher: warning: only the owner can enter {closed}, where the launcher is: "
-            "Pythons of other users will not find it, and go without the hook\n"
+            "Pythons of other users will not find it, and run without the hook\n"
         )

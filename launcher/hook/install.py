@@ -91,9 +91,9 @@ def _refuse_changed(path: str, old: str | None, text: str) -> None:
         raise UsageError(
             Problem(
                 "hook-conflict",
-                f"{path} begins as launcher hook has written it, but other lines were added or changed",
+                f"{path} was written by launcher hook, but other lines were added or changed",
                 "command line",
-                "take these lines out, or give them up with --force, which replaces or removes the file",
+                "remove these lines, or discard them with --force, which replaces or removes the file",
             )
         )
 
@@ -146,7 +146,7 @@ def _cannot_write(path: str, error: OSError) -> Problem:
 def _not_ours(path: str) -> Problem:
     return Problem(
         "hook-conflict",
-        f"{path} is there and was not written by launcher hook",
+        f"{path} exists, and was not written by launcher hook",
         "command line",
         "merge the two by hand: the line to add is in docs/hook.md; or move it away",
     )

@@ -88,7 +88,7 @@ def find_target(folder: str) -> Place:
         UsageError: The folder does not exist.
     """
     if not os.path.isdir(folder):
-        raise UsageError(_no_environment(folder, "there is no such folder", "make it, or correct --target"))
+        raise UsageError(_no_environment(folder, "no such folder", "make it, or correct --target"))
     path = os.path.abspath(folder)
     return Place("target", path, "", "", path)
 
@@ -102,19 +102,22 @@ def _find_python(prefix: str) -> str:
         if os.path.isfile(python) and os.access(python, os.X_OK):
             return python
     if not os.path.isdir(path):
-        raise UsageError(_no_environment(prefix, "there is no such folder", "correct --prefix"))
+        raise UsageError(_no_environment(prefix, "no such folder", "correct --prefix"))
     versions = os.path.join(path, "versions")
     if os.path.isdir(versions):
         inside = ", ".join(os.path.join(prefix, "versions", name) for name in sorted(os.listdir(versions)))
         raise UsageError(
             _no_environment(prefix, "it is pyenv's own folder", f"--prefix with one of {inside}")
         )
-    fix = "--prefix with what has bin/python3, or with the Python itself; --target for a folder of packages"
+    fix = (
+        "pass --prefix with a folder that has bin/python3, or with the Python itself; "
+        "--target for a folder of packages"
+    )
     raise UsageError(_no_environment(prefix, "it has no bin/python3", fix))
 
 
 def _no_environment(prefix: str, why: str, fix: str) -> Problem:
-    return Problem("no-environment", f"{prefix} is no Python environment: {why}", "command line", fix)
+    return Problem("no-environment", f"{prefix} is not a Python environment: {why}", "command line", fix)
 
 
 def _ask(python: str) -> Facts:
@@ -133,10 +136,10 @@ def _ask(python: str) -> Facts:
         why = f"its Python does not run ({error})"
     except (ValueError, IndexError):
         said = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
-        why = f"its Python does not say what it is ({said})"
+        why = f"its Python does not identify itself ({said})"
     else:
         return facts
-    raise UsageError(_no_environment(python, why, "look at what it says"))
+    raise UsageError(_no_environment(python, why, "see its message"))
 
 
 def _choose_folder(facts: Facts) -> str:

@@ -79,7 +79,7 @@ def render_answer(answer: Mapping[str, Any], environ: Mapping[str, str]) -> tupl
         text, _ = render_environment(marked, list_set(environ), "sh")
         return text, (
             f"launcher: hook: no variables set: {printable(answer['refused'])} "
-            f"(launcher plan tells more; {SWITCH}=0 switches the hook off)\n"
+            f"(run launcher plan for details; {SWITCH}=0 switches the hook off)\n"
         )
     chosen = {name: value for name, value in answer["set"].items() if value not in answer["files"]}
     after = {**{n: v for n, v in environ.items() if n not in answer["unset"]}, **chosen}

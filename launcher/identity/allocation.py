@@ -128,7 +128,7 @@ def _settle_head(ledger: Ledger, machine: Machine) -> dict[str, Any]:
     """Settle only the processes per node: the launcher in the command finds the nodes."""
     settle_processes(ledger, machine)
     ledger.notes.append(
-        "this is where the job is started from: its launcher knows the nodes, and is run once"
+        "the job is started from this node: the command's own launcher finds the nodes and runs once"
     )
     nowhere = {"master_addr": "", "master_port": DEFAULT_PORT}
     return {"node_rank": None, "node_count": None, "ranks_at_start": True, **nowhere}
@@ -148,8 +148,8 @@ def _add_single_machine(ledger: Ledger, is_own: Callable[..., bool]) -> None:
         return
     if not signs and ledger.options.text("source", "manual") != "manual":
         ledger.missing(
-            f"{ledger.options.origins('source')[0]} says neither which node nor which rank this is, and no "
-            "other source is asked",
+            f"{ledger.options.origins('source')[0]} gives neither the node nor the rank of this process, "
+            "and no other source is read",
             "leave it out, or pass --nnodes N --node-rank R --master-addr HOST; --nnodes 1 for one node",
         )
         return
@@ -182,7 +182,7 @@ def _sign_master(ledger: Ledger, is_own: Callable[..., bool]) -> list[tuple[str,
 
     Each sign is (origin, fix).
     """
-    fix = "pass --nnodes N --node-rank R, or unset {} for a single machine"
+    fix = "pass --nnodes N --node-rank R, or unset {} for a single node"
     elsewhere = [
         claim
         for claim in ledger.about(Fact.MASTER_ADDR)
@@ -324,7 +324,7 @@ def _require(ledger: Ledger, fact: Fact, value: int | None, fix: str) -> None:
         others = sorted({claim.origin for claim in known})
         left = [claim.origin.partition("=")[0] for claim in known if claim.source == DEFAULTS]
         if left:
-            fix += f"; or unset {', '.join(sorted(set(left)))} for a single machine"
+            fix += f"; or unset {', '.join(sorted(set(left)))} for a single node"
         ledger.missing(
             f"{fact.value} is not stated by any variable (found: {', '.join(others) or 'none'})",
             f"set {fix}" if fix[0].isupper() else f"pass {fix}",

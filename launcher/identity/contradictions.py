@@ -124,15 +124,18 @@ def _list_impossible(at: Numbers, *, in_order: bool) -> Iterator[tuple[str, tupl
         what = "one node runs all processes, and several nodes share them"
         yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
     elif nodes and world and size and nodes - 1 > world - size:
-        what = f"{nodes - 1} other nodes need a process each, and {world - size} are left"
+        need = f"{nodes - 1} other nodes need at least one process each"
+        what = f"{need}, but only {world - size} of {world} processes are left"
         yield what, (Fact.NODE_COUNT, Fact.LOCAL_SIZE, Fact.WORLD_SIZE)
     if in_order and rank is not None and node is not None and local is not None:
         after = (nodes or node + 1) - 1 - node
         if rank < node + local or (rank == 0) != (node == local == 0):
-            what = "node 0 has rank 0, and each node a higher one than the node before it"
+            what = (
+                "rank 0 is on node 0, and the lowest rank of each node is higher than that of the node before"
+            )
             yield what, (Fact.RANK, Fact.LOCAL_RANK, Fact.NODE_RANK)
         elif world and local == 0 and rank > world - (size or 1) - after:
-            what = f"the {after} nodes after this one need a higher rank each"
+            what = f"each of the {after} nodes after this one needs a higher rank"
             yield what, (Fact.RANK, Fact.NODE_RANK, Fact.NODE_COUNT, Fact.WORLD_SIZE)
 
 
@@ -157,7 +160,7 @@ def _check_sizes(ledger: Ledger) -> None:
         ledger.contradiction(
             f"{ledger.origin(Fact.NODE_COUNT)} means {nodes} nodes, but all {world} processes run on "
             f"this one ({ledger.origin(Fact.LOCAL_SIZE)})",
-            "pass --nnodes 1 if that is meant, or start the processes on all nodes",
+            "pass --nnodes 1 if that is intended, or start the processes on all nodes",
         )
     elif world and nodes and world == nodes and (size or 1) > 1:
         ledger.contradiction(
@@ -173,7 +176,8 @@ def _check_sizes(ledger: Ledger) -> None:
     elif world and size and nodes and nodes * size != world and _fills_evenly(ledger):
         ledger.contradiction(
             f"{ledger.origin(Fact.WORLD_SIZE)} on {nodes} nodes ({ledger.origin(Fact.NODE_COUNT)}), but "
-            f"{ledger.origin(Fact.LOCAL_SIZE)} on this one: this platform starts as many on every node",
+            f"{ledger.origin(Fact.LOCAL_SIZE)} on this one: "
+            "this platform starts the same number on every node",
             ledger.correct(Fact.WORLD_SIZE, Fact.NODE_COUNT, Fact.LOCAL_SIZE),
         )
     elif world and size and not nodes and world > size and _has_one_node(ledger):

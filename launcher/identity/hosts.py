@@ -75,13 +75,13 @@ def read_listed(
     return reader.evidence()
 
 
-def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> None:
+def require_hosts(options: Options, evidence: Sequence[Evidence], program: str) -> None:
     """Check that a list of hosts exists if ``--nnodes`` requests several nodes.
 
     Args:
         options: The user's options.
         evidence: Evidence of all sources.
-        who: Name of the program that will start processes on these nodes.
+        program: Name of the program that will start processes on these nodes.
 
     Raises:
         UsageError: There is no list.
@@ -89,14 +89,14 @@ def require_hosts(options: Options, evidence: Sequence[Evidence], who: str) -> N
     facts = {claim.fact for item in evidence for claim in item.claims}
     asked = options.get("nnodes")
     if asked is not None and isinstance(asked.value, int) and asked.value > 1 and Fact.HOSTS not in facts:
-        raise UsageError(no_hosts(asked.value, who))
+        raise UsageError(no_hosts(asked.value, program))
 
 
-def no_hosts(count: int, who: str) -> Problem:
-    """Return the problem that no list names the nodes on which the program ``who`` will start processes."""
+def no_hosts(count: int, program: str) -> Problem:
+    """Return the problem that no list names the nodes on which ``program`` will start processes."""
     return Problem(
         "no-hosts",
-        f"{who} is to start processes on {count} nodes, and nothing names them",
+        f"{program} must start processes on {count} nodes, but no list names them",
         "command line and environment",
         "pass --hosts HOST,... or --hostfile FILE, node 0 first, on every node",
     )
@@ -119,7 +119,7 @@ def _claim_place(reader: Reader, listed: Listed, trust: Trust) -> None:
     known = sorted(reader.host.own_addresses())
     own = ", ".join(known[:NAMED_MAX]) + (", ..." if len(known) > NAMED_MAX else "")
     found = f"{'several' if places else 'none'} of this node's names and addresses ({own})"
-    reader.sign(listed.origin, f"{found} stand in it: pass --node-rank R, the place in the list")
+    reader.sign(listed.origin, f"it contains {found}: pass --node-rank R, the index of this node in the list")
 
 
 def _read_options(options: Options, host: Host) -> Listed | None:
@@ -128,7 +128,7 @@ def _read_options(options: Options, host: Host) -> Listed | None:
         raise UsageError(
             Problem(
                 "two-host-lists",
-                f"{typed.origin} and {file.origin}: one list of nodes expected",
+                f"{typed.origin} and {file.origin}: expected only one list of nodes",
                 "command line and environment",
                 "leave out one of them",
             )
@@ -160,17 +160,18 @@ def read_hostfile(path: str, origin: str, host: Host, *, is_typed: bool = False)
         text = _read_whole(os.path.abspath(path), origin, host, is_typed)
         entries = list(_parse_lines(text, origin, is_quoted=is_typed))
         if not entries:
-            raise Malformed("one host at least, and no line names one")
+            raise Malformed("at least one host")
     except Malformed as error:
         raise UsageError(_bad_file(f"{origin}: expected {error}")) from error
     try:
         hosts = each_once(name for name, _ in entries)
     except Malformed as error:
-        expected = error if is_typed else "hosts that occur once each"
+        expected = error if is_typed else "each host only once"
         raise UsageError(_bad_file(f"{origin}: expected {expected}")) from error
     counts = {count for _, count in entries if count is not None}
     if len(counts) > 1:
-        what = f"{origin}: from {min(counts)} to {max(counts)} processes: expected as many on each node"
+        found = f"from {min(counts)} to {max(counts)} processes"
+        what = f"{origin}: {found}: expected the same number on every node"
         raise UsageError(_bad_file(what))
     return Listed(hosts, origin, counts.pop() if counts else None)
 
@@ -187,7 +188,7 @@ def _read_whole(path: str, origin: str, host: Host, is_typed: bool) -> str:
     try:
         data = host.read_whole(path, HOSTFILE_LIMIT_BYTES, PIPE_S if is_typed else 0.0)
     except OSError as error:
-        fix = "a file that is there on this node; --hosts HOST,... takes the names themselves"
+        fix = "name a file that exists on this node, or pass the names with --hosts HOST,..."
         raise UsageError(_bad_file(f"{origin}: {error.strerror}", fix)) from error
     if len(data) > HOSTFILE_LIMIT_BYTES:
         raise Malformed(f"at most {HOSTFILE_LIMIT_BYTES >> 20} MiB")

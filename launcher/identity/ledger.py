@@ -151,7 +151,7 @@ class Ledger:
             return f"overruled by {winner.origin}"
         if winner.trust < loser.trust:
             return f"less direct than {winner.origin} ({loser.trust.name.lower()})"
-        return f"{winner.source} is nearer to the process than {loser.source}"
+        return f"{winner.source} is closer to the process than {loser.source}"
 
     def _contradicts(self, winner: Claim, loser: Claim) -> bool:
         """Whether two different values of one fact are a contradiction.
@@ -192,7 +192,7 @@ class Ledger:
             )
             self.contradiction(
                 what,
-                f"unset the wrong one{flag}, or name the one to believe: --source {believed}",
+                f"unset the wrong one{flag}, or choose one of them: --source {believed}",
                 f"environment, sources {one.source} and {other.source}",
             )
 
@@ -255,7 +255,7 @@ def _sift_count(ledger: Ledger) -> None:
             continue
         if count * size != world and count - 1 <= world - size and claim.source not in even:
             hosts = [other for other in ledger.about(Fact.HOSTS) if other.source == claim.source]
-            why = f"{size} of {world} processes run on this node, which proves no such number of nodes"
+            why = f"{size} of {world} processes run on this node, which does not prove this number of nodes"
             ledger.leave_out([claim, *hosts], why)
 
 
@@ -281,11 +281,11 @@ def sift_node(ledger: Ledger) -> None:
     places = _list_places(ledger)
     for claim in list(_inherited(ledger, Fact.NODE_RANK)):
         if places is None:
-            ledger.leave_out([claim], "it is inherited, and nothing proves that this node is meant")
+            ledger.leave_out([claim], "it is inherited, and nothing proves that it is this node's")
         elif claim.value not in places:
             _refuse_or_leave(ledger, claim)
         elif claim.value != places[0]:
-            ledger.leave_out([claim], f"this rank may stand on node {places[0]} or {places[1]}")
+            ledger.leave_out([claim], f"this rank may be on node {places[0]} or {places[1]}")
     for claim in ledger.about(Fact.NODE_RANK):
         if (
             claim.trust is Trust.ASKED
@@ -302,7 +302,7 @@ def _refuse_or_leave(ledger: Ledger, claim: Claim) -> None:
     A host list may have another order than the ranks.
     """
     if claim.trust is Trust.DERIVED:
-        ledger.leave_out([claim], "its list has the nodes in another order than the ranks")
+        ledger.leave_out([claim], "its list orders the nodes differently from the ranks")
         return
     ledger.settle(Fact.LOCAL_SIZE)
     rank, size = ledger.origin(Fact.RANK), ledger.origin(Fact.LOCAL_SIZE)

@@ -124,7 +124,7 @@ def settle_master(
         )
     elif port == 0 and not chooses:
         ledger.contradiction(
-            f"{ledger.origin(Fact.MASTER_PORT)} is a port that each launcher would choose by itself",
+            f"{ledger.origin(Fact.MASTER_PORT)} makes each launcher choose its own port",
             "name a port that is free on node 0",
         )
     return str(address), port
@@ -168,7 +168,7 @@ def _leave_out_elsewhere(ledger: Ledger, is_own: Callable[..., bool]) -> None:
     """Leave out a master that a variable places on another machine than the only node."""
     claims = [c for c in ledger.about(Fact.MASTER_ADDR) if c.trust in (Trust.STATED, Trust.DERIVED)]
     away = [c for c in claims if not is_loopback(str(c.value)) and not is_own(str(c.value))]
-    ledger.leave_out(away, "all processes are on this node, and it is no name or address of it")
+    ledger.leave_out(away, "all processes are on this node, and this is not a name or address of it")
 
 
 def _miss_address(ledger: Ledger) -> None:

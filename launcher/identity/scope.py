@@ -72,7 +72,7 @@ def _starts_nodes(ledger: Ledger) -> bool:
     where = next((c for c in per_node.claims if c.fact in (Fact.NODE_RANK, Fact.NODE_COUNT)), None)
     ledger.contradiction(
         f"{ledger.options.origins('scope')[0]} but {where.origin if where else per_node.source}: "
-        f"{per_node.source} starts one launcher per node, which is no process of the job",
+        f"{per_node.source} starts one launcher per node, which is not a process of the job",
         "leave it out; for one process on each node: --nproc-per-node 1",
     )
     return True
@@ -135,8 +135,8 @@ def _is_above_its_node(ledger: Ledger) -> bool:
 def _ambiguous(ledger: Ledger, wanted: int, origin: str) -> Problem:
     return Problem(
         "ambiguous-scope",
-        f"{_described(ledger, Fact.WORLD_SIZE)} may count nodes or processes: nothing tells how many "
-        f"were started on this node, where {wanted} could be ({origin})",
+        f"{_described(ledger, Fact.WORLD_SIZE)} may count nodes or processes: unknown how many were "
+        f"started on this node, where {wanted} processes fit ({origin})",
         "environment",
         "pass --scope process (started once per process) or --scope node (once per node)",
     )
@@ -158,8 +158,8 @@ def _alone_or_agent(ledger: Ledger, wanted: int, origin: str) -> Problem:
     world = ledger.number(Fact.WORLD_SIZE)
     return Problem(
         "ambiguous-scope",
-        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} could be ({origin}), and nothing tells "
-        f"whether the others of {_described(ledger, Fact.WORLD_SIZE)} share their nodes",
+        f"{ledger.origin(Fact.LOCAL_SIZE)} here, where {wanted} processes fit ({origin}); unknown whether "
+        f"the other processes of {_described(ledger, Fact.WORLD_SIZE)} share a node",
         "environment",
         f"pass --nnodes {world} (one on each of {world} nodes), or --scope process (some share a node)",
     )
@@ -195,7 +195,7 @@ def _check_visible(ledger: Ledger, machine: Machine, claims: list[Claim]) -> Non
         raise HardwareMissing(
             Problem(
                 "missing-gpus",
-                f"{claim.origin} but {visible} are visible here: the nodes would not agree on the world",
+                f"{claim.origin} but {visible} are visible here: the nodes would disagree on world_size",
                 f"environment, source {claim.source}",
                 "give the container its GPUs, or pass --nproc-per-node N on every node",
             )
@@ -216,7 +216,7 @@ def processes_wanted(ledger: Ledger, machine: Machine) -> tuple[int, str]:
         if claim.trust <= Trust.STATED:
             return _resolve_word(claim, machine)
     if ledger.options.framework == ONE_PER_NODE:
-        return 1, f"a task of {ONE_PER_NODE} has all GPUs of its node"
+        return 1, f"one {ONE_PER_NODE} process uses all GPUs of its node"
     if machine.gpu_count:
         return machine.gpu_count, f"{machine.gpu_count} visible GPUs"
     if claims and claims[0].value:
@@ -249,7 +249,7 @@ def _no_devices(claim: Claim, word: str, *, known: bool) -> Problem:
         return Problem("no-gpu", f"{claim.origin} but no GPU is visible", where, fix)
     what = f"no {word.upper()} is visible"
     if not known:
-        what = f"device files and variables do not tell how many {word.upper()}s are"
+        what = f"device files and variables do not tell how many {word.upper()}s there are"
     fix = "--nproc-per-node N" + (", or give the container its device files" if known else "")
     return Problem("no-accelerator", f"{claim.origin} but {what}", where, fix)
 

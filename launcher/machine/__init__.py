@@ -37,9 +37,10 @@ def read_machine(host: Host, environ: Mapping[str, str], *, counts: bool = False
         raise EnvironmentUntrusted(
             Problem(
                 "gpu-listed-twice",
-                f"{VISIBLE}={listed}: {', '.join(doubles)} more than once: CUDA finds no device at all then",
+                f"{VISIBLE}={listed}: {', '.join(doubles)} listed more than once: "
+                "CUDA would find no device at all",
                 f"environment: {VISIBLE}",
-                f"unset it, or list each of the {exposed} GPUs that are here once",
+                f"unset it, or list each of the {exposed} GPUs of this node only once",
             )
         )
     return Machine(

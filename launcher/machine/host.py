@@ -205,10 +205,10 @@ class Host:
 
         left = [name for name in names if name not in found]
         what = (
-            f"no answer within {self._look_up_s:g} s for {len(left)} of {len(names)} names, "
-            f"{left[0]} for example: this node's place among them is not known"
+            f"no answer within {self._look_up_s:g} s for {len(left)} of {len(names)} names (e.g. "
+            f"{left[0]}): cannot tell which of them is this node"
         )
-        fix = "correct the name servers (getent hosts NAME), list addresses, or pass --node-rank R"
+        fix = "fix name resolution (getent hosts NAME), list addresses, or pass --node-rank R"
         return NotReady(Problem("resolver-silent", what, "the resolver of this node, /etc/resolv.conf", fix))
 
     def address_of(self, name: str) -> str:

@@ -80,7 +80,7 @@ def _read(fd: int, size: int, deadline: float, pipe_s: float) -> bytes:
         elif part == b"" and (data or not pipe_s):
             break
         elif not _wait(fd, deadline):  # no data yet: a writer may still open the pipe
-            raise TimeoutError(errno.ETIMEDOUT, f"a pipe that does not end within {pipe_s:g} s")
+            raise TimeoutError(errno.ETIMEDOUT, f"the pipe did not end within {pipe_s:g} s")
         elif part == b"":
             pipe_s = 0.0  # the pipe has ended or has data: the next empty read is its end
     return data

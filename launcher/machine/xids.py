@@ -37,7 +37,7 @@ class Meaning:
 
 XIDS = {
     13: Meaning("the program made the GPU execute something illegal (graphics engine exception)", PROGRAM),
-    31: Meaning("the program used an address that is not its own (GPU memory page fault)", PROGRAM),
+    31: Meaning("the program accessed an invalid address (GPU memory page fault)", PROGRAM),
     32: Meaning("the GPU was sent a corrupted command stream, often over a bad PCIe link", HARDWARE),
     43: Meaning("the program caused a fault and was ended by the driver; the GPU is healthy", PROGRAM),
     45: Meaning("the driver cleaned up after a program that was ended, or after another Xid", NOTICE),
@@ -47,7 +47,7 @@ XIDS = {
     63: Meaning("a bad memory row or page was marked for replacement at the next GPU reset", NOTICE),
     64: Meaning("a bad memory row or page could not be replaced", HARDWARE),
     74: Meaning("an NVLink failed, or the GPU or switch at its other end", HARDWARE),
-    79: Meaning("the GPU has fallen off the bus: it does not answer over PCIe any more", HARDWARE),
+    79: Meaning("the GPU has fallen off the bus: it no longer answers over PCIe", HARDWARE),
     92: Meaning("many memory errors that were corrected (single bit ECC)", NOTICE),
     94: Meaning("an uncorrectable memory error that was contained: only this program is lost", HARDWARE),
     95: Meaning("an uncorrectable memory error that was not contained: the GPU must be reset", HARDWARE),
@@ -57,8 +57,8 @@ XIDS = {
     136: Meaning("an NVLink could not be trained", HARDWARE),
     140: Meaning("an uncorrectable memory error that the driver could not recover from", HARDWARE),
     143: Meaning("the GPU could not be initialized", HARDWARE),
-    154: Meaning("the driver says what another Xid needs: see its text", NOTICE),
-    158: Meaning("the GPU does not answer any more (fatal timeout)", HARDWARE),
+    154: Meaning("the driver recommends a recovery action for another Xid: see its text", NOTICE),
+    158: Meaning("the GPU no longer answers (fatal timeout)", HARDWARE),
 }
 UNKNOWN = Meaning("not in the launcher's table: see NVIDIA's Xid catalog", NOTICE)
 

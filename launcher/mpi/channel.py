@@ -135,7 +135,7 @@ def _no_session(job: str) -> Problem:
         "no-session",
         f"mpirun has started a rank on {os.uname().nodename}, where job {job[:64]} has no session",
         "this node",
-        "the hostfile was not followed, or the nodes do not have a /dev/shm or /tmp each of their own",
+        "mpirun did not follow the hostfile, or the nodes share one /dev/shm or /tmp",
     )
 
 
@@ -144,5 +144,5 @@ def _no_answer() -> Problem:
         "no-session",
         f"the session of this job on {os.uname().nodename} does not answer",
         "this node",
-        "see what the head says of this node",
+        "see the head's messages about this node",
     )

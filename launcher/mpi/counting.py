@@ -70,11 +70,11 @@ class Counting:
     def _complain(self, late: str) -> None:
         job, nodes = self._head.job, self._head.sessions.nodes
         what = (
-            f"asked for {job.world_size} ranks on {len(nodes)} nodes, {job.per_node} on each; "
+            f"{job.world_size} ranks were requested on {len(nodes)} nodes, {job.per_node} on each; "
             f"{describe_places(nodes)}{late}"
         )
         self._has_said = True
-        fix = "look at how mpirun is told its hosts (launcher plan), and at its own configuration files"
+        fix = "check mpirun's host options (launcher plan) and its configuration files"
         event = Event(
             None, time.time_ns(), EXIT_UNTRUSTED, cause=Cause(MISCOUNTED, what, fix, retryable=False)
         )

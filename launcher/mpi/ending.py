@@ -47,7 +47,8 @@ class RanksTarget:
 
     def describe(self) -> str:
         """Return the ranks in words: ``8 ranks on 2 nodes``."""
-        return f"{self.count} rank{'' if self.count == 1 else 's'} on {len(self._head.sessions.nodes)} nodes"
+        ranks, nodes = self.count, len(self._head.sessions.nodes)
+        return f"{ranks} rank{'' if ranks == 1 else 's'} on {nodes} node{'' if nodes == 1 else 's'}"
 
     def pass_on(self, number: int, *, whole: bool) -> None:
         """Send a signal to all ranks, except SIGTSTP: see `suspends`."""
@@ -98,7 +99,7 @@ class RanksTarget:
         else:
             count = self._head.ranks_running()
             ranks = "1 rank still runs" if count == 1 else f"{count} ranks still run"
-            self._head.agent.say(f"{ranks} after {self._head.agent.watch.grace_s:g} s: SIGKILL")
+            self._head.agent.say(f"{ranks} after {self._head.agent.watch.grace_s:g} s: sending SIGKILL")
             self.kill()
 
     def _release(self) -> None:

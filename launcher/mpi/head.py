@@ -166,7 +166,7 @@ class Head(Lead):
                 self.on_orphaned(node, message.daemon)
             case NodeTold():
                 name = name_signal(message.number)
-                self.agent.say(f"node {node.index} ({node.host}) was told {name}: for all ranks")
+                self.agent.say(f"node {node.index} ({node.host}) received {name}: passing it on to all ranks")
                 self.agent.on_signal(message.number, from_terminal=False)
 
     def note_end(self, node: Node, end: RankEnded) -> None:
@@ -188,13 +188,13 @@ class Head(Lead):
         """End the job because mpirun has ended the placeholder of a rank; all ranks have their grace."""
         if not self.ending.released:
             event = Event(node, time.time_ns(), 137, self.killed(node, pid))
-            what = f"rank {node.started[pid]} on {node.host} was ended for mpirun"
+            what = f"mpirun ended rank {node.started[pid]} on {node.host}"
             self.begin_end(event, what)
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """End the job because mpirun's daemon on a node has ended before the ranks there."""
         what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
-        fix = "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there"
+        fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
 
@@ -202,7 +202,7 @@ class Head(Lead):
         """End the job because a node's session is gone; the ranks there count as ended."""
         node.ended.update(node.started)
         what = f"node {node.index} ({node.host}) is lost: {node.reason}"
-        fix = "look at the node, at its network, and at whether its container was ended"
+        fix = "check the node, its network, and whether its container was stopped"
         cause = Cause(NODE_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
         self.ending.check()

@@ -84,7 +84,7 @@ def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
 def _describe_loss(event: Event) -> str:
     """Return what happened to a node or to mpirun, as the predicate of a sentence about it."""
     if event.node is None:
-        return "has started other processes than it was asked for"
+        return "did not start the requested ranks"
     return "is lost" if event.code == NODE_LOST else "cannot go on"
 
 
@@ -100,6 +100,6 @@ def _why(end: RankEnded | None) -> Cause:
         return Cause("rank-refused", end.why, "its own error message has the fix", retryable=False)
     return Cause(
         "rank-killed",
-        "its launcher ended without a word, as SIGKILL does it",
-        "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there",
+        "its launcher ended without a report, as after SIGKILL",
+        "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes",
     )

@@ -303,7 +303,7 @@ def apply_briefing(environ: Mapping[str, str], briefing: Briefing) -> dict[str, 
 def _no_companions(name: str) -> Problem:
     return Problem(
         "companion-per-rank",
-        f"this job needs a {name} beside rank 0, and a rank that mpirun has started runs alone",
+        f"this job needs a {name} beside rank 0, but a rank started by mpirun cannot have one",
         "command line and environment",
         "leave out --engine mpirun: launcher run on every node starts it (Horovod: or build it for this MPI)",
     )

@@ -40,7 +40,7 @@ def same_node(one: Node, other: Node) -> Problem:
         "same-node",
         f"{one.host} and {other.host} are the same node, {printable(one.name)[:64]}",
         "the hosts of the job",
-        "name each node once; or look at what the name resolves to on the head (getent hosts)",
+        "name each node once; or check what the name resolves to on the head (getent hosts)",
     )
 
 

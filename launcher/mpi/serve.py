@@ -171,7 +171,7 @@ class Serving(Coordination):
         """End this node's part, because the session is gone without a report."""
         if self._status is None:
             self.agent.say(
-                "the head of the job is gone, or its session here: what it left on this node is ended"
+                "the head of the job or its session here is gone: ending what it left on this node"
             )
             self._end(GONE)
 
@@ -181,7 +181,7 @@ class Serving(Coordination):
         """End this node's part: the head has not come, or was told to end the job and has not done so."""
         told = self.agent.forwarder.told
         if told is not None:
-            self.agent.say("the head of the job has not ended it: giving up")
+            self.agent.say("the head did not end the job in time: giving up")
             self._end(128 + told)
         else:
             self._is_late = True
@@ -241,14 +241,14 @@ def serve(
     child = Child(0, 0, argv, dict(environ), called="sshd")
     agent = Agent(watch, Place(), environ, Serving(listener, timeout_s, folder), checks=checks)
     agent.take([child], [argv[0]])
-    agent.say(f"serving on {address} port {port} until the head of the job says that it is over")
+    agent.say(f"serving on {address} port {port} until the head reports that the job is over")
     return agent.run()
 
 
 def _no_head(timeout_s: float) -> Problem:
     return Problem(
         "no-head",
-        f"the head of the job has not come within {timeout_s:g} s",
+        f"the head of the job did not connect within {timeout_s:g} s",
         "this node",
         "start the same command on node 0, with the same key, or wait longer: --roll-call-timeout S",
     )

@@ -23,7 +23,7 @@ def folder_name(job: str) -> str:
         Garbled: The launcher never gives a job this name.
     """
     if not (job.isascii() and job.isalnum() and len(job) <= 64):
-        raise Garbled(f"{job[:80]!r} is no name of a job")
+        raise Garbled(f"{job[:80]!r} is not the name of a job")
     return f"launcher-{job}"
 
 

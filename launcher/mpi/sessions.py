@@ -181,7 +181,7 @@ class Sessions:
 
     def _note_taken(self, node: Node, name: str) -> None:
         """Note that the node has a session already: under another host name, or one that we have lost."""
-        node.last_words = "a session of this job is there already"
+        node.last_words = "this node already has a session of this job"
         for twin in self.nodes:
             if twin.is_ready and twin.name == name:
                 self.refused = self.refused or EnvironmentUntrusted(same_node(twin, node))

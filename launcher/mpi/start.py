@@ -128,7 +128,7 @@ def serve_here(options: Options, environ: Mapping[str, str]) -> int:
 def _no_address() -> Problem:
     return Problem(
         "no-address",
-        "nothing tells at which address of this node the other nodes are: sshd listens there alone",
+        "the address at which other nodes reach this node is unknown; sshd would listen only there",
         "command line and environment",
         "pass --local-addr HOST, or --hosts HOST,... with this node in it",
     )
@@ -137,7 +137,7 @@ def _no_address() -> Problem:
 def _no_key() -> Problem:
     return Problem(
         "no-key",
-        "the job has no key, and no node gets in without one",
+        "the job has no key, and nodes accept no connection without one",
         "command line and environment",
         f"launcher keygen FILE, and --ssh-key FILE (or {KEY_VARIABLE}) on every node",
     )

@@ -89,7 +89,7 @@ class Tuner(Lead):
         """Pass on a signal that a serving node has received: it is for the whole job."""
         if isinstance(message, NodeTold):
             name = name_signal(message.number)
-            self.agent.say(f"node {node.index} ({node.host}) was told {name}: for the whole job")
+            self.agent.say(f"node {node.index} ({node.host}) received {name}: ending the whole job")
             self.agent.on_signal(message.number, from_terminal=False)
 
     def on_lost(self, node: Node) -> None:

@@ -65,7 +65,7 @@ class NcclLogWatcher:
         """Read the rest of the output, after the processes have ended, and stop watching."""
         self._listen()
         if not self._spoken.network:
-            self._say("the fabric is not verified: NCCL on rank 0 has said nothing of its network")
+            self._say("the fabric is not verified: NCCL on rank 0 did not report its network")
         if self._watch is not None:
             self._loop.remove(self._watch)
             os.close(self._watch)
@@ -107,4 +107,4 @@ class NcclLogWatcher:
         elif self._proof.required:
             self._end(found.text, found.fix)
         else:
-            self._say(f"warning: not the fabric that was planned: {found.text}; fix: {found.fix}")
+            self._say(f"warning: not the planned fabric: {found.text}; fix: {found.fix}")

@@ -90,7 +90,7 @@ class Reader:
         for line in self._parse(data.decode("utf-8", "surrogateescape"), path):
             dest = line.name.replace("-", "_")
             if dest in taken:
-                self._refuse(line.place, f"{line.name} stands in {taken[dest]}, too", "leave out one of them")
+                self._refuse(line.place, f"{line.name} is also in {taken[dest]}", "leave out one of them")
                 continue
             taken[dest] = line.place
             self._take(line, dest)
@@ -116,10 +116,11 @@ class Reader:
         """Record the value of a line unless an earlier file sets the flag."""
         flag = self._flags.get(dest)
         if flag is None:
-            self._refuse(line.place, f"{shorten(line.name)!r} is the name of no flag", self._mend(line.name))
+            what = f"{shorten(line.name)!r} is not the name of a flag"
+            self._refuse(line.place, what, self._mend(line.name))
             return
         if dest in OF_ONE_JOB:
-            what = f"{line.name} says what one job is, and cannot be a default of all"
+            what = f"{line.name} belongs to a single job, and cannot be a default for all"
             self._refuse(line.place, what, f"leave it out: {flag.name} or {flag.variable} of that job")
             return
         try:
@@ -145,7 +146,7 @@ class Reader:
             return f"{switch.name[2:]} = false"
         known = [flag.name[2:] for flag in FLAGS if flag.dest not in OF_ONE_JOB]
         near = [dashed] if dashed in known else find_near(dashed, known, 0)
-        return f"{near[0]} is the nearest" if near else "none is near it: launcher run --help has all"
+        return f"{near[0]} is the nearest" if near else "no flag is similar: launcher run --help lists all"
 
     def _refuse(self, place: str, what: str, fix: str) -> None:
         self.problems.append(Problem("malformed-config", f"{place}: {what}", "configuration file", fix))

@@ -71,7 +71,7 @@ def parse_lost_after(text: str) -> float:
     """Return seconds of silence, long enough for a heartbeat to arrive."""
     seconds = parse_seconds(text)
     if seconds < LOST_AFTER_LEAST_S:
-        raise Malformed(f"seconds in {LOST_AFTER_LEAST_S:g}..86400, two heartbeats and a bit at least")
+        raise Malformed(f"seconds in {LOST_AFTER_LEAST_S:g}..86400, more than two heartbeats")
     return seconds
 
 

@@ -159,14 +159,14 @@ FLAGS = (
     Flag(
         "master_port",
         "PORT",
-        "port of the rendezvous on node 0 (6105; of one node any that is free, as 0 says)",
+        "port of the rendezvous on node 0 (6105; on one node any free port, as with 0)",
         parse_master_port,
         Fact.MASTER_PORT,
     ),
     Flag(
         "standalone",
         "",
-        "one node, whatever the platform says, on a port that is free",
+        "one node, whatever the platform says, on a free port",
         None,
         pet=True,
     ),
@@ -185,7 +185,7 @@ FLAGS = (
     Flag(
         "source",
         "NAME",
-        "the only environment to believe: a source's name, or module:function",
+        "use only this source of ranks and nodes: its name, or module:function",
         str,
     ),
     Flag("role", "NAME", "name of the role, for ROLE_NAME (default)", str, pet=True),
@@ -204,20 +204,20 @@ FLAGS = (
     Flag(
         "fabric",
         "auto|ib|roce|efa|tcp",
-        "the network that nodes talk over: the best that is here, or this one and no other",
+        "network between nodes: the best one available (auto), or only this one",
         one_of("auto", "ib", "roce", "efa", "tcp"),
     ),
     Flag(
         "require_fabric",
         "ib|roce|efa",
-        "stop with status 69 and the reason unless this one is here to be used",
+        "stop with status 69 and the reason unless this network can be used",
         one_of("ib", "roce", "efa"),
     ),
     Flag(
         "verify_fabric",
         "",
-        "after the start, hear from rank 0's NCCL which network it uses, and compare; with --require-fabric "
-        "the job ends with status 69 if it is another one",
+        "after the start, compare the network that NCCL on rank 0 reports; with --require-fabric the job "
+        "ends with status 69 if it is another one",
         None,
     ),
     Flag(
@@ -272,22 +272,28 @@ FLAGS = (
     Flag(
         "stall_timeout",
         "S",
-        "act after so long without any output and GPU work (never)",
+        "seconds without any output and GPU work until --on-stall (never)",
         parse_seconds,
         group="watch",
     ),
     Flag(
         "metrics_port",
         "PORT",
-        "serve metrics of this node there (OpenMetrics), at its address among the nodes (never)",
+        "serve metrics of this node on this port (OpenMetrics), at its address among the nodes (never)",
         parse_port,
         group="watch",
     ),
-    Flag("on_stall", "report|stop", "what to do then (report)", one_of("report", "stop"), group="watch"),
+    Flag(
+        "on_stall",
+        "report|stop",
+        "what to do after --stall-timeout (report)",
+        one_of("report", "stop"),
+        group="watch",
+    ),
     Flag(
         "meeting",
         "",
-        "look whether the processes of the job get connected to each other, and warn if they do not",
+        "check whether the processes of the job connect to each other, and warn if they do not",
         None,
         negatable=True,
         group="watch",
@@ -295,21 +301,21 @@ FLAGS = (
     Flag(
         "meeting_timeout",
         "S",
-        "how long they may run without before that is said (300)",
+        "seconds until the warning that processes do not connect (300)",
         parse_seconds,
         group="watch",
     ),
     Flag(
         "require_meeting",
         "",
-        "end the job with status 78 then, and where all end without having met",
+        "end the job with status 78 instead of this warning, also if all end without having connected",
         None,
         group="watch",
     ),
     Flag(
         "preemption",
         "auto|azure|aws|gcp|off",
-        "the service that tells whether this machine is taken back (auto: where the platform has one)",
+        "service that announces preemption of this machine (auto: the platform's, if it has one)",
         one_of("auto", "azure", "aws", "gcp", "off"),
         group="watch",
     ),
@@ -424,14 +430,14 @@ FLAGS = (
     Flag(
         "token_file",
         "FILE",
-        "the job's token, the same on every node: no node gets in without it (LAUNCHER_TOKEN)",
+        "the job's token, the same on every node: nodes without it are rejected (LAUNCHER_TOKEN)",
         str,
         group="peers",
     ),
     Flag(
         "roll_call_timeout",
         "S",
-        "how long the nodes may take to answer (900)",
+        "seconds that the nodes may take to answer (900)",
         parse_seconds,
         group="peers",
     ),
@@ -445,7 +451,7 @@ FLAGS = (
     Flag(
         "keep_going",
         "",
-        "when a node fails or is lost, say so, and let the other nodes go on",
+        "if a node fails or is lost, report it and let the other nodes continue",
         None,
         group="peers",
     ),
@@ -514,7 +520,7 @@ FLAGS = (
     Flag(
         "expand_args",
         "",
-        "in the arguments, put in what $NAME and ${NAME} stand for, of variables that the launcher sets",
+        "in the arguments, replace $NAME and ${NAME} of variables that the launcher sets",
         None,
         group="command",
     ),
@@ -549,7 +555,7 @@ FLAGS = (
     Flag(
         "chief",
         "",
-        "TensorFlow has a chief: the coordinator of parameter servers, else the first that computes",
+        "TensorFlow has a chief: the coordinator of parameter servers, otherwise the first worker",
         None,
         negatable=True,
         group="framework",
@@ -616,7 +622,7 @@ FLAGS = (
     Flag(
         "forward",
         "NAME,PREFIX*,...",
-        "variables that the ranks get of this node's, besides those chosen",
+        "additional variables of this node that the ranks get",
         parse_patterns,
         group="mpirun",
     ),
@@ -660,7 +666,7 @@ FLAGS = (
     Flag(
         "shutdown_timeout",
         "S",
-        "the same as --grace, which goes before it",
+        "the same as --grace, which has precedence",
         parse_int,
         pet=True,
         group="torchrun",

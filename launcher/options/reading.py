@@ -195,7 +195,7 @@ class Options:
         for dest in ("rdzv_endpoint", "master_addr"):
             given = self._given.get(dest)
             if given and not given.is_platforms and not is_loopback(parse_host_port(given.text, 0)[0]):
-                fix = "pass --nnodes N --node-rank R as well (--nnodes 1 for a single machine)"
+                fix = "pass --nnodes N --node-rank R as well (--nnodes 1 for a single node)"
                 reader.sign(given.origin, fix)
                 return
 

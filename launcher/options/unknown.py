@@ -113,5 +113,5 @@ def find_near(name: str, known: Sequence[str], start: int) -> list[str]:
 
 
 def _describe(name: str, near: Sequence[str]) -> str:
-    meant = f"{near[0]} is the nearest" if near else "none is near it: launcher run --help-all has all"
-    return f"{name} is no variable of the launcher, and does nothing; {meant}"
+    meant = f"{near[0]} is the nearest" if near else "none is similar: launcher run --help-all lists all"
+    return f"{name} is not a variable of the launcher, and has no effect; {meant}"

@@ -133,7 +133,7 @@ class Console:
         self._told = True
         return (
             f"{self.name}: {self.error.strerror}: output for it is dropped and counted"
-            f"{'' if self._gone else ' until that is mended'}; the processes go on"
+            f"{'' if self._gone else ' until this is fixed'}; the processes continue"
         )
 
     def _open(self, status: os.stat_result) -> None:

@@ -64,7 +64,7 @@ def _note_disabled(environ: Mapping[str, str]) -> tuple[str, ...]:
     value = environ.get(DISABLE, "")
     if value.lower() not in ("1", "true"):
         return ()
-    return (f"{DISABLE}={value!r}: launcher run leaves the command as it is, and does nothing of this",)
+    return (f"{DISABLE}={value!r}: launcher run runs the command unchanged, and does none of this",)
 
 
 def _note_hook(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def _note_lone_node(ledger: Ledger) -> tuple[str, ...]:
     if found is None or found.claim.value != 1 or found.claim.source != RULE:
         return ()
     hosts = "--hosts HOST,... or --hostfile FILE"
-    return (f"mpirun starts processes on this node alone: nothing names others ({hosts})",)
+    return (f"mpirun starts processes on this node only: no other nodes are named ({hosts})",)
 
 
 def note_unheard(options: Options, agent: Agent | None) -> list[str]:
@@ -218,7 +218,7 @@ def note_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...
     way = "--init" if case.forks else "--stay"
     if not asked:
         return ()
-    return (f"{', '.join(asked)}: not here, the launcher becomes the command ({way}: it stays)",)
+    return (f"{', '.join(asked)}: no effect, the launcher becomes the command ({way}: it stays)",)
 
 
 def warn_gone(case: Case, agent: Agent | None, *, stays: bool) -> tuple[str, ...]:

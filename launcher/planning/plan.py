@@ -247,7 +247,7 @@ def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
         origins["world_size"] = f"{counted} ({nodes.origin}) x {per_node}"
         origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
         origins["local_rank"] = "counted on this node"
-    told = {"hosts": "addresses as the nodes have told them"} if met else {}
+    told = {"hosts": "addresses exchanged by the nodes"} if met else {}
     return {**origins, **table.name_origins(shape.request.options), **told}
 
 

@@ -35,7 +35,7 @@ def plan_preemption(options: Options, environ: Mapping[str, str]) -> Preemption 
 
 def refuse_fleet(origin: str) -> UsageError:
     """Return the error for ``--preemption`` with mpirun, whose nodes cannot be told of a preemption."""
-    what = f"{origin}: mpirun starts the processes, and its nodes are not told of this"
+    what = f"{origin}: mpirun starts the processes, and this notice does not reach its nodes"
     fix = "leave it out, or let the launcher start the processes: --engine process"
     return UsageError(Problem("engine-conflict", what, "command line", fix))
 

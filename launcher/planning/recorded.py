@@ -303,7 +303,7 @@ def read_snapshot(path: str) -> RecordedHost:
         reason = getattr(error, "strerror", None) or f"is not JSON: {error}"
         raise UsageError(_refuse(path, reason)) from error
     if not is_shallow(data):
-        raise UsageError(_refuse(path, f"more than {DEPTH_MAX} lists and objects in each other"))
+        raise UsageError(_refuse(path, f"nested more than {DEPTH_MAX} levels deep"))
     if not isinstance(data, dict) or not isinstance(data.get("environ"), dict):
         raise UsageError(_refuse(path, 'expected a JSON object with an "environ" object'))
     try:

@@ -188,7 +188,8 @@ def _too_many(plan: Plan, caller: str) -> Problem:
 def _needs_addresses(caller: str) -> Problem:
     return Problem(
         "addresses-at-start",
-        f"TF_CONFIG has the address of every node, which the nodes tell each other: {caller} waits for none",
+        "TF_CONFIG needs the address of every node, which the nodes exchange: "
+        f"{caller} does not wait for them",
         caller,
         "launcher run -- python SCRIPT, or LAUNCHER_HOSTS=HOST,... with all nodes",
     )

@@ -100,7 +100,7 @@ def _cannot_look(asked: str, blind: str, *, has_agent: bool) -> Problem:
     leave = f"leave out {asked}" if asked.startswith("-") else f"unset {name}"
     return Problem(
         "cannot-look",
-        f"{asked}: {blind}, and the launcher cannot look whether they meet",
+        f"{asked}: {blind}, and the launcher cannot check whether they connect",
         "command line and environment",
         f"{leave}{other}",
     )

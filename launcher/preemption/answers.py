@@ -42,13 +42,13 @@ def parse_answer(data: bytes, *, has_ended: bool) -> Answer | None:
     head, end, rest = data.partition(END_OF_HEAD)
     if not end:
         if has_ended:
-            raise Unclear("no answer of HTTP" if data else "closed without an answer")
+            raise Unclear("not an HTTP answer" if data else "closed without an answer")
         return None
     lines = head.decode("latin-1").split("\r\n")
     status = _parse_status(lines[0])
     body = _find_body(rest, dict(map(_parse_header, lines[1:])), has_ended)
     if body is None and has_ended:
-        raise Unclear("an answer that ends in its middle")
+        raise Unclear("a truncated answer")
     return None if body is None else Answer(status, body)
 
 
@@ -56,7 +56,7 @@ def _parse_status(line: str) -> int:
     words = line.split(" ", 2)
     is_http = words[0].startswith("HTTP/1.") and len(words) > 1
     if not (is_http and len(words[1]) == 3 and words[1].isascii() and words[1].isdecimal()):
-        raise Unclear("no answer of HTTP")
+        raise Unclear("not an HTTP answer")
     return int(words[1])
 
 
@@ -73,7 +73,7 @@ def _find_body(rest: bytes, headers: dict[str, str], has_ended: bool) -> bytes |
     if digits is None:
         return rest if has_ended else None
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= DIGITS_MAX):
-        raise Unclear("an answer that does not say how long it is")
+        raise Unclear("an answer without a valid length")
     length = int(digits)
     if length > LIMIT_BYTES:
         raise Unclear(f"an answer of more than {LIMIT_BYTES >> 10} KiB")
@@ -92,7 +92,7 @@ def _join_chunks(rest: bytes) -> bytes | None:
         except ValueError:
             raise Unclear("chunks without a size") from None
         if size < 0 or size > LIMIT_BYTES:
-            raise Unclear("chunks of no possible size")
+            raise Unclear("invalid chunk size")
         if size == 0:
             return body
         if len(rest) < size + 2:

@@ -86,7 +86,7 @@ class Response:
             self._write()
         elif path is not None and os.path.exists(path):
             os.unlink(path)
-        self._say(f"withdrawn: {what}; the job goes on")
+        self._say(f"withdrawn: {what}; the job continues")
 
     def begin(self, what: str, left_s: float, node: int | None) -> bool:
         """Send the signal to the processes; return whether it was sent.
@@ -152,7 +152,7 @@ class Response:
         try:
             replace_file(render_deadline(what, deadline), path)
         except OSError as error:
-            self._say(f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get the signal alone")
+            self._say(f"no file for LAUNCHER_DEADLINE ({error.strerror}): the processes get only the signal")
 
 
 def _when(left_s: float) -> str:

@@ -27,7 +27,7 @@ NAME_LENGTH = 128
 TOKEN_LENGTH = 1024
 EVENTS_MAX = 1000
 SCHEDULED = {
-    "Preempt": "takes this spot machine back",
+    "Preempt": "reclaims this spot machine",
     "Terminate": "deletes this machine",
     "Redeploy": "moves this machine to other hardware",
     "Reboot": "restarts this machine",
@@ -75,7 +75,7 @@ class Azure:
         if not self._name:
             name = answer.body.decode("ascii", "replace").strip()
             if not name or len(name) > NAME_LENGTH or not name.isascii() or not name.isprintable():
-                raise Unclear("it does not say what this machine is called")
+                raise Unclear("it does not give this machine's name")
             self._name = name
             return None
         document = _parse_json(answer.body)
@@ -129,14 +129,14 @@ class Aws:
             _expect_ok(answer)
             token = answer.body.decode("latin-1").strip()
             if not token or len(token) > TOKEN_LENGTH or not token.isascii() or not token.isprintable():
-                raise Unclear("it gives no token")  # the token becomes a header of ours
+                raise Unclear("it returned no token")  # the token becomes a header of ours
             self._token, self._was_taken = token, False
             return None
         if answer.status == UNAUTHORIZED:
             self._token = ""
             if self._was_taken:  # the token has expired, as each does after some hours
                 return None
-            raise Unclear("it does not take its own token")
+            raise Unclear("it rejects its own token")
         self._was_taken = True
         if answer.status == NOT_FOUND:
             return []
@@ -147,7 +147,7 @@ class Aws:
             raise Unclear("an answer without a known action")
         # Hibernation begins at once, whatever time the notice has
         at = None if action == "hibernate" else parse_time(document.get("time"))
-        what = f"AWS takes this spot instance back (interruption notice: {action})"
+        what = f"AWS reclaims this spot instance (interruption notice: {action})"
         return [Notice(f"{action} {document.get('time')}"[:NAME_LENGTH], what, at)]
 
 
@@ -173,7 +173,7 @@ class Gcp:
         word = answer.body.strip().upper()
         if word not in (b"TRUE", b"FALSE"):
             raise Unclear("an answer that is neither TRUE nor FALSE")
-        what = "Google Cloud takes this spot machine back (instance/preempted is TRUE)"
+        what = "Google Cloud reclaims this spot machine (instance/preempted is TRUE)"
         return [Notice("preempted", what, None)] if word == b"TRUE" else []
 
 
@@ -221,9 +221,9 @@ def _parse_json(body: bytes) -> Mapping[str, object]:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise Unclear("an answer that is no JSON") from None
+        raise Unclear("not JSON") from None
     if not isinstance(document, dict):
-        raise Unclear("an answer that is no JSON object")
+        raise Unclear("not a JSON object")
     return document
 
 

@@ -113,7 +113,7 @@ class Watch:
             self._complaint = why
             self._say(
                 f"preemption: {self._service.title}'s metadata service gives no usable answer ({why}); "
-                "the job goes on, and it is asked again"
+                "the job continues, and the launcher asks again"
             )
 
     def _praise(self) -> None:

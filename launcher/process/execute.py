@@ -81,7 +81,7 @@ def _find_fix(name: str) -> str:
     """Return the fix for a missing program, guessed from its name."""
     if name.startswith("-"):
         return (
-            "flags of the launcher stand before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
+            "flags of the launcher go before --: launcher run FLAGS -- COMMAND (docker run IMAGE "
             "launcher run FLAGS -- COMMAND), or set their LAUNCHER_* variables"
         )
     if not name:

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 REAPED_AT_ONCE = 100
 STARTED_AT_ONCE = 32
 """Number of processes whose pipes have both ends open at a time, because of the limit of open files."""
-UNGUARDED = "what the processes start outlives the launcher if that is killed by SIGKILL"
+UNGUARDED = "child processes outlive the launcher if it is killed by SIGKILL"
 
 
 class ProcessGroup:
@@ -290,7 +290,7 @@ class ProcessGroup:
     def _note_lost(self) -> None:
         """Report the processes that still seem to run although no child is left: their status is lost."""
         for process in list(self.running.values()):
-            self._say(f"{process.name}: another program has taken its status")
+            self._say(f"{process.name}: another program has collected its exit status")
             process.code, process.ended_ns = EXIT_BUG, time.time_ns()
             self._forget(process)
             self._owner.on_exit(process)

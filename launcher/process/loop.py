@@ -182,9 +182,9 @@ class Loop:
         self._faults += 1
         now = time.monotonic()
         if self._faults <= FAULTS_SAID:
-            self._say(f"a fault of the launcher, the job goes on: {what}")
+            self._say(f"internal launcher error, the job continues: {what}")
         elif now >= self._said_at + SAY_AGAIN_S:
-            self._say(f"{self._faults} faults of the launcher so far, the job goes on: {what}")
+            self._say(f"{self._faults} internal launcher errors so far, the job continues: {what}")
         else:
             return
         self._said_at = now

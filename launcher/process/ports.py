@@ -56,7 +56,7 @@ def port_taken(port: int, node: str, user: str, holder: str, fix: str) -> Proble
         holder: The process that listens on it; empty if unknown.
         fix: How to give the job another one.
     """
-    what = f"port {port} of {node} is for {user}, and {holder or 'another process'} listens there"
+    what = f"port {port} of {node} is needed for {user}, but {holder or 'another process'} listens on it"
     return Problem("port-taken", what, node, f"end that, or {fix}")
 
 

@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 NEEDED = {
     "clone": "a process is started",
-    "epoll_create1": "the launcher waits for all that happens",
-    "epoll_ctl": "the launcher waits for all that happens",
-    "epoll_wait": "the launcher waits for all that happens",
+    "epoll_create1": "the launcher waits for events",
+    "epoll_ctl": "the launcher waits for events",
+    "epoll_wait": "the launcher waits for events",
     "ioctl": "the output of processes is read without waiting for it",
-    "kill": "processes are told to end",
+    "kill": "processes are signalled",
     "pipe2": "the output of processes is read",
-    "setpgid": "a process and what it starts are told to end together",
-    "signalfd4": "the launcher hears of signals",
-    "socket": "launchers talk to each other",
-    "waitid": "the launcher hears of the end of processes",
+    "setpgid": "a process and its children are signalled together",
+    "signalfd4": "the launcher receives signals",
+    "socket": "launchers communicate",
+    "waitid": "the launcher notices that processes exit",
 }
 """Needed calls, by their names on x86_64, and what each is for."""
 WHERE = "the kernel of this node, or the seccomp profile of this container"

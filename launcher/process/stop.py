@@ -178,7 +178,7 @@ class Stopper:
         left = len(self.leaders())
         count = "1 process still runs" if left == 1 else f"{left} processes still run"
         if left:  # there may be none while the launcher waits for other nodes
-            self._say(f"{count} after {self.grace_s:g} s: SIGKILL")
+            self._say(f"{count} after {self.grace_s:g} s: sending SIGKILL")
         self.kill()
 
     def _end_lingering(self, now: float) -> None:
@@ -188,7 +188,7 @@ class Stopper:
         self.number = signal.SIGTERM
         leaders = self.leaders()
         if any(map(is_alive, leaders)):
-            self._say(f"{len(leaders)} left behind by the job: SIGTERM ({_names(leaders)})")
+            self._say(f"{len(leaders)} left behind by the job: sending SIGTERM ({_names(leaders)})")
         self._tell(leaders)
 
     def _start_clock(self, now: float, grace_s: float) -> None:

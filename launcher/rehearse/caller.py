@@ -64,5 +64,6 @@ def describe_taken(names: tuple[str, ...]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     shown = ", ".join(name if name.isprintable() else repr(name) for name in names[:SHOWN])
     return (
-        f"taken out of the environment, as the platform gives its own: {shown}{more} (--env NAME keeps one)"
+        "removed from the environment, because the platform sets its own: "
+        f"{shown}{more} (--env NAME keeps one)"
     )

@@ -128,5 +128,5 @@ def _bad_count(node_count: int) -> Problem:
         "node-count",
         f"{node_count} nodes: expected 1..{namespaces.NODE_COUNT_LIMIT}",
         "rehearsal",
-        "ask for a number of nodes in that range",
+        "choose a number of nodes in that range",
     )

@@ -159,7 +159,7 @@ class _Watch:
         status = 128 - code if code < 0 else code
         if status and self._deadline is None:
             others = f"; stopping the other {len(self._running)}" if self._running else ""
-            what = f"what was started on {self._names[child.pid]} ended first, with status {status}"
+            what = f"the process on {self._names[child.pid]} failed first, with status {status}"
             print(f"launcher: rehearsal: {what}{others}", file=sys.stderr, flush=True)
         if status:
             self._stop(status)
@@ -172,7 +172,7 @@ class _Watch:
                 self._deadline = time.monotonic()
             else:
                 name = signal.Signals(signum).name
-                what = f"{name}: ending what was started, {self._grace_s:g} s until SIGKILL"
+                what = f"{name}: stopping all processes, {self._grace_s:g} s until SIGKILL"
                 print(f"launcher: rehearsal: {what}", file=sys.stderr, flush=True)
             self._stop(128 + signum)
 

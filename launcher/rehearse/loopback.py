@@ -97,5 +97,5 @@ def _needs_namespaces(what: str) -> Problem:
         "loopback-cluster",
         f"{what} cannot be simulated on loopback addresses",
         "rehearsal",
-        "run as root or where the kernel gives user namespaces",
+        "run as root or where the kernel allows user namespaces",
     )

@@ -92,8 +92,8 @@ def find_fallback_reason() -> str:
     if subprocess.run(trial, capture_output=True, check=False).returncode == 0:
         return ""
     if os.geteuid() == 0:
-        return "this container may not make namespaces: docker run --privileged"
-    return "this user may not make namespaces: root may"
+        return "this container may not create namespaces: docker run --privileged"
+    return "this user may not create namespaces; root may"
 
 
 def _as_root_of_its_own() -> list[str]:
@@ -258,7 +258,7 @@ def _node(index: int) -> Node:
 def _no_namespaces(output: str) -> Problem:
     return Problem(
         "no-namespaces",
-        f"a simulated node did not start: {output.strip() or 'it ended without a word'}",
+        f"a simulated node did not start: {output.strip() or 'it exited without a message'}",
         "rehearsal, nodes as network namespaces",
         "apt-get install iproute2 util-linux, or use loopback addresses (--loopback)",
     )

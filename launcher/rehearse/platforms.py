@@ -170,7 +170,7 @@ def find_platform(like: str, processes: int, scope: str | None) -> tuple[Platfor
         raise UsageError(_usage(f"--like {like}: expected one of {known}", "name a platform"))
     problems = []
     if processes < 1:
-        problems.append(_usage(f"--processes {processes}: expected 1 or more", "ask for some"))
+        problems.append(_usage(f"--processes {processes}: expected 1 or more", "pass 1 or more"))
     if like == "azureml-tensorflow" and processes > 1:
         problems.append(_usage(f"--processes {processes}: {like} has one per node", "pass 1"))
     if scope is not None and scope not in platform.scopes:

@@ -57,7 +57,7 @@ def find_addresses(master: str, hosts: tuple[str, ...], host: Host) -> tuple[str
     if not any(map(is_reachable, here)):
         outside = {find_address(master, hosts, host)} & own or set(sorted(filter(is_reachable, own))[:1])
         if not outside:
-            what = f"this node has no IPv4 address at which the ranks of other nodes could ask: {sorted(own)}"
+            what = f"this node has no IPv4 address at which ranks of other nodes can reach it: {sorted(own)}"
             fix = "a network interface with an IPv4 address, or start the job with mpirun"
             raise NotReady(Problem("no-control-address", what, "Horovod's rendezvous server", fix))
         here |= outside

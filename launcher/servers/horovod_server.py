@@ -53,7 +53,7 @@ def main(port: int, slots: str, addresses: Sequence[str]) -> int:
     try:
         server = make_server(RendezvousHTTPServer, RendezvousHandler, port, slots, addresses)
     except OSError as error:
-        state = "taken" if error.errno == errno.EADDRINUSE else "not to be had"
+        state = "taken" if error.errno == errno.EADDRINUSE else "not available"
         what = f"port {port} of this node is {state} at {', '.join(addresses)} ({error.strerror})"
         fix = "--master-port N on every node (the rendezvous is at N + 1), or HOROVOD_GLOO_RENDEZVOUS_PORT"
         return problem("horovod-port", what, fix, EXIT_NOT_READY)

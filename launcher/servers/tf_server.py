@@ -82,9 +82,9 @@ def make_parser() -> argparse.ArgumentParser:
     add("--until", metavar="HOST:PORT,...", type=_addresses, help=until)
     peers = "serve nothing; end with status 75 when nothing listens there any more"
     add("--while", metavar="HOST:PORT,...", type=_addresses, dest="peers", help=peers)
-    wait = "how long it may take until one does (900)"
+    wait = "seconds to wait until a process listens there (900)"
     add("--wait", metavar="S", type=_seconds, default=900.0, help=wait)
-    linger = "how long COMMAND may go on by itself after that (0)"
+    linger = "seconds that COMMAND may continue after that (0)"
     add("--linger", metavar="S", type=_seconds, default=0.0, help=linger)
     add("command", nargs="*", metavar="COMMAND", help="run this instead of the server")
     return parser
@@ -153,7 +153,7 @@ def watch_peers(peers: str, wait_s: float) -> int:
             watch.look()
             if watch.end is not None:
                 lost = "no worker is left" if watch is together else "a worker is lost"
-                say(f"{watch.reason}: {lost}, and the coordinator would wait without end")
+                say(f"{watch.reason}: {lost}, and the coordinator would wait forever")
                 return NOT_READY
 
 

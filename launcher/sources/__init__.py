@@ -217,7 +217,7 @@ def _check_present(environ: Mapping[str, str], row: Row) -> None:
                 "source-absent",
                 f"--source {row.name}, but none of {', '.join(row.markers)} is set: expected one of them",
                 "command line and environment",
-                f"start the command where {row.name} does, or leave --source (LAUNCHER_SOURCE) out",
+                f"start the command where {row.name} does, or omit --source (LAUNCHER_SOURCE)",
             )
         )
 
@@ -240,7 +240,7 @@ def _import_foreign(path: str, typed: bool) -> Read:
             raise ValueError("code is named on the command line only")
         read: Read = getattr(import_module(module), attribute or "read")
         if not callable(read):
-            raise AttributeError(f"{attribute!r} is no function")
+            raise AttributeError(f"{attribute!r} is not a function")
     except Exception as error:  # another package's module may raise anything while it is imported
         raise UsageError(
             Problem(

@@ -32,7 +32,7 @@ def read(reader: Reader) -> None:
     index, main = reader.integer(NODE_INDEX), reader.integer(MAIN_INDEX)
     if count is None:
         name = next(name for name in NAMES if reader.has(name))
-        reader.sign(name, f"hand {NODE_COUNT} into the container as well, or {FLAGS}")
+        reader.sign(name, f"pass {NODE_COUNT} into the container too, or {FLAGS}")
     elif main is not None and main >= count:
         reader.malformed(MAIN_INDEX, f"an index below {NODE_COUNT}")
         return

@@ -98,7 +98,7 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         own = master if is_master else 1 - master if other is not None else None
     if master is None:
         reader.claim_hosts(hosts, name)
-        fix = f"hand {MASTER_NODE} to the launcher too, or pass --node-rank R --master-addr HOST"
+        fix = f"pass {MASTER_NODE} to the launcher too, or pass --node-rank R --master-addr HOST"
         reader.sign(name, f"{fix} (the list need not begin with the master)")
         return
     ordered = (hosts[master], *(host for host in hosts if host != hosts[master]))
@@ -110,8 +110,9 @@ def _claim_nodes(reader: Reader, hosts: tuple[str, ...], name: str, master: int 
         reader.claim(Fact.NODE_RANK, ordered.index(hosts[own]), origin, Trust.DERIVED)
     else:
         found = f"{'several' if places else 'none'} of this node's addresses"
-        reader.note(f"{found} stand in {name}: no node rank from it")
-        reader.sign(name, f"{found} stand in it: pass --node-rank R, the place in it with the master first")
+        reader.note(f"{found} are in {name}, so it gives no node rank")
+        fix = "pass --node-rank R, this node's index with the master first"
+        reader.sign(name, f"{found} are in the list: {fix}")
 
 
 def _find_own(reader: Reader, hosts: tuple[str, ...]) -> list[int]:

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 (RANK,), TASKS, LOCAL_RANK = FLUX.rank, FLUX.size, FLUX.local_rank
 NODES = "FLUX_JOB_NNODES"
-MASTER = 'Flux names its tasks no host: pass --master-addr "$(flux hostlist -n 0 local)", or set MASTER_ADDR'
+MASTER = (
+    "Flux does not tell its tasks any host: "
+    'pass --master-addr "$(flux hostlist -n 0 local)", or set MASTER_ADDR'
+)
 
 
 def read(reader: Reader) -> None:

@@ -42,5 +42,6 @@ def read(reader: Reader) -> None:
             reader.starts = Scope.PROCESS  # alone on this node (-H a:2,b:1), but other nodes run several
     if size != local_size:
         reader.note(
-            "horovodrun tells no process where rank 0 is: set MASTER_ADDR, or pass --master-addr HOST"
+            "horovodrun does not tell processes where rank 0 runs: "
+            "set MASTER_ADDR, or pass --master-addr HOST"
         )

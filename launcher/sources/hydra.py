@@ -32,7 +32,8 @@ def read(reader: Reader) -> None:
     reader.claim_int(Fact.LOCAL_RANK, LOCAL_RANK)
     local_size = reader.claim_int(Fact.LOCAL_SIZE, LOCAL_SIZE, 1)
     if reader.has(RANK_OVER_PORT) and not reader.has(SIZE):
-        reader.note(f"{RANK_OVER_PORT} without {SIZE}: mpiexec -pmi-port tells no size; start without it")
+        what = f"{RANK_OVER_PORT} without {SIZE}"
+        reader.note(f"{what}: mpiexec -pmi-port does not tell the size; start without it")
     proxy = _proxy(reader)
     node = _read_node(reader, proxy)
     if local_size == 1 and node is not None and rank is not None and node != rank:

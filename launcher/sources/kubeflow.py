@@ -54,7 +54,7 @@ def read(reader: Reader) -> None:
         reader.claim_host(Fact.MASTER_ADDR, coordinator)
         is_several = reader.has(count) and (reader.integer(count) or 2) > 1
         if is_several and (reader.has(KUBERNETES) or reader.has(COORDINATOR_PORT)):
-            reader.sign(count, f"hand {index} and {coordinator} in as well, or {FLAGS}")
+            reader.sign(count, f"pass {index} and {coordinator} too, or {FLAGS}")
 
 
 def _claim_own_name(reader: Reader) -> None:
@@ -80,7 +80,7 @@ def _read_jax(reader: Reader, index: str, count: str, coordinator: str, *, is_po
 
 def _read_pods(reader: Reader) -> None:
     if not reader.has(PODS) and reader.has(PROCESSES):
-        reader.sign(PROCESSES, f"hand {PODS} in as well, or {FLAGS}")  # WORLD_SIZE counts processes
+        reader.sign(PROCESSES, f"pass {PODS} too, or {FLAGS}")  # WORLD_SIZE counts processes
         return
     if not reader.has(PODS):
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)  # the operator before PET_*: one process per pod

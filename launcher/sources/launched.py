@@ -25,7 +25,9 @@ def read(reader: Reader) -> None:
     if not has_contract(reader):
         reader.note(f"{MARKER} without the variables of such a process: left over from another run, not used")
     elif is_left_over(reader):
-        reader.note(f"{MARKER} comes from the process around this one, which started it: not used")
+        reader.note(
+            f"{MARKER} belongs to an outer process that the launcher started, not to this one: not used"
+        )
     else:
         torch_elastic.read_worker(reader)
         reader.in_order = False  # the outer launcher may have numbered the nodes as mpirun does

@@ -62,7 +62,8 @@ def _read_process(reader: Reader) -> None:
     first = _find_first(reader)
     if not first or (rank == 0 and not _is_here(reader, first)):
         reader.note(
-            f"jsrun names no host of rank 0, and {LSF_HOSTS[0][0]} does not show that it is the second"
+            "jsrun does not name the host of rank 0, "
+            f"and {LSF_HOSTS[0][0]} does not show that it is the second"
         )
         return
     reader.claim(Fact.MASTER_ADDR, first, f"{LSF_HOSTS[0][0]}, behind the launch node", Trust.INDIRECT)
@@ -81,7 +82,7 @@ def _read_task(reader: Reader, name: str, hosts: tuple[str, ...], *, is_one_each
     if number is None:
         return
     if not hosts:
-        reader.sign(TASK, f"hand {LSF_HOSTS[1][0]} in as well, which LSF gives to every task; or {FIX}")
+        reader.sign(TASK, f"pass {LSF_HOSTS[1][0]} too, which LSF gives to every task; or {FIX}")
         return
     place = number - 1
     here = [index for index, host in enumerate(hosts) if _is_here(reader, host)]

@@ -101,7 +101,8 @@ def _divide_world(reader: Reader, row: Names, count: int) -> None:
     elif world % count:
         reader.problem(
             "contradiction",
-            f"{reader.origin(WORLD_SIZE)} but {reader.origin(row.count)}: as many processes on each expected",
+            f"{reader.origin(WORLD_SIZE)} but {reader.origin(row.count)}: "
+            "expected the same number of processes on each",
             f"correct or unset {WORLD_SIZE} or {row.count}",
         )
     else:

@@ -32,6 +32,6 @@ def read(reader: Reader) -> None:
         reader.starts = Scope.PROCESS  # alone on this node, but earlier nodes run several
     if size != local_size:
         reader.note(
-            "PALS tells no process where rank 0 is: "
+            "PALS does not tell processes where rank 0 runs: "
             f"export MASTER_ADDR=$(head -n 1 ${NODE_FILE}) before mpiexec"
         )

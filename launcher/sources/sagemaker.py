@@ -48,7 +48,7 @@ def read(reader: Reader) -> None:
     elif hosts and current:
         reader.malformed(name if name == CURRENT_HOST else origin, f"{name} to be one of its hosts")
     elif not hosts and not reader.has(HOSTS):
-        reader.sign(origin, f"hand {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
+        reader.sign(origin, f"pass {HOSTS} to the launcher too, or pass --nnodes N --node-rank R")
     reader.claim_int(Fact.PROCESSES_PER_NODE, GPUS, 0, Trust.DERIVED)
 
 

@@ -14,8 +14,8 @@ from launcher.core.frozen import frozen
 from launcher.core.model import Fact, Trust
 from launcher.core.mpi import FLUX, HYDRA, JSRUN, MVAPICH, OPEN_MPI, PALS, RANK_ON_NODE
 
-FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single machine"
-TASK = "hand the platform's other variables into the container as well, or "
+FLAGS = "pass --nnodes N --node-rank R --master-addr HOST, or --nnodes 1 for a single node"
+TASK = "pass the platform's other variables into the container too, or "
 NODE_FILE = "PBS_NODEFILE"
 NODE_INDEX = "PBS_NODENUM"
 LSF_HOSTS = (("LSB_MCPU_HOSTS", 2), ("LSB_HOSTS", 1))
@@ -33,15 +33,15 @@ KUBEXEC = "/kubexec.sh"
 RANK_0_HOST = "TORCHX_RANK0_HOST"
 PBS_FIX = (
     "a batch script runs once: mpiexec -n N --ppn 1 launcher run -- COMMAND, or pbsdsh with "
-    f"launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST; --nnodes 1 for this host alone"
+    f"launcher run --nnodes N --node-rank ${NODE_INDEX} --master-addr HOST; --nnodes 1 for this node alone"
 )
 LSF_FIX = (
     'a batch script runs once: blaunch -z "HOST1 HOST2" launcher run -- COMMAND, jsrun or mpirun ... '
-    "launcher run -- COMMAND; --nnodes 1 for this host alone"
+    "launcher run -- COMMAND; --nnodes 1 for this node alone"
 )
 SCRIPT_FIX = (
     "a batch script runs once: mpirun ... launcher run -- COMMAND; where each host runs a launcher: pass "
-    "--nnodes N --node-rank R --master-addr HOST; --nnodes 1 for this host alone"
+    "--nnodes N --node-rank R --master-addr HOST; --nnodes 1 for this node alone"
 )
 MPI_FIX = (
     "mpirun starts the processes: mpirun ... launcher run -- COMMAND in the launcher pod; "
@@ -174,7 +174,7 @@ def read(reader: Reader) -> None:
         if count is not None and count > 1:
             reader.sign(name, FLAGS)
     if reader.has(SLOT_IDS) and not reader.has(PARALLELISM):
-        reader.sign(SLOT_IDS, f"Determined tells a container nothing of the others: {FLAGS}")
+        reader.sign(SLOT_IDS, f"Determined does not tell a container about the others: {FLAGS}")
 
 
 def _read_any(reader: Reader) -> None:
@@ -237,7 +237,7 @@ def _read_pbs(reader: Reader) -> None:
     if len(hosts) > 1 or (index or "0") != "0":
         reader.sign(NODE_FILE, PBS_FIX)
     elif not hosts and not _fills_one_node(reader):
-        reader.sign(NODE_FILE, f"the file cannot be read here, and says how many hosts there are: {PBS_FIX}")
+        reader.sign(NODE_FILE, f"cannot read this file, which lists the hosts: {PBS_FIX}")
 
 
 def _read_files(reader: Reader) -> None:
@@ -251,9 +251,7 @@ def _read_files(reader: Reader) -> None:
         if len(hosts) > 1:
             reader.sign(name, SCRIPT_FIX)
         elif not hosts and not (count and reader.has(count)):
-            reader.sign(
-                name, f"the file cannot be read here, and says how many hosts there are: {SCRIPT_FIX}"
-            )
+            reader.sign(name, f"cannot read this file, which lists the hosts: {SCRIPT_FIX}")
 
 
 def _fills_one_node(reader: Reader) -> bool:
@@ -275,6 +273,4 @@ def _read_lsf(reader: Reader) -> None:
             reader.sign(name, LSF_FIX)
             return
     if not known and is_above(reader, LSF_SLOTS, 1):
-        reader.sign(
-            LSF_SLOTS, f"hand {LSF_HOSTS[0][0]} in as well, these may be slots of one host; {LSF_FIX}"
-        )
+        reader.sign(LSF_SLOTS, f"pass {LSF_HOSTS[0][0]} too, these may be slots of one host; {LSF_FIX}")

@@ -63,7 +63,7 @@ def read(reader: Reader) -> None:
     tasks = reader.claim_int(Fact.WORLD_SIZE, NTASKS, 1)
     reader.confirm("SLURM_NPROCS", tasks, NTASKS)
     if rank is None and tasks is None:
-        reader.sign(STEP_ID, f"hand {PROCID}, {NTASKS} and the other SLURM_* in as well")
+        reader.sign(STEP_ID, f"pass {PROCID}, {NTASKS} and the other SLURM_* too")
     reader.claim_int(Fact.LOCAL_RANK, "SLURM_LOCALID")
     node = reader.claim_int(Fact.NODE_RANK, NODEID)
     nodes = _read_node_count(reader)
@@ -80,7 +80,7 @@ def _read_under_mpirun(reader: Reader) -> None:
     if not any(reader.has(name) for name in (*OTHER_RANKS, FLUX)):
         # Only some of mpirun's variables: if they are this process's, Slurm's rank is not
         half = ", ".join(name for name in STARTED_BY_MPI if reader.has(name))
-        fix = f"hand mpirun's other variables in as well; for a task of srun: unset {half}"
+        fix = f"pass mpirun's other variables too; for a task of srun: unset {half}"
         _sign_remains(reader, (*OF_OTHERS, *TASK_COUNTS), fix)
     hosts = _read_hosts(reader, JOB_NODELIST)
     reader.most_nodes = reader.integer(JOB_NODE_COUNT, 1) or len(hosts) or None
@@ -109,7 +109,7 @@ def _read_batch_script(reader: Reader) -> None:
         return
     # docker run -e SLURM_PROCID -e SLURM_NTASKS: a task's variables without those of the step
     numbers = OF_OTHERS if count == 1 else (*OF_OTHERS, *TASK_COUNTS)
-    fix = f"hand {STEP_ID} and the other SLURM_* into the container as well"
+    fix = f"pass {STEP_ID} and the other SLURM_* into the container too"
     if _sign_remains(reader, numbers, f"{fix}; in a shell of a job: srun launcher run ..."):
         return
     if count == 1:

@@ -15,7 +15,7 @@ from launcher.core.model import Fact, Scope, Trust
 from launcher.options.flag_values import ROLES
 
 TF_CONFIG = "TF_CONFIG"
-FIX = f"correct {TF_CONFIG}, or unset it if this is no TensorFlow job"
+FIX = f"correct {TF_CONFIG}, or unset it if this is not a TensorFlow job"
 RANKED = ("chief", "worker")
 ALONE = ("chief", "evaluator")
 """Roles with at most one task."""

@@ -27,7 +27,7 @@ def read(reader: Reader) -> None:
     if found is None and _names_one_host(reader):
         return
     if found is None:
-        reader.sign(CLUSTER_SPEC, f"it has not the form that Vertex AI gives it: {FLAGS}")
+        reader.sign(CLUSTER_SPEC, f"not in Vertex AI's format: {FLAGS}")
         return
     cluster, role, index = found
     pools = [next((cluster[name] for name in names if name in cluster), []) for names in RANKED]

@@ -80,7 +80,7 @@ def _read_plugin(reader: Reader, tasks: Tasks) -> None:
     elif len(tasks) <= len(RANKED) and WATCHING not in tasks:
         reader.claim_int(Fact.NODE_COUNT, WORLD_SIZE, 1)
     else:
-        reader.sign(WORLD_SIZE, f"nothing tells which tasks it counts: {FLAGS}")
+        reader.sign(WORLD_SIZE, f"unknown which tasks it counts: {FLAGS}")
 
 
 def _check_index(reader: Reader, tasks: Tasks, node: int | None) -> None:
@@ -103,7 +103,7 @@ def _read_names(reader: Reader, tasks: Tasks) -> None:
     ranked = RANKED if tasks.keys() >= set(RANKED) else tuple(tasks)
     hosts = _join(tasks, ranked)
     if len(ranked) > 1 and (ranked != RANKED or not all(tasks[task] for task in ranked)):
-        _sign(reader, "nothing tells which tasks have ranks")
+        _sign(reader, "unknown which tasks have ranks")
         return
     count = None
     if len(ranked) == 1:
@@ -137,7 +137,7 @@ def _find_node(reader: Reader, tasks: Tasks, hosts: tuple[str, ...], count: int)
             if reader.has(name):
                 return reader.claim_int(Fact.NODE_RANK, name)
     if len(places) != 1:
-        _sign(reader, "the index counts within a task, and nothing tells which pod of all this is")
+        _sign(reader, "the index counts within a task, and this pod's place in the job is unknown")
         return None
     reader.claim(Fact.NODE_RANK, places[0], f"name of this pod, {own}, in the lists of hosts", Trust.DERIVED)
     return places[0]

@@ -35,7 +35,7 @@ def read(reader: Reader) -> None:
     reader.claim_int(Fact.NODE_RANK, INDEX)
     if count is None and not hosts:
         name = next((name for name in (INDEX, ROLE, MASTER_ADDR) if reader.has(name)), NODE_COUNT)
-        reader.sign(name, f"hand {NODE_COUNT} into the container as well, or {FLAGS}")
+        reader.sign(name, f"pass {NODE_COUNT} into the container too, or {FLAGS}")
     if (count or len(hosts)) > 1:
         reader.claim_host(Fact.MASTER_ADDR, MASTER_ADDR)
         reader.claim_int(Fact.MASTER_PORT, MASTER_PORT, 1)

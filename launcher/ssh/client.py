@@ -59,23 +59,23 @@ _CONFIG = """\
     ConnectionAttempts 1
     TCPKeepAlive yes
     Compression no
-    # One level less would not tell that a node fell silent.
+    # A lower level does not report that a node stopped responding.
     LogLevel INFO
 {liveness}
 """
 
 _REASONS = (
     ("No user exists for uid", "the user of the head has no entry in its /etc/passwd, and ssh needs one"),
-    ("Name or service not known", "there is no such name: neither /etc/hosts has it, nor the name server"),
+    ("Name or service not known", "unknown name: neither /etc/hosts nor the name server has it"),
     (
         "Temporary failure in name resolution",
-        "its name is not in /etc/hosts, and no name server answers that could know it",
+        "its name is not in /etc/hosts, and no name server answers",
     ),
     ("Could not resolve hostname", "its name cannot be resolved"),
     ("No route to host", "no route to it: the node is down, or a firewall refuses"),
     ("Network is unreachable", "its network cannot be reached from here"),
-    ("during banner exchange", "it takes connections, but no sshd answers: it is too busy, or hangs"),
-    ("timed out", "no answer: the node is down, or a firewall drops what we send"),
+    ("during banner exchange", "it accepts connections, but sshd does not answer: overloaded or hung"),
+    ("timed out", "no answer: the node is down, or a firewall drops our packets"),
     (
         "Connection refused",
         "nothing listens there: its launcher has not started sshd yet, or sshd is missing there",
@@ -87,10 +87,10 @@ _REASONS = (
     ),
     (
         "kex_exchange_identification",
-        "what listens there closes connections at once: no sshd, or one that is too busy",
+        "connections are closed at once: not an sshd, or an overloaded one",
     ),
-    ("Not allowed at this time", "its sshd makes us wait, because we came too often before"),
-    ("not responding", "the connection was there, and fell silent: the node is down or cut off"),
+    ("Not allowed at this time", "its sshd makes us wait after too many attempts"),
+    ("not responding", "the connection stopped responding: the node is down or cut off"),
     ("Broken pipe", "the connection broke: the node, or its sshd, has ended"),
     ("closed by remote host", "the connection was closed: the node, or its sshd, has ended"),
     ("Connection closed by", "its sshd closed the connection before it was up: see that node's log"),
@@ -164,7 +164,7 @@ def explain(text: str) -> str:
             return reason
     lines = [line.strip() for line in redact(text).splitlines() if line.strip()]
     if not lines:
-        return "ssh ended without a word"
+        return "ssh exited without a message"
     return f"ssh says: {shorten(printable(lines[-1]), SAID_LIMIT)}"
 
 

@@ -67,8 +67,8 @@ ForceCommand exec {command}
 ClientAliveInterval 3
 ClientAliveCountMax 3
 LoginGraceTime 10
-# A job starts its sessions all at once; the default drops connections from the tenth on. Where more are
-# mute than a job has, a part of the new ones is dropped, and not all: another try gets in.
+# A job starts its sessions all at once; the default drops connections from the tenth on. With more
+# unauthenticated connections than a job has, only some new ones are dropped, so a retry succeeds.
 MaxStartups 200:30:600
 MaxSessions 64
 {newer}

@@ -18,7 +18,7 @@ else:
     import _signal as signal  # without its enums, which take 5 ms of every session
 
 FROM_SSHD = (b"USER", b"LOGNAME", b"HOME", b"SHELL", b"PATH")
-REFUSED = "launcher: this sshd is a training job's: it runs the job's commands and nothing else"
+REFUSED = "launcher: this sshd belongs to a training job and only runs its commands"
 
 
 def main(path: str) -> None:

@@ -34,7 +34,7 @@ def write_private(path: str, content: str | bytes, *, new: bool = False) -> None
 
 def exists(path: str) -> UsageError:
     """Return the error that a file exists where keys are to be written."""
-    what = f"{path} is there already, and keys that exist are never overwritten"
+    what = f"{path} exists already; existing keys are never overwritten"
     fix = "give these to the nodes, name another place, or remove it first, if no job needs it any more"
     return UsageError(Problem("key-exists", what, "command line", fix))
 

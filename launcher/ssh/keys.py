@@ -157,8 +157,8 @@ def run_keygen(
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        said = error.strerror if isinstance(error, OSError) else f"no end within {KEYGEN_TIMEOUT_S:g} s"
-        problem = Problem("ssh-missing", f"{line[0]}: {said}", "this node", "look at what it waits for")
+        said = error.strerror if isinstance(error, OSError) else f"did not end within {KEYGEN_TIMEOUT_S:g} s"
+        problem = Problem("ssh-missing", f"{line[0]}: {said}", "this node", "find out what it waits for")
         raise NotReady(problem) from None
 
 
@@ -202,7 +202,7 @@ def _decode(text: str) -> str:
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode("utf-8", "surrogateescape")
     except binascii.Error:
-        raise _bad("its text begins as a private key in base64, and does not go on as one") from None
+        raise _bad("its text begins like a private key in base64, but is not one") from None
 
 
 def _normal(label: str, body: str, where: str) -> str:

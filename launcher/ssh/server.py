@@ -150,4 +150,5 @@ def _explain(sshd: str, words: str) -> Problem:
         what = f"sshd needs the user {name}, which installing its package makes"
         return cannot_serve(what, f"useradd --system {home} {name}, in the image; or run as another user")
     said = "; ".join(printable(line.strip()) for line in redact(words).splitlines() if line.strip())
-    return cannot_serve(f"{sshd}: {said or 'it ends without a word'}", "correct what sshd complains about")
+    what = f"{sshd}: {said or 'it exited without a message'}"
+    return cannot_serve(what, "correct what sshd complains about")

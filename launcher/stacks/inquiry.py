@@ -146,7 +146,7 @@ def write_stacks(folder: str, headline: str, answers: Sequence[Answer]) -> str:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
         return path
-    raise FileExistsError(0, "a thousand reports are there already")
+    raise FileExistsError(0, "too many reports in this folder")
 
 
 class Lane:

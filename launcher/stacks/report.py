@@ -107,13 +107,13 @@ def explain_collectives(groups: Sequence[Group], world_size: int | None) -> list
     if not groups or not all(item.in_collective for item in groups):
         return []
     if len(groups) > 1:
-        return ["they wait in different calls, each for the others to come: compare the order of their calls"]
+        return ["they wait in different collective calls for each other: compare the order of their calls"]
     if world_size is not None and len(groups[0].answers) >= world_size:
         return [
-            "all ranks of the job have come to this call: the network or a GPU does not answer, or "
+            "all ranks of the job have reached this call: the network or a GPU does not answer, or "
             f"it waits for more processes than the {world_size} of this job (does the script name a number?)"
         ]
-    return ["all ranks of this node have come to this call: see what the other nodes report"]
+    return ["all ranks of this node have reached this call: see what the other nodes report"]
 
 
 def render_children(answers: Sequence[Answer]) -> list[str]:

@@ -1,1 +1,1 @@
-"""What the launcher knows, as text: for people, shells and tools."""
+"""Views: plans, environments, hardware and check results as text, JSON or drawings."""

@@ -1,4 +1,4 @@
-"""A NUMA node in the drawing: a block with its GPUs, its ports, and the share of each rank in its CPUs."""
+"""Draws a NUMA node as a block with its GPUs, its ports, and each rank's share of its CPUs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 GPU_HEIGHT, PORT_HEIGHT, BUS_HEIGHT, WIRE = 76.0, 80.0, 22.0, 22.0
 EMPTY_HEIGHT = 44.0
 LINE, STATE_LINES = 14.0, 2
-"""Lines of a GPU's tile for what is remarkable: as many as some GPU needs, and no more than these."""
+"""Height of a state line, and the most of them in a GPU's tile; all tiles are as high as the highest."""
 CPU_HEIGHT = 66.0
 RANKS_LIMIT = 32
-"""More shares of CPUs than this are not told apart in one bar."""
+"""Maximum number of ranks that one CPU bar shows; with more it shows none."""
 RATES = (
     (800, "#7c3aed"),
     (400, "#0d9467"),
@@ -31,7 +31,7 @@ RATES = (
     (25, "#b7791f"),
     (0, "#7d8590"),
 )
-"""The least Gb/s of each colour."""
+"""Minimum Gb/s of each colour, fastest first."""
 DEAD = "#dc2626"
 NO_RATE = "#9aa4ae"
 
@@ -45,18 +45,18 @@ def group_spots(block: Block) -> Iterator[tuple[Group, float]]:
 
 
 def _rows(groups: Sequence[Group]) -> tuple[bool, bool]:
-    """Return whether there are GPUs, and whether there are ports, in any of some groups."""
+    """Return whether any of these groups has GPUs, and whether any has ports."""
     return any(group.gpus for group in groups), any(group.ports for group in groups)
 
 
 def gpu_height(view: View) -> float:
-    """Return the height of all GPUs' tiles."""
+    """Return the height of a GPU's tile, which is the same for all GPUs."""
     lines = [len(_state_lines(view, gpu)) for gpu in view.hardware.gpus]
     return GPU_HEIGHT + LINE * max(lines, default=0)
 
 
 def _state_lines(view: View, gpu: GpuFacts) -> list[str]:
-    """Return what is remarkable about a GPU, in lines that fit its tile; the last one may be cut."""
+    """Return the notable state of a GPU in lines that fit its tile; a last line that is too long is cut."""
     lines: list[str] = []
     state = show_state(gpu, gpu.index in view.visible)
     for word in [] if state in ("ok", "?") else state.split(", "):
@@ -69,7 +69,7 @@ def _state_lines(view: View, gpu: GpuFacts) -> list[str]:
 
 
 def block_height(block: Block, tile_height: float) -> float:
-    """Return the height of a block whose GPUs have tiles of some height."""
+    """Return the height of a block, given the height of its GPUs' tiles."""
     return PAD + (_group_height(block, tile_height) or EMPTY_HEIGHT) + CPU_HEIGHT + PAD
 
 
@@ -84,7 +84,7 @@ def _group_height(block: Block, tile_height: float) -> float:
 
 
 def draw_block(drawing: Drawing, view: View, block: Block, top: float, bottom: float) -> None:
-    """Draw a block from its upper to its lower edge."""
+    """Draw a block between its upper and its lower edge."""
     drawing.rectangle("block", block.x, top, block.width, bottom - top, radius=10)
     for group, x in group_spots(block):
         _draw_group(drawing, view, block, group, x, top + PAD)
@@ -110,7 +110,7 @@ def _draw_group(drawing: Drawing, view: View, block: Block, group: Group, x: flo
         row, column = divmod(place, group.columns)
         left, y = x + PAD + column * (TILE + GAP), below + WIRE + row * (PORT_HEIGHT + GAP)
         steps = f"M{left + TILE / 2:g} {below:g}V{y:g}"
-        if row:  # beside the ports above it, not through them
+        if row:  # past the ports above it, not through them
             turn, side = below + WIRE / 2, left - GAP / 2
             steps = f"M{left + GAP:g} {below:g}V{turn:g}H{side:g}V{y + PORT_HEIGHT / 2:g}H{left:g}"
         drawing.path("wire", steps, 2)
@@ -170,14 +170,14 @@ def _draw_port(drawing: Drawing, part: Part, x: float, y: float) -> None:
 
 
 def rate_colour(port: Port) -> str:
-    """Return the colour of an active port."""
+    """Return the colour for the rate of an active port."""
     if port.rate_gbps is None:
         return NO_RATE
     return next(colour for least, colour in RATES if port.rate_gbps >= least)
 
 
 def _draw_cpus(drawing: Drawing, view: View, block: Block, y: float) -> None:
-    """Draw a node's name, and its CPUs as a bar with the share of each rank."""
+    """Draw a NUMA node's name, and its CPUs as a bar with each rank's share."""
     node, x, width = block.node, block.x + PAD, block.width - 2 * PAD
     name = "NUMA node not known" if node.number is None else f"NUMA node {node.number}"
     used = drawing.text("strong", x + 2, y + 16, name, width, size=13, bold=True)
@@ -202,7 +202,10 @@ def _draw_cpus(drawing: Drawing, view: View, block: Block, y: float) -> None:
 
 
 def _shares(assigned: Sequence[Assigned], cpus: Sequence[int]) -> list[tuple[Assigned, list[int]]]:
-    """Return the ranks that are bound to some of these CPUs, in the order of their first one."""
+    """Return the ranks that are bound to some of these CPUs, each with those CPUs, in order of the first one.
+
+    Returns none if there are more than `RANKS_LIMIT`.
+    """
     here = set(cpus)
     shares = [(process, sorted(here.intersection(process.cpus or ()))) for process in assigned]
     found = sorted((pair for pair in shares if pair[1]), key=lambda pair: (pair[1][0], pair[0].rank))

@@ -1,4 +1,4 @@
-"""What the checks found, as lines for people and as JSON for tools. Problems stand last."""
+"""Renders the findings of checks, as lines for people and as JSON for tools. Problems come last."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESET = "\033[0m"
 
 
 def render_text(result: Result, case: Case, *, colours: bool = False) -> str:
-    """Return one line per finding, then how many there are of each level."""
+    """Return one line per finding, the number of findings of each level, and the checks without a finding."""
     width = max((len(finding.check) for finding in result.findings), default=0)
     lines = [_render_line(finding, width, colours) for finding in result.findings]
     counts = (
@@ -27,7 +27,7 @@ def render_text(result: Result, case: Case, *, colours: bool = False) -> str:
     )
     lines.append(_clean(f"{case.host.hostname()} ({case.runtime}): {', '.join(counts)}"))
     if result.silent:
-        lines.append(f"nothing to look at, or no way to tell: {', '.join(result.silent)}")
+        lines.append(f"nothing to check, or unknown: {', '.join(result.silent)}")
     return "\n".join(lines) + "\n"
 
 
@@ -46,8 +46,8 @@ def render_finding(finding: Finding) -> str:
 
 
 def render_json(result: Result, case: Case) -> str:
-    """Return all of it as a JSON document; docs/checks.md describes it."""
-    import json  # not where only lines are printed: launcher run --check
+    """Return the whole result as a JSON document (docs/checks.md)."""
+    import json  # here, because launcher run --check prints only lines
 
     document = {
         "version": VERSION,

@@ -1,7 +1,7 @@
-"""A drawing in SVG: shapes, and texts that keep to the room they are given.
+"""Draws SVG: shapes, and texts that are cut to the room they are given.
 
-The viewer's font is unknown, so widths are those of a wide one (DejaVu Sans): what fits by
-them fits everywhere. Everything that comes from a machine is escaped.
+The viewer's font is unknown, so text widths are those of a wide font (DejaVu Sans): a text that fits in it
+fits in other fonts, too. All texts are escaped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ ELLIPSIS = "\u2026"
 
 
 def measure(text: str, size: float, bold: bool = False) -> float:
-    """Return how wide a text is at most, in the unit of its size."""
+    """Return the maximum width of a text, in the unit of ``size``."""
     return sum(map(_advance, text)) * size * (BOLD if bold else 1.0)
 
 
 def _advance(character: str) -> float:
     if not character.isascii():
-        return 1.05  # as wide as the widest, an ideograph
+        return 1.05  # the width of the widest character, an ideograph
     if character in NARROW:
         return 0.4
     if character in WIDE:
@@ -32,7 +32,7 @@ def _advance(character: str) -> float:
 
 
 def fit(text: str, room: float, size: float, bold: bool = False) -> str:
-    """Return a text, cut so that it is not wider than some room."""
+    """Return a text in printable characters, cut with an ellipsis if it is wider than the room."""
     text = printable(text)
     if measure(text, size, bold) <= room:
         return text
@@ -46,7 +46,7 @@ def fit(text: str, room: float, size: float, bold: bool = False) -> str:
 
 
 class Drawing:
-    """Shapes in the order in which they were drawn, the later on top."""
+    """A list of shapes in the order in which they were drawn; later ones are on top."""
 
     def __init__(self) -> None:
         self._parts: list[str] = []
@@ -54,13 +54,13 @@ class Drawing:
     def rectangle(
         self, kind: str, x: float, y: float, width: float, height: float, *, radius: float = 6, fill: str = ""
     ) -> None:
-        """Draw a rectangle of a CSS class, with a fill of its own if one is given."""
+        """Draw a rectangle with a CSS class; ``fill`` overrides the colour of the class."""
         own = f" style={quoteattr(f'fill:{fill}')}" if fill else ""
         box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="{radius:g}"'
         self._parts.append(f'<rect class="{kind}" {box}{own}/>')
 
     def path(self, kind: str, steps: str, width: float) -> None:
-        """Draw a line of a CSS class."""
+        """Draw an SVG path with a CSS class."""
         self._parts.append(f'<path class="{kind}" d="{steps}" style="stroke-width:{width:g}"/>')
 
     def text(
@@ -75,7 +75,7 @@ class Drawing:
         bold: bool = False,
         centre: bool = False,
     ) -> float:
-        """Write a text on a base line, cut to its room, whole where a pointer rests; return its width."""
+        """Draw a text on a baseline and return its width; if it is cut, its tooltip shows the whole text."""
         shown = fit(text, room, size, bold)
         if not shown:
             return 0.0
@@ -89,13 +89,13 @@ class Drawing:
         return measure(shown, size, bold)
 
     def joined(self, later: Drawing) -> Drawing:
-        """Return both drawings, the later one on top."""
+        """Return a drawing of both, with the later one on top."""
         both = Drawing()
         both._parts = [*self._parts, *later._parts]
         return both
 
     def render(self, width: float, height: float, title: str, style: str) -> str:
-        """Return the whole file."""
+        """Return the text of the SVG file."""
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
             f'height="{height:g}" role="img" font-family="{FONT}">'
@@ -106,5 +106,5 @@ class Drawing:
 
 
 def _clean(text: str) -> str:
-    """Return a text for XML, which knows neither control characters nor halves of surrogate pairs."""
+    """Return a text escaped for XML, which allows neither control characters nor lone surrogates."""
     return escape(printable(text))

@@ -1,20 +1,21 @@
-r"""The variables of a process as text: for people, a shell, JSON readers, env files.
+r"""Renders the variables of a process as a table, shell commands, JSON or an env file.
 
-What each format can hold:
+What each format can represent:
 
 ======  ==================================================================================
-table   Any value; what a terminal would obey is shown as an escape. Not for parsing back.
+table   Any value, with control characters shown as escapes. Not meant to be parsed.
 sh      Any value, byte for byte, for ``eval "$(launcher env --format sh)"`` in any POSIX
-        shell. Names that are not identifiers, or that shells keep for themselves, are left
-        out with a note.
+        shell. Names that are not identifiers, or that shells reserve, are left out with a
+        note.
 json    Any value. A byte that is not UTF-8 is a lone surrogate, as in ``os.environ``:
         byte FF is ``"\udcff"``. Python reads it back (``os.fsencode`` gives the byte), other
-        readers may refuse it or show U+FFFD. No way to say "unset": that is a note.
-dotenv  ``NAME=value`` lines, without quotes wherever that means the same to ``docker run
-        --env-file`` (which takes the line literally), docker compose and python-dotenv
-        (which know quotes, comments and ``$NAME``). Other values are quoted for the last
-        two, with a note; line breaks as ``\n`` inside double quotes. What not even those two
-        agree on, and bytes that are not UTF-8, are left out with a note.
+        readers may refuse it or show U+FFFD. Variables to unset are listed in a note.
+dotenv  ``NAME=value`` lines. A value has no quotes if ``docker run --env-file`` (which takes
+        the line literally), docker compose and python-dotenv (which interpret quotes,
+        comments and ``$NAME``) then all read it the same. Other values are quoted for the
+        last two, with a note; line breaks become ``\n`` inside double quotes. Values that
+        those two read differently, and bytes that are not UTF-8, are left out with a note.
+        Variables to unset are listed in a note.
 ======  ==================================================================================
 """
 
@@ -47,30 +48,30 @@ _DOUBLE_QUOTED = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\
 
 
 def without_files(plan: Plan, environ: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return an environment without files that only a job has, and which they are."""
+    """Return an environment without the variables whose file only a job has, and a note on each of them."""
     words = [word for word, _ in plan.network.files] if plan.network else []
     gone = [name for name, value in environ.items() if value in words]
     kept = {name: value for name, value in environ.items() if name not in gone}
-    return kept, tuple(f"{name} is left out: its file is made by launcher run" for name in gone)
+    return kept, tuple(f"{name} is left out: launcher run makes its file" for name in gone)
 
 
 def render_environment(
     settings: Mapping[str, str], unset: Sequence[str], style: str
 ) -> tuple[str, list[str]]:
-    """Return variables as text, in the order in which they are given.
+    """Return variables as text, in the given order.
 
     Args:
-        settings: Values by name, strings as in ``os.environ`` (bytes that are not UTF-8 are lone
-            surrogates): write the text with ``errors="surrogateescape"``.
+        settings: Values by name, as strings like those of ``os.environ``. Bytes that are not UTF-8 are lone
+            surrogates, so the text must be written with ``errors="surrogateescape"``.
         unset: Names that the process must not inherit; one that is also in `settings` is set.
         style: ``"table"``, ``"sh"``, ``"json"`` or ``"dotenv"``.
 
     Returns:
         The text, which is empty or ends with a line feed, and notes for standard error about
-        what this format cannot hold, one line each.
+        what this format cannot represent, one line each.
 
     Raises:
-        ValueError: There is no such style.
+        ValueError: The style is unknown.
     """
     if style not in _STYLES:
         raise ValueError(f"style {style!r}: expected one of {', '.join(_STYLES)}")
@@ -97,7 +98,7 @@ def _render_json(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str
     import json
 
     text = json.dumps(dict(settings), indent=2) + "\n"
-    return text, _note("to be unset, which this format cannot say", unset)
+    return text, _note("to be unset, which this format cannot express", unset)
 
 
 def _render_dotenv(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[str, list[str]]:
@@ -109,7 +110,7 @@ def _render_dotenv(settings: Mapping[str, str], unset: Sequence[str]) -> tuple[s
         *_note("left out, env files cannot hold them", [n for n in words if words[n] is None]),
         *_note("quoted, and docker run --env-file keeps the quotes", quoted),
         *_note("longer than docker run --env-file reads", long),
-        *_note("to be unset, which this format cannot say", unset),
+        *_note("to be unset, which this format cannot express", unset),
     ]
 
 
@@ -118,12 +119,12 @@ def _shell_holds(name: str) -> bool:
 
 
 def _quote(value: str) -> str:
-    """Return a word for a POSIX shell: in single quotes nothing but the quote is special."""
+    """Return a value quoted for a POSIX shell; in single quotes only the quote itself is special."""
     return "'" + value.replace("'", "'\\''") + "'"
 
 
 def _quote_dotenv(name: str, value: str) -> str | None:
-    """Return a value for an env file, or None if readers would not agree on it."""
+    """Return a value as an env file has it; None if an env file cannot hold it, or readers would differ."""
     if not _is_dotenv_name(name) or not _is_dotenv_text(value):
         return None
     if _is_plain(value):
@@ -131,7 +132,7 @@ def _quote_dotenv(name: str, value: str) -> str | None:
     if "$" not in value:
         # Older python-dotenv takes a backslash before the closing quote for an escape.
         return None if value.endswith("\\") else f'"{value.translate(_DOUBLE_QUOTED)}"'
-    # compose expands $NAME in double quotes; in single ones the two read backslashes differently,
+    # compose expands $NAME in double quotes. In single quotes the two read backslashes differently,
     # and python-dotenv expands ${NAME} everywhere.
     if any(part in value for part in ("${", "\\", "\n", "\r")):
         return None
@@ -139,24 +140,24 @@ def _quote_dotenv(name: str, value: str) -> str | None:
 
 
 def _is_dotenv_name(name: str) -> bool:
-    # compose takes "export" off the start of a name.
+    # compose strips "export" from the start of a name.
     return name.isascii() and name.replace(".", "_").isidentifier() and name[:6] != "export"
 
 
 def _is_dotenv_text(value: str) -> bool:
-    """Return whether a value is UTF-8, without control characters for which env files have no word."""
+    """Whether a value is UTF-8, without control characters that env files cannot represent."""
     return all(c in "\t\n\r" or unicodedata.category(c) not in ("Cc", "Cs") for c in value)
 
 
 def _is_plain(value: str) -> bool:
-    """Return whether every reader takes an unquoted value literally."""
+    """Whether every reader takes an unquoted value literally."""
     in_comment = any(word.startswith("#") for word in value.split())
     special = in_comment or value != value.strip() or value.startswith(("'", '"'))
     return not special and not any(c in value for c in "$\n\r")
 
 
 def _note(what: str, names: Iterable[str]) -> list[str]:
-    """Return a note about names, or nothing if there are none."""
+    """Return one note about these names; no note without names."""
     listed = ", ".join(printable(name) or "(empty name)" for name in names)
     return [f"{what}: {listed}"] if listed else []
 

@@ -1,4 +1,4 @@
-"""Values of several ranks in one: where they differ by numbers alone, the numbers stand together. Pure."""
+"""Folds the values of several ranks into one text, if they differ only in numbers. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 def fold(texts: Sequence[str]) -> str | None:
-    """Return one text for those of several ranks; None where they differ by more than numbers.
+    """Return one text for the texts of several ranks; None if they differ in more than numbers.
 
     ``["3", "4", "5", "6"]`` is ``"3 ... 6"``, ``["cpu:0", "cpu:2"]`` is ``"cpu:0, 2"``.
     """
-    parts = [_NUMBER.split(text) for text in texts]  # numbers at the odd places
+    parts = [_NUMBER.split(text) for text in texts]  # numbers have odd indices
     if len({len(each) for each in parts}) > 1:
         return None
     folded = []
@@ -32,7 +32,7 @@ def fold(texts: Sequence[str]) -> str | None:
 
 
 def fold_numbers(numbers: Sequence[int]) -> str:
-    """Return e.g. ``0, 1``, ``0 ... 7``, ``0, 2, 4`` or ``0, 2, 4 ... 30``."""
+    """Return numbers as text, e.g. ``0, 1``, ``0 ... 7``, ``0, 2, 4`` or ``0, 2, 4 ... 30``."""
     first, last = numbers[0], numbers[-1]
     if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
         return f"{first} ... {last}"

@@ -1,8 +1,8 @@
-"""The node as a file for NCCL_TOPO_FILE: only what is known here, NCCL finds the rest itself.
+"""Renders a node as a file for NCCL_TOPO_FILE, with known facts only; NCCL finds the rest itself.
 
-NCCL fills in what an element lacks and drops what it does not use, so nothing is guessed: no rank, no
-``dev``, no ``gdr``, no kind of processor. Parts whose place is not known stay out: NCCL looks in /sys itself.
-NVLinks too: it asks NVML when it starts, and a link that is gone since would still stand in a file.
+NCCL adds missing attributes and drops unused elements, so nothing is guessed: no rank, no ``dev``, no
+``gdr``, no kind of processor. Parts whose place is unknown are left out, because NCCL reads /sys itself.
+NVLinks are left out, too: NCCL asks NVML when it starts, and a file would still list a link that has failed.
 
 Source: NVIDIA NCCL, src/graph/xml.cc (format, version 1; limits of its parser) and topo.cc (meaning).
 """
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 VERSION = "1"
 BRIDGE, GPU, NIC = "0x060400", "0x030200", "0x020000"
-"""PCI classes, where /sys does not tell."""
+"""PCI classes to use if /sys does not show them."""
 UNKNOWN_NODE = "-1"
 TEXT_LIMIT = 255
-"""Characters of one value: a longer one ends NCCL's parser, and so the job."""
+"""Maximum number of characters of one value: a longer one makes NCCL's parser fail, and so the job."""
 
 
 def render_nccl_xml(hardware: Hardware) -> str:
@@ -49,12 +49,12 @@ def render_nccl_xml(hardware: Hardware) -> str:
     for cpu in [cpu for cpu in system if len(cpu) == 0 and len(system) > 1]:
         system.remove(cpu)
     ET.indent(system)
-    # NCCL's own parser takes a space before the end of an element for another attribute
+    # NCCL's own parser takes a space before the end of an element for the start of another attribute
     return ET.tostring(system, encoding="unicode").replace(" />", "/>") + "\n"
 
 
 def _address(part: Part) -> str | None:
-    """Return a part's own PCI address; None if it has none, or is no part for NCCL."""
+    """Return a part's own PCI address; None if it has none, or if it is a GPU of another vendor."""
     if part.gpu is not None:
         return part.gpu.address if part.gpu.vendor == NVIDIA else None
     return part.path[-1] if part.path and parse_pci_address(part.path[-1]) else None
@@ -69,7 +69,7 @@ def _add_cpu(system: ET.Element, node: int | None, cpus: Sequence[int]) -> ET.El
 
 
 def render_mask(cpus: Sequence[int]) -> str:
-    """Return CPUs as the kernel writes masks: words of 32 bits, the highest first."""
+    """Return CPUs as a mask in the kernel's format: words of 32 bits, the highest first."""
     words = [0] * (max(cpus) // 32 + 1)
     for cpu in cpus:
         words[cpu // 32] |= 1 << cpu % 32
@@ -79,7 +79,7 @@ def render_mask(cpus: Sequence[int]) -> str:
 def _add_path(
     cpu: ET.Element, path: Sequence[str], hardware: Hardware, placed: dict[str, ET.Element], kind: str
 ) -> ET.Element:
-    """Return the element of a PCI address, below those of the bridges above it."""
+    """Return the element of the last PCI address of a path; add it and its bridges if they are missing."""
     above = cpu
     addresses = [address for address in path if parse_pci_address(address)]
     for address in addresses:
@@ -111,7 +111,7 @@ def _add_gpu(pci: ET.Element, gpu: GpuFacts) -> None:
 
 
 def _add_nic(pci: ET.Element, port: Port, ports: Sequence[Port]) -> None:
-    """Add a device with its net, which NCCL finds by the device's name."""
+    """Add a device with its net element, which NCCL finds by the device's name."""
     nic = ET.SubElement(pci, "nic")
     if len(port.device) > TEXT_LIMIT:
         return

@@ -1,4 +1,4 @@
-"""Where parts stand in the drawing of a node: groups in NUMA nodes, and lanes for NVLinks. Pure."""
+"""Places the parts in the drawing of a node: groups in NUMA nodes, and lanes for NVLinks. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ BLOCK_LEAST = 300.0
 
 @frozen
 class Group:
-    """Parts of one NUMA node that hang together.
+    """Parts of one NUMA node that share a box in the drawing.
 
     Attributes:
-        reach: What is between any two of them, as in the matrix.
-        name: Of the switch or host bridge that they share.
-        gpus, ports: The parts, in order; ports that are not InfiniBand last.
+        reach: Distance between any two of them, as in the matrix.
+        name: Label of the box: the switch or host bridge that they share, if any.
+        gpus, ports: The parts, in order; ports that are not InfiniBand come last.
     """
 
     reach: str
@@ -33,13 +33,13 @@ class Group:
 
     @property
     def rows(self) -> int:
-        """Rows of ports: one if they are hardly more than the GPUs above them."""
+        """Number of rows of ports; a single row may be one port wider than the GPUs above it."""
         across = max(len(self.gpus), 2 if self.gpus else 4)
         return 1 if len(self.ports) <= across + 1 else -(-len(self.ports) // across)
 
     @property
     def columns(self) -> int:
-        """Tiles side by side."""
+        """Number of tiles side by side."""
         return max(len(self.gpus), -(-len(self.ports) // self.rows), 1)
 
     @property
@@ -50,7 +50,7 @@ class Group:
 
 @frozen
 class Block:
-    """A NUMA node with its groups, and where it begins from the left."""
+    """A NUMA node with its groups, and the x of its left edge."""
 
     node: NumaNode
     groups: tuple[Group, ...]
@@ -65,7 +65,7 @@ class Block:
 
 @frozen
 class Lane:
-    """NVLinks between two GPUs, drawn as a bracket: from ``x1`` up to a lane, along, and down to ``x2``."""
+    """NVLinks between two GPUs, drawn as a bracket: from ``x1`` up to a lane, along it, down to ``x2``."""
 
     count: int
     level: int
@@ -74,7 +74,7 @@ class Lane:
 
 
 def place_blocks(hardware: Hardware, x: float, gap: float) -> tuple[Block, ...]:
-    """Return the NUMA nodes from left to right; parts of an unknown one have a block of their own."""
+    """Return the blocks of the NUMA nodes from left to right; parts of no known node have their own block."""
     nodes = {node.number: node for node in hardware.nodes}
     for part in hardware.parts:
         nodes.setdefault(part.numa_node, NumaNode(part.numa_node))
@@ -87,7 +87,7 @@ def place_blocks(hardware: Hardware, x: float, gap: float) -> tuple[Block, ...]:
 
 
 def group_parts(parts: Sequence[Part]) -> tuple[Group, ...]:
-    """Return the parts of one NUMA node by what they share: a root port, a host bridge, or neither."""
+    """Group the parts of one NUMA node by what they share: a root port, a host bridge, or neither."""
     left = list(parts)
     groups: list[tuple[int, Group]] = []
     for depth in (2, 1):
@@ -132,11 +132,11 @@ def _is_other_link(part: Part) -> bool:
 
 
 def place_lanes(spots: dict[int, float], links: Iterable[tuple[int, int, int]]) -> tuple[Lane, ...]:
-    """Return brackets for direct NVLinks, short ones below long ones, none over another.
+    """Return brackets for direct NVLinks: short ones below long ones, and no two on top of each other.
 
     Args:
-        spots: The left edge of each GPU's tile, by index.
-        links: (one GPU, the other, how many links).
+        spots: Left edge of each GPU's tile, by the GPU's index.
+        links: (one GPU, other GPU, number of links).
     """
     pairs = sorted(
         (sorted((a, b), key=spots.__getitem__), count) for a, b, count in links if a in spots and b in spots
@@ -151,7 +151,10 @@ def place_lanes(spots: dict[int, float], links: Iterable[tuple[int, int, int]]) 
 
 
 def _place_feet(spots: dict[int, float], pairs: Sequence[tuple[int, int]]) -> dict[tuple[int, int], float]:
-    """Return where on a GPU the bracket to another one stands: the nearest outermost, so that few cross."""
+    """Return the x of the bracket's foot on a GPU, by (this GPU, other GPU).
+
+    On each side of a tile the bracket to the nearest GPU is outermost, so that few brackets cross.
+    """
     feet: dict[tuple[int, int], float] = {}
     for gpu, left in spots.items():
         others = [b if a == gpu else a for a, b in pairs if gpu in (a, b)]
@@ -163,7 +166,7 @@ def _place_feet(spots: dict[int, float], pairs: Sequence[tuple[int, int]]) -> di
 
 
 def place_label(lane: Lane, lanes: Sequence[Lane], width: float) -> float:
-    """Return the middle of a bracket's label: as central as no foot of a higher bracket goes through it."""
+    """Return the x of a bracket's label: the most central one at which no higher bracket crosses it."""
     feet = [x for other in lanes if other.level > lane.level for x in (other.x1, other.x2)]
     middle, room = (lane.x1 + lane.x2) / 2, (lane.x2 - lane.x1 - width) / 2
     steps = range(int(max(room, 0) / 2) + 1)

@@ -1,6 +1,6 @@
-"""A plan as text for people, by rich; `launcher.views.plan_json` has it for tools.
+"""Renders a plan as text for people, with rich; `launcher.views.plan_json` renders it for tools.
 
-Nothing leaves here raw: secrets are taken out, and control characters are shown as escapes.
+The output is always cleaned: secrets are redacted, and control characters are shown as escapes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the plan for people: the facts and their sources, the variables, the commands."""
-    from rich.console import Console  # 50 ms that JSON has no use for
+    """Return the plan as text: the facts and their sources, the variables, the commands."""
+    from rich.console import Console  # here, because it takes 50 ms and JSON does not need it
 
     terminal = Console()
     console = Console(
@@ -54,7 +54,7 @@ def render_text(plan: Plan, environ: Mapping[str, str]) -> str:
         *(*_watch(plan), *_notes(plan)),
     ]:
         console.print(line, soft_wrap=True)
-    assert isinstance(console.file, io.StringIO)  # noqa: S101 - ours, above
+    assert isinstance(console.file, io.StringIO)  # noqa: S101 - made above
     return console.file.getvalue()
 
 
@@ -102,7 +102,7 @@ def _settings_table(plan: Plan, environ: Mapping[str, str]) -> Table:
 
 
 def _fold_rows(of_ranks: Sequence[tuple[int, list[Row]]]) -> list[tuple[list[int], list[Row]]]:
-    """Return the rows of all ranks as those of one, and after them what cannot be folded, rank by rank."""
+    """Return the rows of all ranks folded into one list, then those that cannot be folded, rank by rank."""
     ranks = [rank for rank, _ in of_ranks]
     kinds = {tuple((name, origin) for name, _, origin in rows) for _, rows in of_ranks}
     if len(ranks) < 2 or len(kinds) > 1:
@@ -147,7 +147,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Table:
 
 
 def _show_fact(claim: Claim) -> str:
-    """Return what a claim says; port 0 is any that is free."""
+    """Return a claim's value as text; port 0 means any free port."""
     return "free" if claim.fact is Fact.MASTER_PORT and claim.value == 0 else _show(claim.value)
 
 
@@ -163,7 +163,7 @@ def _commands(plan: Plan) -> list[str]:
     fleet = None if plan.agent is None else plan.agent.fleet
     if fleet is not None and plan.topology.node_rank:
         where = f"{printable(fleet.address)}, port {fleet.ssh_port}"
-        return [f"serve: sshd at {where}, with the keys of the job, until node 0 says how it ended"]
+        return [f"serve: sshd at {where}, with the keys of the job, until node 0 reports how the job ended"]
     lines = [(one.name, one.argv) for one in plan.companions if one.argv]
     started = [p for p in plan.processes if p.argv]
     if len({p.argv for p in started}) == 1 and not any(p.cpus for p in started):
@@ -171,7 +171,7 @@ def _commands(plan: Plan) -> list[str]:
     else:
         lines += [(f"rank {p.rank}{_where(p)}", p.argv) for p in started]
     if plan.agent is not None and plan.agent.argv:
-        lines = [(plan.engine, plan.agent.argv)]  # what its processes are stands at the end of its line
+        lines = [(plan.engine, plan.agent.argv)]  # ends with the command of its processes
     return [f"{verb} {who}: {printable(shlex.join(redact_argv(argv)))}" for who, argv in lines]
 
 
@@ -180,19 +180,19 @@ def _ports(plan: Plan) -> list[str]:
     lines = [f"ports that must be free here: {listed}"] if listed else []
     if plan.meeting is not None:
         where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
-        lines.append(f"before the start the nodes tell each other their addresses, at {where}")
+        lines.append(f"before the start the nodes exchange their addresses at {where}")
     return lines
 
 
 def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
-    """Return how the nodes are reached from the one that starts all ranks, and what these get."""
+    """Return lines on how the node that starts all ranks reaches the others, and on what the ranks get."""
     agent = plan.agent
     if agent is None or agent.fleet is None or plan.topology.node_rank:
         return []
     fleet, count = agent.fleet, len(agent.fleet.hosts)
     nodes = f"nodes: {_show(fleet.hosts)}; {fleet.per_node} rank{'s' if fleet.per_node > 1 else ''} on each"
     if count > 1:
-        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "the port that ssh takes"
+        port = f"port {fleet.ssh_port}" if fleet.ssh_port else "ssh's own port"
         keys = "the keys of the job" if fleet.has_key else "your own keys"
         nodes += f"; by ssh at {port} with {keys}, all within {fleet.timeout_s:g} s"
     lines = [nodes, *(_forwarded(fleet, environ) if agent.engine == MPIRUN else [])]
@@ -202,29 +202,29 @@ def _nodes(plan: Plan, environ: Mapping[str, str]) -> list[str]:
 
 
 def _forwarded(fleet: Fleet, environ: Mapping[str, str]) -> list[str]:
-    """Return which variables of this node mpirun's ranks get, and which they do not."""
-    lines = [f"their ranks get from here: {', '.join(fleet.forward) or 'no variable'}"]
+    """Return lines on which of this node's variables mpirun's ranks get, and which secrets they do not."""
+    lines = [f"variables forwarded to their ranks: {', '.join(fleet.forward) or 'no variable'}"]
     withheld = list_withheld(
         {name: text for name, text in environ.items() if not name.startswith(PREFIX)}, fleet.forward
     )
     if withheld:
-        lines.append(f"secrets stay here, unless named by --forward: {', '.join(withheld)}")
+        lines.append(f"secrets that are not forwarded (--forward NAME forwards one): {', '.join(withheld)}")
     return lines
 
 
 def _fabric(plan: Plan) -> list[str]:
-    """Return how the nodes talk; a note says the same to tools."""
+    """Return the line on the fabric between the nodes; a note of the plan tells tools the same."""
     network = plan.network
     if network is None:
         return []
     proof = plan.supervision.proof
-    checked = "" if proof is None else "; to be verified by what NCCL says on rank 0"
+    checked = "" if proof is None else "; to be verified by rank 0's NCCL log"
     ends = f", or the job ends ({proof.required})" if proof is not None and proof.required else ""
     return [f"fabric: {printable(redact(f'{network.fabric} ({network.why}){checked}{ends}'))}"]
 
 
 def _channel(plan: Plan) -> list[str]:
-    """Return how the launchers of all nodes meet, where they do."""
+    """Return the line on how the launchers of all nodes connect; none if they do not."""
     peers = plan.peers
     if peers is None:
         return []
@@ -234,11 +234,11 @@ def _channel(plan: Plan) -> list[str]:
     end = "each ends by itself" if peers.keep_going else f"end together, lost after {peers.lost_after_s:g} s"
     key = "a token" if peers.has_token else "no token"
     where = printable(plan.topology.master_addr)
-    return [f"peers: all meet at {where} {port} within {peers.timeout_s:g} s, {key}; {end}"]
+    return [f"peers: all connect to {where} {port} within {peers.timeout_s:g} s, {key}; {end}"]
 
 
 def _watch(plan: Plan) -> list[str]:
-    """Return how they are watched and stopped, where the launcher stays."""
+    """Return the line on how the processes are supervised and stopped; none without supervision."""
     if plan.mode is not Mode.SUPERVISE:
         return []
     watch = plan.supervision
@@ -251,7 +251,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )
-    parts += ["the processes have to meet"] if watch.contact is not None and watch.contact.required else []
+    parts += ["the processes must connect"] if watch.contact is not None and watch.contact.required else []
     parts += [f"failure record in {watch.failure_file}"] if watch.failure_file else []
     taken = watch.preemption
     parts += [] if taken is None else [f"{taken.service} is asked for preemption ({taken.why})"]

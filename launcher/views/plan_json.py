@@ -1,4 +1,4 @@
-"""A plan as JSON (docs/plan-json.md)."""
+"""Renders a plan as JSON (docs/plan-json.md)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VERSION = 1
 
 
 def describe(plan: Plan, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return the plan as a JSON object; ``environ`` is what the processes would inherit."""
+    """Return the plan as a JSON object; ``environ`` is the environment that the processes would inherit."""
     topology = plan.topology
     return {
         "version": VERSION,
@@ -92,7 +92,7 @@ def _agent(agent: Agent, environ: Mapping[str, str]) -> dict[str, object]:
 
 
 def _fleet(fleet: Fleet) -> dict[str, object]:
-    """Return how the nodes are reached; of a key only that there is one."""
+    """Return how the nodes are reached; of a key only whether there is one."""
     return {
         "hosts": list(fleet.hosts),
         "per_node": fleet.per_node,
@@ -145,7 +145,7 @@ def _restart_rules(rule: Restarts) -> dict[str, object]:
 
 
 def _peers(peers: Peers) -> dict[str, object]:
-    """Return how the launchers find each other; of a token only that there is one."""
+    """Return how the launchers find each other; of a token only whether there is one."""
     return {
         "ports": list(peers.ports),
         "has_token": peers.has_token,
@@ -182,7 +182,7 @@ def _value(value: object) -> object:
 
 
 def describe_setting(setting: Setting, environ: Mapping[str, str]) -> dict[str, object]:
-    """Return a setting; ``inherited``: the other value that was there, ``kept``: it stays."""
+    """Return a setting; ``inherited`` is a different value in ``environ``, ``kept`` whether it stays."""
     inherited = environ.get(setting.name) or None
     result: dict[str, object] = {
         "name": setting.name,
@@ -217,5 +217,5 @@ def _companion(companion: Companion, environ: Mapping[str, str]) -> dict[str, ob
 
 
 def render_json(plan: Plan, environ: Mapping[str, str]) -> str:
-    """Return the plan as JSON text, keys in a fixed order."""
+    """Return the plan as JSON text, with keys in a fixed order."""
     return json.dumps(describe(plan, environ), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""``launcher topology``: look at a machine, plan on it, and show both in one of four forms."""
+"""``launcher topology``: reads a node's parts, plans a job on it, and renders both in one of four formats."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
-    """Return the parts of a machine, and what the processes of its plan have of them.
+    """Return the parts of a node, and which of them each process of its plan has.
 
-    A machine can be looked at also where no job could be planned: a note says why then.
+    If no job can be planned, the view has the parts alone and a note with the reason.
 
     Raises:
         UsageError: A flag or its variable is malformed.
@@ -38,7 +38,7 @@ def take_view(host: Host, environ: Mapping[str, str], options: Options) -> View:
         problems = [f"no ranks are shown: {redact(problem.what)}" for problem in error.problems]
         return View(hardware, visible, notes=tuple(problems))
     if not plan.processes:
-        note = "no ranks are shown: they are given out when the processes start"
+        note = "no ranks are shown: ranks are assigned when the processes start"
         return View(hardware, visible, notes=(note,))
     each = int(options.number("gpus_per_process", 1))
     return View(hardware, visible, assign(plan, environ, hardware, each))

@@ -1,4 +1,4 @@
-"""The parts of a node and how far they are from each other, as text (docs/topology.md)."""
+"""Renders the parts of a node and the distances between them as text (docs/topology.md)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 LISTED = 4
-"""So many addresses or routes of an interface stand in its row."""
+"""Maximum number of an interface's addresses, and of its routes, in its row."""
 
 
 @frozen
 class View:
-    """What is shown.
+    """The facts to show.
 
     Attributes:
         hardware: The node's parts.
-        visible: Indices of the GPUs that CUDA_VISIBLE_DEVICES leaves.
-        assigned: What the processes have of them.
-        notes: What else is to be said.
+        visible: Indices of the GPUs that CUDA_VISIBLE_DEVICES does not hide.
+        assigned: The devices and CPUs of each process.
+        notes: Notes for the reader.
     """
 
     hardware: Hardware
@@ -40,7 +40,7 @@ class View:
 
 
 def render_text(view: View) -> str:
-    """Return everything for people: the matrix, then one table for each kind of part."""
+    """Return the view for people: the matrix, then one table for each kind of part."""
     hardware = view.hardware
     blocks = [
         [headline(hardware)],
@@ -56,7 +56,7 @@ def render_text(view: View) -> str:
 
 
 def headline(hardware: Hardware) -> str:
-    """Return what there is, in one line."""
+    """Return the hostname and the number of parts of each kind, in one line."""
     cpus = sum(len(node.cpus) for node in hardware.nodes)
     counts = [
         _count(len(hardware.gpus), "GPU"),
@@ -105,12 +105,12 @@ def _gpus(view: View) -> list[str]:
 
 
 def show_memory(size: int | None) -> str:
-    """Return a GPU's memory as data sheets have it."""
+    """Return a GPU's memory in whole GiB."""
     return "?" if size is None else f"{size / GIB:.0f} GiB"
 
 
 def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:
-    """Return where the NVLinks of a GPU lead."""
+    """Return how many NVLinks of a GPU lead to switches and to each other GPU."""
     if gpu.links is None:
         return "?"
     names = {other.address: f"GPU{other.index}" for other in gpus if other.address}
@@ -124,7 +124,7 @@ def show_links(gpu: GpuFacts, gpus: Sequence[GpuFacts]) -> str:
 
 
 def show_state(gpu: GpuFacts, is_visible: bool) -> str:
-    """Return what is remarkable about a GPU; ``ok`` if nothing is."""
+    """Return the notable state of a GPU; ``ok`` if there is none, ``?`` if its state is unknown."""
     words = [] if is_visible else ["hidden"]
     words += [f"{len(gpu.mig)} MIG instances"] if gpu.mig else []
     words += ["no ECC"] if gpu.has_ecc is False else []
@@ -159,12 +159,12 @@ def _ports(hardware: Hardware) -> list[str]:
 
 
 def show_rate(port: Port) -> str:
-    """Return a port's rate; that of a port that is down means nothing."""
+    """Return a port's rate; ``?`` if it is unknown, or means nothing because the port is not active."""
     return "?" if port.rate_gbps is None or port.state != "ACTIVE" else f"{port.rate_gbps:g} Gb/s"
 
 
 def _interfaces(hardware: Hardware) -> list[str]:
-    """Return the table of those that have an address others could know."""
+    """Return the table of the interfaces that have an address, without the loopback interface."""
     rows = [
         [
             interface.name,
@@ -181,7 +181,7 @@ def _interfaces(hardware: Hardware) -> list[str]:
 
 
 def show_addresses(interface: Interface) -> tuple[str, ...]:
-    """Return addresses as ``10.0.0.4/24``, or bare where no prefix is known."""
+    """Return addresses as ``10.0.0.4/24``, or without the prefix length if it is unknown."""
     return tuple(
         address if length is None else f"{address}/{length}" for address, length in interface.addresses
     )
@@ -193,7 +193,7 @@ def show_routes(interface: Interface, hardware: Hardware) -> tuple[str, ...]:
 
 
 def show_carrier(interface: Interface) -> str:
-    """Return whether an interface can carry anything."""
+    """Return the state of an interface: ``up``, ``down``, ``no carrier``, or ``?`` if it is unknown."""
     if interface.is_up is False:
         return "down"
     return {None: "?", True: "up", False: "no carrier"}[interface.has_carrier]
@@ -209,7 +209,7 @@ def _nodes(hardware: Hardware) -> list[str]:
         [_or(node.number), str(len(node.cpus)), str(node.core_count), render_cpu_list(node.cpus) or "-"]
         for node in hardware.nodes
     ]
-    return _table(["NUMA", "CPUs", "cores", "which"], rows)
+    return _table(["NUMA", "CPUs", "cores", "CPU list"], rows)
 
 
 def _processes(assigned: Sequence[Assigned]) -> list[str]:
@@ -224,7 +224,7 @@ def _processes(assigned: Sequence[Assigned]) -> list[str]:
         ]
         for process in assigned
     ]
-    return _table(["rank", "local", "GPU", "CPUs", "nearest ports", "how near"], rows)
+    return _table(["rank", "local", "GPU", "CPUs", "nearest ports", "distance"], rows)
 
 
 def _or(value: object, unknown: str = "?") -> str:

@@ -1,4 +1,4 @@
-"""The parts of a node and how far they are from each other, as JSON (docs/topology.md)."""
+"""Renders the parts of a node and the distances between them as JSON (docs/topology.md)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 def describe(view: View) -> dict[str, object]:
-    """Return everything as a JSON object."""
+    """Return a view as a JSON object."""
     hardware = view.hardware
     parts = hardware.parts
     labels = {part.port: part.label for part in parts if part.port is not None}
@@ -79,5 +79,5 @@ def _describe_process(process: Assigned) -> dict[str, object]:
 
 
 def render_json(view: View) -> str:
-    """Return everything as JSON text, keys in a fixed order."""
+    """Return a view as JSON text, with keys in a fixed order."""
     return json.dumps(describe(view), indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""A drawing of a node: NUMA nodes as blocks, GPUs and ports where they hang, and the ranks on them."""
+"""Draws a node as SVG: NUMA nodes as blocks, GPUs and ports at their place in PCI, and the ranks on them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ BETWEEN, BETWEEN_WIDTH = 28.0, 5
 TITLE_HEIGHT, SWITCH_HEIGHT, LANE_HEIGHT = 66.0, 30.0, 20.0
 LEAST_WIDTH = 640.0
 LINES = {"link": ("link", 4), "wire": ("wire", 2), "between": ("wire", BETWEEN_WIDTH)}
-"""Class and width of the lines in the legend."""
+"""CSS class and width of each kind of line in the legend."""
 STYLE = """
 .page{fill:#ffffff}.block{fill:#f3f5f8;stroke:#cfd6de}.group{fill:#ffffff;stroke:#dde3e9}
 .gpu{fill:#eef7e2;stroke:#76b900}.hidden{fill:#f0f1f3;stroke:#b5bcc4;stroke-dasharray:4 3}
@@ -69,7 +69,7 @@ def render_svg(view: View) -> str:
     drawing = Drawing()
     top = TITLE_HEIGHT + _nvlink_height(view, lanes)
     bottom = top + max([block_height(block, gpu_height(view)) for block in blocks], default=0.0)
-    marks = Drawing()  # what the end of the page depends on is drawn first, and the page below it
+    marks = Drawing()  # drawn first, as the page's height depends on it; joined on top of the page below
     y = _draw_interfaces(marks, view, bottom + GAP, width)
     y = _draw_legend(marks, view, y + GAP, width)
     height = _draw_notes(marks, view, y, width) + MARGIN / 2
@@ -86,7 +86,7 @@ def render_svg(view: View) -> str:
 
 
 def _gpu_spots(blocks: Sequence[Block]) -> Iterator[tuple[int, float]]:
-    """Yield the left edge of each GPU's tile."""
+    """Yield the index of each GPU and the left edge of its tile."""
     for block in blocks:
         for group, x in group_spots(block):
             for place, part in enumerate(group.gpus):
@@ -95,7 +95,7 @@ def _gpu_spots(blocks: Sequence[Block]) -> Iterator[tuple[int, float]]:
 
 
 def _direct_links(gpus: Sequence[GpuFacts]) -> list[tuple[int, int, int]]:
-    """Return (GPU, GPU, how many NVLinks) of each pair that has some of its own; both ends may say so."""
+    """Return (GPU, GPU, number of NVLinks) of each directly linked pair; either end may report the links."""
     pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
     counts = [(a.index, b.index, max(_count_direct(a, b), _count_direct(b, a))) for a, b in pairs]
     return [(a, b, count) for a, b, count in counts if count]
@@ -144,7 +144,7 @@ def _draw_switch(drawing: Drawing, view: View, spots: dict[int, float], top: flo
 
 
 def _name_switch(gpus: Sequence[GpuFacts]) -> str:
-    """Return what the switches give each GPU, if it is the same for all whose rate is known."""
+    """Return the label of the switches, with the rate per GPU if all known rates and counts are equal."""
     links = [link for gpu in gpus for link in gpu.links or () if link.to == "switch"]
     rates = {link.gbps for link in links if link.gbps}
     counts = {count_switched(gpu) for gpu in gpus}
@@ -167,14 +167,14 @@ def _draw_lanes(drawing: Drawing, lanes: Sequence[Lane], top: float) -> None:
 
 
 def _draw_chip(drawing: Drawing, text: str, x: float, y: float) -> None:
-    """Write a short text on a line, on a ground of its own."""
+    """Draw a short text on a line, with its own background."""
     width = measure(text, 10, bold=True) + 10
     drawing.rectangle("chip", x - width / 2, y - 8, width, 16, radius=8)
     drawing.text("strong", x, y + 3.5, text, width - 6, size=10, bold=True, centre=True)
 
 
 def _draw_interfaces(drawing: Drawing, view: View, y: float, width: float) -> float:
-    """Draw the interfaces that are no port's, and return where they end."""
+    """Draw the interfaces that belong to no port, and return the y below them."""
     taken = {port.interface for port in view.hardware.ports}
     shown = [
         interface
@@ -201,7 +201,7 @@ def _draw_interface(drawing: Drawing, interface: Interface, x: float, y: float) 
 
 
 def _draw_legend(drawing: Drawing, view: View, y: float, width: float) -> float:
-    """Draw what the colours and lines mean, of those that occur; return where it ends."""
+    """Draw the legend of the colours and lines that occur, and return the y below it."""
     x = MARGIN
     for kind, colour, text in _legend(view):
         needed = measure(text, 11) + 40
@@ -219,7 +219,7 @@ def _draw_legend(drawing: Drawing, view: View, y: float, width: float) -> float:
 
 
 def _legend(view: View) -> Iterator[tuple[str, str, str]]:
-    """Yield (class, colour of its own, meaning)."""
+    """Yield the CSS class, the fill colour (empty for that of the class) and the meaning of each entry."""
     ports = view.hardware.ports
     active = [port for port in ports if port.state == "ACTIVE"]
     rates = {port.rate_gbps for port in active if port.rate_gbps is not None}

@@ -18,7 +18,7 @@ from tests.process.starting import clean_environ
 
 PORT = 2222
 USER, USER_ID = "trainer", 4242
-NO_SUCH_NAME = ("there is no such name", "its name is not in /etc/hosts, and no name server answers")
+NO_SUCH_NAME = ("unknown name", "its name is not in /etc/hosts, and no name server answers")
 """What is said of a name that nobody knows, with a name server and without one."""
 SERVE = """
 import os, sys

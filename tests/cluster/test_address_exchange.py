@@ -53,7 +53,7 @@ def test_a_second_launcher_of_a_node_is_refused_and_named(job: Job) -> None:
     wait_for(lambda: job.on(job.cluster.nodes[0], established), "node 1 is there")
     job.start(2, "--roll-call-timeout", "2", *SHOW, rank=1, key=9)
     refused = job.wait(9)[9]
-    why = f"launcher 1 has come from {job.cluster.nodes[1].address} already"
+    why = f"launcher 1 has already connected from {job.cluster.nodes[1].address}"
     assert refused.status == 75 and f"it was not reached: {why}" in refused.err, refused.err
     assert job.says(0, f"turned away {job.cluster.nodes[2].address}: {why}")
     job.start(2, *SHOW)

@@ -63,7 +63,7 @@ def test_processes_of_one_node_can_be_measured_in_pairs() -> None:
     done = launch("bandwidth", "--pairs", "--max-bytes", "64K", "--iters", "2", environ={**flags, **THREADS})
     assert done.returncode == 0, done.stderr
     assert {line.partition("]")[0] for line in done.stdout.splitlines()} == {"[rank 0"}
-    for words in ("1 pair, those without a node in common at once", "bus bandwidth, Gb/s", "latency"):
+    for words in ("1 pair, pairs without a common node at the same time", "bus bandwidth, Gb/s", "latency"):
         assert words in done.stdout
     assert "verdict: rank 0 - rank 1: " in done.stdout and "nothing to compare with" in done.stdout
 

@@ -50,7 +50,7 @@ def test_a_node_that_gave_node_0_up_makes_no_success_of_the_job(job: Job) -> Non
     done = job.wait()
     assert {one.status for one in done.values()} == {75}, {name: one.err for name, one in done.items()}
     for name in (0, 1, 3):
-        assert "[node-lost]" in done[name].err and "heard nothing of node 0" in done[name].err
+        assert "[node-lost]" in done[name].err and "had no contact with node 0" in done[name].err
 
 
 def test_a_rank_that_dies_slowly_is_the_one_to_blame(job: Job) -> None:
@@ -107,7 +107,7 @@ def test_a_signal_while_nodes_are_waited_for_ends_at_once(job: Job, told: int) -
     assert done[told].status == 143
     for name in {0, 1, 2} - {told}:
         assert done[name].status == 75
-        assert f"node {told} (node{told}) was told SIGTERM while the nodes came together" in done[name].err
+        assert f"node {told} (node{told}) received SIGTERM while the nodes were joining" in done[name].err
 
 
 def _find_connected(job: Job) -> set[str]:
@@ -147,7 +147,7 @@ def test_two_launchers_that_are_both_node_0_are_named_at_once(pair: Job, ranks: 
     done = pair.wait()
     assert {one.status for one in done.values()} == {78}
     for one in done.values():
-        assert "[two-nodes-one-rank] two nodes say that they are node 0: " in one.err
+        assert "[two-nodes-one-rank] two nodes claim to be node 0: " in one.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, 0], ids=["stopped", "runs"])

@@ -32,7 +32,7 @@ names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "NODE_RANK", "MASTER_ADDR")
 line = " ".join([*(str(os.environ.get(name)) for name in names), socket.gethostname()])
 os.write(1, f"{line}\\n".encode())  # in one piece: the lines of several processes meet
 """
-# Intel MPI tells no process where rank 0 is; the hook, too, asks for it instead of guessing.
+# Intel MPI does not tell processes where rank 0 runs; the hook, too, asks for it instead of guessing.
 EXTRA = {"impi": ("--env", "MASTER_ADDR=10.77.0.10")}
 DRIVER = "import subprocess, sys\nsys.exit(subprocess.run(sys.argv[1:]).returncode)\n"
 

@@ -46,7 +46,7 @@ def test_lone_workers_of_two_agents_are_warned_about() -> None:
     lines = unmet(done)
     assert len(lines) == 2
     for ranks in ("ranks 0-1", "ranks 2-3"):
-        assert any(f"[never-met] all have ended; {ranks} were not seen" in line for line in lines)
+        assert any(f"[never-met] all processes have ended; {ranks} were not seen" in line for line in lines)
 
 
 def test_lone_workers_of_two_agents_that_have_to_meet_are_a_failure() -> None:

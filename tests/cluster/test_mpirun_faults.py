@@ -127,8 +127,8 @@ def find_part(two: Fleet, part: str) -> tuple[Node, tuple[str, ...]]:
 KILLED = {
     "mpirun": (137, "mpirun failed first: it was killed by SIGKILL"),
     "session": (75, "node 1 failed first: it is lost"),
-    "wrapper": (137, "[rank-killed] its launcher ended without a word"),
-    "placeholder": (137, "[rank-killed] its launcher ended without a word"),
+    "wrapper": (137, "[rank-killed] its launcher ended without a report"),
+    "placeholder": (137, "[rank-killed] its launcher ended without a report"),
     "daemon": (75, "[daemon-lost] mpirun's daemon on node 1 (node1), pid"),
 }
 

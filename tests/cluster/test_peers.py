@@ -87,7 +87,7 @@ def test_a_signal_to_one_launcher_means_the_job(pair: Job) -> None:
     pair.signal(1, signal.SIGTERM)
     done = pair.wait()
     assert {one.status for one in done.values()} == {143}
-    assert "node 1 (node1) was told SIGTERM: for all nodes" in done[0].err
+    assert "node 1 (node1) received SIGTERM: passing it on to all nodes" in done[0].err
     assert (pair.folder / "told-0").exists()
 
 
@@ -128,7 +128,7 @@ def test_who_tells_all_nodes_to_end_is_heard_once(pair: Job, first: int) -> None
     pair.signal(first, signal.SIGTERM)
     wait_for(lambda: heard(pair, 0) and heard(pair, 1), "the first signal", 30)
     pair.signal(other, signal.SIGTERM)
-    wait_for(lambda: pair.says(other, "the processes have it already"), "it was heard", 30)
+    wait_for(lambda: pair.says(other, "already forwarded to the processes"), "it was heard", 30)
     assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
     pair.signal(other, signal.SIGTERM)
     wait_for(lambda: heard(pair, other) == 2, "the second signal", 30)
@@ -144,7 +144,7 @@ def test_ranks_of_torchruns_agents_are_told_once(pair: Job) -> None:
     pair.signal(0, signal.SIGTERM)
     wait_for(lambda: heard(pair, 0) and heard(pair, 1), "the first signal", 60)
     pair.signal(1, signal.SIGTERM)
-    wait_for(lambda: pair.says(1, "the processes have it already"), "it was heard", 60)
+    wait_for(lambda: pair.says(1, "already forwarded to the processes"), "it was heard", 60)
     (pair.folder / "go").touch()
     pair.wait()
     assert (heard(pair, 0), heard(pair, 1)) == (1, 1)
@@ -300,7 +300,7 @@ def test_a_node_that_never_comes_is_named_on_all(job: Job) -> None:
     done = job.wait()
     assert {one.status for one in done.values()} == {75}
     assert all(
-        "[nodes-missing] 1 of 4 nodes did not come within 6 s: node 2" in one.err for one in done.values()
+        "[nodes-missing] 1 of 4 nodes did not join within 6 s: node 2" in one.err for one in done.values()
     )
     assert not (job.folder / "started").exists()
 
@@ -315,8 +315,8 @@ def test_node_0_says_why_before_it_waits_for_late_comers(job: Job) -> None:
     job.signal(0, signal.SIGTERM)
     (done,) = job.wait(0).values()
     assert done.status == 75
-    assert "launcher: error: [nodes-missing] 2 of 4 nodes did not come within 6 s: node 2; node 3" in done.err
-    assert "has gone again" not in done.err
+    assert "launcher: error: [nodes-missing] 2 of 4 nodes did not join within 6 s: node 2; node 3" in done.err
+    assert "has left again" not in done.err
 
 
 def test_a_missing_node_0_is_named(pair: Job) -> None:
@@ -333,9 +333,9 @@ def test_two_nodes_with_one_rank_are_both_named(job: Job) -> None:
         job.start(index, "--", "true", rank=rank)
     done = job.wait()
     assert {one.status for one in done.values()} == {78}
-    assert "has gone again" not in done[0].err
+    assert "has left again" not in done[0].err
     for one in done.values():
-        assert "[two-nodes-one-rank] two nodes say that they are node 1: " in one.err
+        assert "[two-nodes-one-rank] two nodes claim to be node 1: " in one.err
         assert "node1 (10.77.0.11" in one.err and "node2 (10.77.0.12" in one.err
 
 

@@ -86,7 +86,7 @@ def test_a_node_without_the_channel_is_named(pair: Job) -> None:
     pair.start(1, "--hosts", hosts, "--no-peers", "--", "true")
     done = pair.wait()
     assert (done[0].status, done[1].status) == (75, 0)
-    assert "[nodes-missing] 1 of 2 nodes did not come within 5 s: node 1 (10.77.0.11): " in done[0].err
+    assert "[nodes-missing] 1 of 2 nodes did not join within 5 s: node 1 (10.77.0.11): " in done[0].err
     assert "or it has --no-peers" in done[0].err and "--no-peers, on all nodes" in done[0].err
 
 
@@ -138,7 +138,7 @@ def test_a_firewall_before_the_control_port_is_named_and_another_port_is_a_way_o
         ("waiting for node 0", True),
         ("[nodes-missing]", True),
     ], done[1].err
-    assert "something keeps it from the control port here" in done[0].err
+    assert "something blocks it from the control port of this node" in done[0].err
     assert "no other node has connected to the control port so far" in done[0].err
     assert all("--control-port N, where only some ports are open" in one.err for one in done.values())
     for index in (0, 1):
@@ -163,7 +163,7 @@ def test_a_port_that_a_task_needs_and_has_not_is_told_to_all(pair: Job) -> None:
             pair.start(index, "--worker-count", "2", "--hosts", hosts, "--", "sleep", "60", per_node=None)
         done = pair.wait()
     assert {one.status for one in done.values()} == {75}
-    assert "[port-taken] port 2222 of this node is for worker 1, and process " in done[1].err
+    assert "[port-taken] port 2222 of this node is needed for worker 1, but process " in done[1].err
     assert "cause: [node-refused] [port-taken] port 2222" in done[0].err
 
 

@@ -207,7 +207,7 @@ def test_the_callers_variables_reach_every_process_and_what_is_taken_out_is_said
         assert (environ["OMP_NUM_THREADS"], environ["HF_HOME"]) == ("3", "/data")
         assert environ["PBS_LEFTOVER"] == "8" and "AZUREML_CR_LEFTOVER" not in environ
     said = capfd.readouterr().err
-    assert "taken out of the environment, as the platform gives its own: AZUREML_CR_LEFTOVER (" in said
+    assert "removed from the environment, because the platform sets its own: AZUREML_CR_LEFTOVER (" in said
 
 
 @pytest.mark.mpi

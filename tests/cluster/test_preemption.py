@@ -100,7 +100,7 @@ def test_a_spot_machine_that_is_taken_back_leaves_a_checkpoint_and_75(start: Sta
     said = [
         line
         for line in done.err.splitlines()
-        if "takes this spot machine back (scheduled event Preempt" in line
+        if "reclaims this spot machine (scheduled event Preempt" in line
     ]
     assert len([line for line in said if "SIGTERM to 2 processes, SIGKILL after 2" in line]) == 1, done.err
     record = read_json(job.folder / "failure0.json")
@@ -127,7 +127,7 @@ def test_who_does_not_hear_is_killed_before_the_machine_goes(start: Start) -> No
     assert done.status == 75, done.err
     grace = done.err.split("SIGKILL after ")[1].split()[0]
     assert 3 <= int(grace) <= 7
-    assert "killed by SIGKILL, which the launcher sent to end it now" in done.err
+    assert "killed by SIGKILL, which the launcher sent to kill it" in done.err
 
 
 def test_the_signal_is_what_the_map_makes_of_sigterm(start: Start) -> None:
@@ -173,7 +173,7 @@ def test_events_of_other_machines_and_pauses_are_none_of_ours(start: Start) -> N
     ("how", "why"),
     [
         ("404", "status 404"),
-        ("malformed", "an answer that is no JSON"),
+        ("malformed", "not JSON"),
         ("slow", "no answer within 4 s"),
         ("silent", "no answer within 4 s"),
         ("oversized", "an answer of more than 64 KiB"),
@@ -199,7 +199,7 @@ def test_a_service_that_does_not_answer_well_is_said_once(start: Start, how: str
         service.behave("well")
         wait_for(lambda: job.says(0, "metadata service answers now"), "an answer")
     said = finish_well(job)[0]
-    assert said.count(COMPLAINT) == 1 and "a fault of the launcher" not in said
+    assert said.count(COMPLAINT) == 1 and "internal launcher error" not in said
 
 
 def test_the_notice_of_aws_comes_behind_its_token(start: Start) -> None:
@@ -211,7 +211,7 @@ def test_the_notice_of_aws_comes_behind_its_token(start: Start) -> None:
     service.answer_action("terminate", time.time() + 48)
     done = job.wait()[0]
     assert done.status == 75 and COMPLAINT not in done.err, done.err
-    assert "AWS takes this spot instance back (interruption notice: terminate)" in done.err
+    assert "AWS reclaims this spot instance (interruption notice: terminate)" in done.err
     assert "unless it is withdrawn" in done.err
     assert (job.folder / "checkpoint-0").exists()
 

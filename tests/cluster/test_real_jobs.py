@@ -27,7 +27,7 @@ DEADLINE_S = 180.0
 ALLREDUCE = (sys.executable, os.path.join(ROOT, "examples", "allreduce.py"))
 TRAIN = os.path.join(ROOT, "examples", "train_ddp.py")
 ACCURACY = re.compile(r"epoch (\d+)/\d+: loss [\d.]+, accuracy ([\d.]+) % \((\d+) process")
-# Intel MPI tells no process where rank 0 is; the launcher asks for it instead of guessing.
+# Intel MPI does not tell processes where rank 0 runs; the launcher asks for it instead of guessing.
 EXTRA = {"impi": ("--env", "MASTER_ADDR=10.77.0.10")}
 
 

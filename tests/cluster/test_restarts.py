@@ -175,7 +175,7 @@ def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int
     job.signal(told, signal.SIGTERM)
     done = job.wait()
     assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
-    assert all("no restart: node" in one.err and "was told SIGTERM" in one.err for one in done.values())
+    assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
 
 
 def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ def test_commands_and_nothing_else(
     done = on(cluster, cluster.nodes[0], [*ssh, "node1"], input="echo came in\n")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.splitlines() == [
-        "launcher: this sshd is a training job's: it runs the job's commands and nothing else"
+        "launcher: this sshd belongs to a training job and only runs its commands"
     ]
     done = on(cluster, cluster.nodes[0], [*ssh, "-s", "node1", "sftp"])
     assert (done.returncode, "subsystem request failed" in done.stderr) == (255, True)
@@ -248,7 +248,7 @@ def test_a_node_that_takes_connections_and_says_nothing(
         assert listener.stdout is not None and listener.stdin is not None
         assert listener.stdout.readline() == b"up\n"
         done = on(cluster, first, [*client(tmp_path, keys), "node1", "true"])
-        assert explain(done.stderr) == "it takes connections, but no sshd answers: it is too busy, or hangs"
+        assert explain(done.stderr) == "it accepts connections, but sshd does not answer: overloaded or hung"
         listener.stdin.close()
 
 
@@ -264,7 +264,7 @@ def test_both_sides_notice_that_the_other_is_gone(
         assert session.stdout.readline() == "up\n"
         cluster.disconnect(second)
         assert session.wait(30) == 255
-        assert explain(session.stderr.read()).startswith("the connection was there, and fell silent")
+        assert explain(session.stderr.read()).startswith("the connection stopped responding")
     wait = "until [ -e /dev/shm/over ]; do sleep 0.1; done"
     subprocess.run(cluster.argv(second, ["sh", "-c", wait]), check=True, timeout=20)
 

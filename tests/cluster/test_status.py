@@ -135,11 +135,11 @@ def test_a_node_that_does_not_answer_is_named(job: Job) -> None:
 def test_while_the_nodes_come_together_the_missing_are_named(job: Job) -> None:
     """Before anything was started."""
     job.start(0, "--", "sleep", "60")
-    wait_for(lambda: "it has not come yet" in ask(job, 0, "status").stdout, "node 0 can be asked", 60)
+    wait_for(lambda: "it has not joined yet" in ask(job, 0, "status").stdout, "node 0 can be asked", 60)
     found = status(job, 0, expected=75)
     assert found["nodes"][0]["state"] == "waits for the other nodes"
     assert found["nodes"][0]["command"] == "sleep 60"
-    assert found["silent"] == [{"node": 1, "why": "it has not come yet"}]
+    assert found["silent"] == [{"node": 1, "why": "it has not joined yet"}]
 
 
 @pytest.mark.torch

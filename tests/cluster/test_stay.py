@@ -121,7 +121,7 @@ def test_a_signal_to_one_lets_all_save(pair: Job, tmp_path: Path) -> None:
     done = pair.wait()
     assert sorted(one.out for one in done.values()) == [f"[rank {rank}] saved\n" for rank in range(4)]
     assert {one.status for one in done.values()} == {0}
-    assert "rank 2 (node1) was told SIGTERM: for all ranks" in done[0].err
+    assert "rank 2 (node1) received SIGTERM: passing it on to all ranks" in done[0].err
 
 
 @pytest.mark.root

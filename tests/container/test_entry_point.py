@@ -147,7 +147,7 @@ def test_a_stubborn_command_is_ended_by_the_grace_of_the_launcher(container: Con
     wait_for((container.folder / "ready").exists, "the script is ready")
     ended, said = container.stop(name, "--time", "30")
     assert ended == 137, said
-    assert "after 1 s: SIGKILL" in said
+    assert "after 1 s: sending SIGKILL" in said
 
 
 def test_orphans_leave_no_zombies(container: Container) -> None:

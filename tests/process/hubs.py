@@ -20,7 +20,7 @@ from launcher.process.loop import Loop
 
 ADDRESS = "127.0.0.1"
 KEY = make_key(b"a token of sixteen", "1")
-FAULT = "a fault of the launcher"
+FAULT = "internal launcher error"
 WAIT_S = 20.0
 
 

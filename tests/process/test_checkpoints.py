@@ -339,7 +339,7 @@ def test_too_short_a_grace_ends_in_sigkill_and_is_said(pair: Job) -> None:
         status = process.wait(timeout=DEADLINE_S)
     text = pair.read()
     assert status == 128 + signal.SIGKILL, text
-    assert "2 processes still run after 1 s: SIGKILL" in text
+    assert "2 processes still run after 1 s: sending SIGKILL" in text
     pair.hold.unlink()
     latest = pair.latest()
     pair.assert_resumed(latest, pair.run("--steps", str(latest + 3)))

@@ -73,7 +73,7 @@ def test_a_companion_that_ignores_sigterm_is_killed_when_the_grace_is_over(tmp_p
     server = beside("ps 0", STUBBORN.format(pid=pid))
     done = supervise(tmp_path, [server], [f"while ! test -s {pid}; do sleep 0.02; done"], grace_s=0.4)
     assert done.returncode == 0, done.stderr
-    assert "1 process still runs after 0.4 s: SIGKILL" in done.stderr
+    assert "1 process still runs after 0.4 s: sending SIGKILL" in done.stderr
     assert is_gone(read_pid(pid))
 
 
@@ -114,7 +114,7 @@ def test_a_companion_that_does_not_finish_within_the_grace_is_stopped(tmp_path: 
     """That does not count either."""
     done = supervise(tmp_path, [beside("evaluator 0", STAYS, finishes=True)], ["true"], grace_s=0.3)
     assert done.returncode == 0, done.stderr
-    assert "still there 0.3 s after the last rank" in done.stderr
+    assert "still running 0.3 s after the last rank ended" in done.stderr
 
 
 def test_a_node_without_ranks_ends_when_its_companions_have(tmp_path: Path) -> None:

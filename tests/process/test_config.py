@@ -64,7 +64,7 @@ def test_what_is_wrong_stops_the_start(config: Path) -> None:
     config.write_text("nproc-per-nod = 2\n")
     done = launch("run", *SHOW, environ={"LAUNCHER_CONFIG": str(config)})
     assert (done.returncode, done.stdout) == (64, "")
-    assert f"[malformed-config] {config}:1: 'nproc-per-nod' is the name of no flag" in done.stderr
+    assert f"[malformed-config] {config}:1: 'nproc-per-nod' is not the name of a flag" in done.stderr
     assert "fix:  nproc-per-node is the nearest" in done.stderr
 
 

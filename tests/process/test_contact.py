@@ -78,7 +78,7 @@ def test_processes_that_never_meet_are_warned_about_while_they_run_and_at_the_en
     assert "; fix: " in first
     assert "--no-meeting" in first
     assert last.startswith(
-        "launcher: warning: [never-met] all have ended; ranks 0-1 were not seen connected "
+        "launcher: warning: [never-met] all processes have ended; ranks 0-1 were not seen connected "
     )
     assert "fix: " not in last
 
@@ -88,7 +88,7 @@ def test_processes_that_end_before_are_warned_about_at_the_end() -> None:
     done = launch(*("run", "--nproc-per-node", "2", "--", "sleep", "8"), interpreter=OWN_NETWORK)
     assert done.returncode == 0
     (line,) = warnings(done)
-    assert "all have ended" in line
+    assert "all processes have ended" in line
     assert "; fix: " in line
 
 

@@ -147,7 +147,7 @@ def test_a_helper_that_failed_is_not_why_its_parent_was_ended(tmp_path: Path) ->
     written, pid = str(tmp_path / "error.json"), int(done.stdout)
     words = read_last_words(done.stderr.encode(), written, pid, done.returncode)
     assert (done.returncode, words.exception, words.traceback) == (-signal.SIGSEGV, "", ())
-    assert "which it had started: ValueError: loss is n" in words.note
+    assert "written by its child process" in words.note and ": ValueError: loss is n" in words.note
     assert read_last_words(done.stderr.encode(), written, pid, 1).exception.startswith("ValueError")
 
 

@@ -121,7 +121,7 @@ def test_a_shell_part_that_stays_is_named(tmp_path: Path) -> None:
     """
     done = run("/usr/bin/unshare", "--mount", "sh", "-c", steps, PYTHONPATH=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("still there: /etc/profile.d/launcher_hook.sh (for shells; ") == 1
+    assert done.stdout.count("still installed: /etc/profile.d/launcher_hook.sh (for shells; ") == 1
     assert "removed: /etc/profile.d/launcher_hook.sh" in done.stdout.splitlines()[-1]
 
 
@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make_it", "said"),
     [
-        (lambda folder: None, "there is no such folder"),
+        (lambda folder: None, "no such folder"),
         (lambda folder: folder.mkdir(), "it has no bin/python3"),
         (lambda folder: (folder / "versions" / "3.12.1").mkdir(parents=True), "pyenv's own folder"),
     ],

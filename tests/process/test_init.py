@@ -305,7 +305,7 @@ def test_a_signal_that_is_mapped_to_sigterm_asks_to_end() -> None:
             out, err = process.communicate(timeout=30)
         assert (process.returncode, out) == (143, ""), err
         assert f"SIG{name}: passed on as SIGTERM to 1 process, 1 s until SIGKILL" in err
-        assert "still runs after 1 s: SIGKILL" in err
+        assert "still runs after 1 s: sending SIGKILL" in err
 
 
 LEADER_FIRST = """
@@ -546,7 +546,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_fault_of_the_launcher_does_not_end_the_job() -> None:
-    """An exception in the loop is said; the processes go on and their status arrives."""
+    """An exception in the loop is said; the processes continue and their status arrives."""
     command = ["run", "--nproc-per-node", "2", "--", "sh", "-c", "sleep 0.3; exit $((RANK + 3))"]
     done = subprocess.run(
         [sys.executable, "-c", FAULTY, *command],
@@ -556,4 +556,4 @@ def test_a_fault_of_the_launcher_does_not_end_the_job() -> None:
         timeout=60,
     )
     assert done.returncode in (3, 4), done.stderr
-    assert "a fault of the launcher, the job goes on: RuntimeError: made by the test" in done.stderr
+    assert "internal launcher error, the job continues: RuntimeError: made by the test" in done.stderr

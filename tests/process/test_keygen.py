@@ -67,7 +67,7 @@ def test_nothing_is_overwritten(tmp_path: Path, options: list[str]) -> None:
     before = [file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()]
     done = launch("keygen", *options, str(path))
     assert (done.returncode, done.stdout) == (64, "")
-    assert f"[key-exists] {path} is there already" in done.stderr and "disk" not in done.stderr
+    assert f"[key-exists] {path} exists already" in done.stderr and "disk" not in done.stderr
     assert before == [file.read_bytes() for file in sorted(tmp_path.rglob("*")) if file.is_file()]
 
 

@@ -81,7 +81,7 @@ def test_a_dry_run_runs_nothing() -> None:
     environ = {"LAUNCHER_DISABLE": "1", "LAUNCHER_DRY_RUN": "1"}
     out = launch("run", "--", "echo", "started", environ=environ).stdout
     assert "started\n" not in out.splitlines(keepends=True) and "WORLD_SIZE" in out
-    assert "LAUNCHER_DISABLE='1': launcher run leaves the command as it is, and does nothing of this" in out
+    assert "LAUNCHER_DISABLE='1': launcher run runs the command unchanged, and does none of this" in out
 
 
 def test_as_process_1_the_command_is_process_1() -> None:

@@ -271,7 +271,7 @@ def test_half_open_slow_and_oversized_ones_are_turned_away_and_counted(hub: Live
     wait_for(lambda: len(hub.hub.acceptor) == 0, "all have been turned away")
     assert hub.hub.acceptor.turned_away.total - before >= PENDING_MAX
     assert len(hub.hub.acceptor.turned_away.counts) <= NAMED_MAX
-    assert any("turned away 127.0.0.1: sends what is no message: a frame of " in line for line in hub.said)
+    assert any("turned away 127.0.0.1: sent an invalid message: a frame of " in line for line in hub.said)
     for caller in (*silent, *slow):
         caller.close()
 

@@ -72,7 +72,7 @@ def test_a_typing_error_in_a_variable_is_named_once_per_node() -> None:
     """And all starts; of the processes of mpirun the first says it, and its value is nobody's business."""
     environ = {"LAUNCHER_GRASE": "hunter2"}
     done = launch("run", "--nproc-per-node", "2", "--", "true", environ=environ)
-    said = "launcher: warning: LAUNCHER_GRASE is no variable of the launcher, and does nothing; "
+    said = "launcher: warning: LAUNCHER_GRASE is not a variable of the launcher, and has no effect; "
     assert (done.returncode, done.stderr) == (0, f"{said}LAUNCHER_GRACE is the nearest\n")
     second = launch("run", "--", "true", environ={**environ, **MPI})
     assert (second.returncode, second.stderr) == (0, "")
@@ -116,8 +116,8 @@ def test_a_launchers_own_error_is_not_repeated_by_the_verdict() -> None:
     """`docker run IMAGE launcher rnu`: once by the command itself, once as the cause."""
     done = launch("run", "--", sys.executable, "-m", "launcher", "rnu")
     assert done.returncode == 64
-    assert done.stderr.count("'rnu' is no command") == 2
-    assert "cause: [usage] 'rnu' is no command" in done.stderr and "its stderr ended" not in done.stderr
+    assert done.stderr.count("'rnu' is not a command") == 2
+    assert "cause: [usage] 'rnu' is not a command" in done.stderr and "its stderr ended" not in done.stderr
 
 
 def test_what_nobody_would_notice_later_is_said_at_the_start(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``launcher status`` and ``launcher stacks`` on one node: what is seen, and who may ask."""
+"""``launcher status`` and ``launcher stacks`` on one node: their output, and which users may ask."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from launcher.control import NAME as SOCKET_NAME
-from launcher.control import client as coming
+from launcher.control import client
 from launcher.control.client import is_coming
 from launcher.control.responder import CLIENTS_MAX, QUESTION_LIMIT_BYTES
 from tests.process.asking import Asked, read_all
@@ -45,17 +45,17 @@ os.wait()
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Asked]:
-    """Return a job of two ranks, of which the first sleeps for good and the other goes round."""
+    """Yield a job of two ranks: rank 0 sleeps for an hour, and rank 1 runs a loop."""
     one = Asked(tmp_path)
     yield one
     one.end()
 
 
-# --- what is seen
+# --- status
 
 
-def test_each_rank_stands_in_the_table(job: Asked) -> None:
-    """With its state, what it uses, and how long it has written nothing."""
+def test_status_lists_every_rank(job: Asked) -> None:
+    """Each row has the rank's state, its CPU and memory use, and the time since its last output."""
     done = job.run("status")
     assert (done.returncode, done.stderr) == (0, "")
     head, titles, *rows = done.stdout.splitlines()
@@ -65,8 +65,8 @@ def test_each_rank_stands_in_the_table(job: Asked) -> None:
     assert all("running" in row and " % " in row and " MiB " in row and "s ago" in row for row in rows[:2])
 
 
-def test_tools_get_the_same_as_json(job: Asked) -> None:
-    """Each rank with its pid, memory, CPU time, and processes; and the launcher's own words."""
+def test_status_json_describes_every_rank(job: Asked) -> None:
+    """Each rank has its pid, memory, CPU time and number of processes; the node has the launcher's facts."""
     (node,) = job.status()["nodes"]
     assert (node["pid"], node["state"], node["world_size"]) == (job.launcher.pid, "running", 2)
     for rank in node["ranks"]:
@@ -75,8 +75,8 @@ def test_tools_get_the_same_as_json(job: Asked) -> None:
         assert 0 <= rank["cpu_percent"] < 100 and rank["silence_s"] >= 0
 
 
-def test_a_rank_that_is_stopped_is_seen_as_stopped(job: Asked) -> None:
-    """The kernel's state stands there where it says more than that it runs."""
+def test_status_shows_a_stopped_rank_as_stopped(job: Asked) -> None:
+    """The kernel's state is added if it tells more than that the rank runs."""
     pid = job.status()["nodes"][0]["ranks"][1]["pid"]
     os.kill(pid, signal.SIGSTOP)
     try:
@@ -86,8 +86,8 @@ def test_a_rank_that_is_stopped_is_seen_as_stopped(job: Asked) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_rank_that_has_ended_says_how_and_a_restart_is_counted(tmp_path: Path) -> None:
-    """What the launcher has said is among the events."""
+def test_status_shows_exited_ranks_and_counts_restarts(tmp_path: Path) -> None:
+    """The launcher's messages are among the events."""
     script = """
 import os, sys, time
 count = os.environ["TORCHELASTIC_RESTART_COUNT"]
@@ -111,8 +111,8 @@ time.sleep(3600)
         job.end()
 
 
-def test_the_ranks_of_an_agent_are_found(tmp_path: Path) -> None:
-    """torchrun starts them; each is what its environment says."""
+def test_status_lists_the_workers_of_torchrun(tmp_path: Path) -> None:
+    """Their ranks are those in their environments."""
     script = """
 import os, sys, time
 open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
@@ -128,8 +128,8 @@ time.sleep(3600)
         job.end()
 
 
-def test_logs_in_a_folder_of_the_users_have_no_socket_beside_them(tmp_path: Path) -> None:
-    """Where logs go others may read, or there can be no sockets; and nothing stays in the private folder."""
+def test_log_dir_contains_no_socket(tmp_path: Path) -> None:
+    """The job keeps it in a private folder: others may read --log-dir, or it may not support sockets."""
     job = Asked(tmp_path, "--log-dir", str(tmp_path / "logs"), "-r", "3")
     assert os.stat(os.path.dirname(job.path)).st_mode & 0o777 == 0o700
     assert job.status()["nodes"][0]["state"] == "running"
@@ -137,8 +137,8 @@ def test_logs_in_a_folder_of_the_users_have_no_socket_beside_them(tmp_path: Path
     assert not list(tmp_path.glob("launcher_*")) and not list((tmp_path / "logs").rglob("status"))
 
 
-def test_a_folder_with_a_long_name_is_left_out(tmp_path: Path) -> None:
-    """A socket's path has 107 bytes at most: then it stands in the next place, and is found there."""
+def test_socket_is_in_another_folder_if_its_path_would_be_too_long(tmp_path: Path) -> None:
+    """A socket's path has at most 107 bytes; clients find the socket in the other folder."""
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     (folder / "train.py").write_text("import time; print('up', flush=True); time.sleep(3600)")
@@ -149,7 +149,7 @@ def test_a_folder_with_a_long_name_is_left_out(tmp_path: Path) -> None:
     ) as launcher:
         assert launcher.stdout is not None and "up" in launcher.stdout.readline()
         ask = partial(launch, "status", "--json", "--job", str(launcher.pid))
-        wait_for(lambda: ask().returncode == 0, "the door is open, a moment after the start")
+        wait_for(lambda: ask().returncode == 0, "the socket listens")
         done = ask()
         launcher.send_signal(signal.SIGTERM)
         launcher.stdout.read()
@@ -157,8 +157,8 @@ def test_a_folder_with_a_long_name_is_left_out(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["nodes"][0]["pid"] == launcher.pid
 
 
-def test_a_terminal_shows_it_again_until_the_job_has_ended(job: Asked) -> None:
-    """--watch: one table that changes."""
+def test_watch_updates_the_table_until_the_job_ends(job: Asked) -> None:
+    """--watch on a terminal shows one table that changes."""
     terminal = Terminal(
         [sys.executable, "-m", "launcher", "status", "--watch", "0.5", "--job", str(job.launcher.pid)],
         TMPDIR=str(job.folder),
@@ -167,7 +167,7 @@ def test_a_terminal_shows_it_again_until_the_job_has_ended(job: Asked) -> None:
     )
     try:
         terminal.wait_for("2 of 2 ranks run")
-        terminal.wait_for(r"\d %")  # the second view knows how much CPU they use
+        terminal.wait_for(r"\d %")  # known from the second view on
         job.end()
         assert terminal.end() == 0
         assert "the job has ended" in terminal.seen
@@ -175,8 +175,23 @@ def test_a_terminal_shows_it_again_until_the_job_has_ended(job: Asked) -> None:
         os.close(terminal.fd)
 
 
-def test_keys_change_the_screen_and_leave_it(job: Asked) -> None:
-    """As in htop: c sorts by CPU, q leaves; the terminal is as before, with the last table on it."""
+def test_watch_takes_keys_from_a_terminal_that_does_not_control_it(job: Asked) -> None:
+    """A program that opens a terminal for another one need not make it the controlling one."""
+    main, side = os.openpty()
+    line = [sys.executable, "-m", "launcher", "status", "--watch", "60", "--job", str(job.launcher.pid)]
+    environ = clean_environ(TMPDIR=str(job.folder), TERM="xterm", COLUMNS="150", LINES="30")
+    with subprocess.Popen(line, env=environ, stdin=side, stdout=side, stderr=side) as watching:
+        os.close(side)
+        seen = b""
+        while b"2 of 2 ranks run" not in seen:
+            seen += os.read(main, 1 << 16)  # fails when the command has ended
+        os.write(main, b"q")
+        assert watching.wait(timeout=20) == 0
+    os.close(main)
+
+
+def test_watch_keys_sort_the_rows_and_exit(job: Asked) -> None:
+    """As in htop, c sorts by CPU and q quits; the terminal is then restored and shows the last table."""
     terminal = Terminal(
         [sys.executable, "-m", "launcher", "status", "--watch", "60", "--job", str(job.launcher.pid)],
         TMPDIR=str(job.folder),
@@ -184,7 +199,7 @@ def test_keys_change_the_screen_and_leave_it(job: Asked) -> None:
         LINES="30",
     )
     try:
-        terminal.wait_for("\x1b\\[\\?1049h")  # a screen of its own
+        terminal.wait_for("\x1b\\[\\?1049h")  # the alternate screen
         terminal.wait_for("node ▾")
         terminal.type("c")
         terminal.wait_for("cpu ▾")
@@ -197,8 +212,8 @@ def test_keys_change_the_screen_and_leave_it(job: Asked) -> None:
     assert own and "2 of 2 ranks run" in after and "quit" not in after
 
 
-def test_a_log_gets_plain_lines(job: Asked) -> None:
-    """--watch into a pipe: the table once more, without a code for terminals."""
+def test_watch_into_a_pipe_prints_plain_lines(job: Asked) -> None:
+    """The table is printed repeatedly, without terminal codes."""
     line = [sys.executable, "-m", "launcher", "status", "--watch", "0.5", "--job", str(job.launcher.pid)]
     environ = clean_environ(TMPDIR=str(job.folder))
     with subprocess.Popen(line, env=environ, stdout=subprocess.PIPE, text=True) as watching:
@@ -213,8 +228,8 @@ def test_a_log_gets_plain_lines(job: Asked) -> None:
 # --- stacks
 
 
-def test_the_stack_of_each_rank_is_shown_and_who_is_probably_waited_for(job: Asked) -> None:
-    """The summary that a stall gives, then every stack."""
+def test_stacks_shows_where_each_rank_waits(job: Asked) -> None:
+    """The summary of a stall report comes first, then every stack."""
     done = job.run("stacks")
     assert done.returncode == 0, done.stderr
     assert "rank 0 waits in sleep (" in done.stdout and "in fetch" in done.stdout
@@ -222,8 +237,8 @@ def test_the_stack_of_each_rank_is_shown_and_who_is_probably_waited_for(job: Ask
     assert f'    File "{job.script}", line 6, in fetch' in done.stdout
 
 
-def test_the_same_stack_is_shown_once(tmp_path: Path) -> None:
-    """And what a rank has started stands below it."""
+def test_stacks_shows_equal_stacks_once(tmp_path: Path) -> None:
+    """The child processes of ranks are shown below the ranks."""
     job = Asked(tmp_path, script=FORKS)
     try:
         text = job.run("stacks").stdout
@@ -234,8 +249,8 @@ def test_the_same_stack_is_shown_once(tmp_path: Path) -> None:
         job.end()
 
 
-def test_all_threads_when_asked_for(tmp_path: Path) -> None:
-    """The main one first."""
+def test_stacks_shows_all_threads_only_on_request(tmp_path: Path) -> None:
+    """The main thread comes first."""
     script = HANGS_WITH_THREAD
     job = Asked(tmp_path, script=script, count=1)
     try:
@@ -260,8 +275,8 @@ fetch()
 """
 
 
-def test_who_gives_no_stack_is_named_with_the_reason(tmp_path: Path) -> None:
-    """A rank that has ended, and one that knows nothing of the hook and that nobody can read."""
+def test_stacks_names_ranks_without_a_stack_and_the_reason(tmp_path: Path) -> None:
+    """One rank has exited; the other has no hook, and py-spy is not installed."""
     script = """
 import os, sys, time
 open(sys.argv[1] + "/up-" + os.environ["RANK"], "w").close()
@@ -269,12 +284,12 @@ if os.environ["RANK"] == "1":
     sys.exit(0)
 time.sleep(3600)
 """
-    spyless = os.pathsep.join(
+    path_without_py_spy = os.pathsep.join(
         folder
         for folder in os.environ["PATH"].split(os.pathsep)
         if not os.path.exists(os.path.join(folder, "py-spy"))
     )
-    job = Asked(tmp_path, script=script, python="/usr/bin/python3", PATH=spyless)
+    job = Asked(tmp_path, script=script, python="/usr/bin/python3", PATH=path_without_py_spy)
     try:
         wait_for(lambda: "exited" in job.status()["nodes"][0]["ranks"][1]["state"], "rank 1 has ended")
         text = job.run("stacks").stdout
@@ -283,35 +298,35 @@ time.sleep(3600)
         job.end()
 
 
-def test_two_who_ask_for_stacks_at_once_both_get_them(job: Asked) -> None:
-    """The second joins the first: a process is asked once."""
-    callers = [job.connect() for _ in range(4)]
-    for caller in callers:
-        caller.sendall(b'{"ask": "stacks"}\n')
-    answers = [json.loads(read_all(caller).splitlines()[0])["answer"] for caller in callers]
+def test_concurrent_requests_for_stacks_are_all_answered(job: Asked) -> None:
+    """Later requests join the first one, so that each process is asked once."""
+    clients = [job.connect() for _ in range(4)]
+    for one in clients:
+        one.sendall(b'{"ask": "stacks"}\n')
+    answers = [json.loads(read_all(one).splitlines()[0])["answer"] for one in clients]
     assert all(len(answer["processes"]) == 2 and answer["stacks"] for answer in answers)
 
 
-# --- which job, and whether there is one
+# --- selection of the job
 
 
-def test_without_a_job_that_is_said(tmp_path: Path) -> None:
-    """And where to ask."""
+def test_missing_job_is_an_error(tmp_path: Path) -> None:
+    """The exit status is 69, and the message has an error code."""
     for command in ("status", "stacks"):
         done = launch(command, "--job", "999999", environ={"TMPDIR": str(tmp_path)})
         assert done.returncode == 69
-        assert "[no-job] no job of yours runs here" in done.stderr or "[no-such-job]" in done.stderr
+        assert "[no-job] none of your jobs runs" in done.stderr or "[no-such-job]" in done.stderr
 
 
-def test_of_several_jobs_one_is_chosen(job: Asked, tmp_path: Path) -> None:
-    """They are listed; a pid or the beginning of a run's name chooses."""
+def test_job_flag_selects_one_of_several_jobs(job: Asked, tmp_path: Path) -> None:
+    """Without the flag the jobs are listed; a pid or the beginning of a run's name selects one."""
     # Not below tmp_path: a socket's path has 107 bytes, and pytest's folders nearly fill them.
     with tempfile.TemporaryDirectory() as folder:
-        choose_of_two(job, Asked(Path(folder), count=1), tmp_path)
+        select_each_of_two(job, Asked(Path(folder), count=1), tmp_path)
 
 
-def choose_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
-    """Ask for each of two jobs, and end the second."""
+def select_each_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
+    """Ask about each of two jobs, and end the second."""
     try:
         done = launch("status", environ={"TMPDIR": str(tmp_path)})
         assert done.returncode == 64 and "[several-jobs]" in done.stderr
@@ -324,8 +339,8 @@ def choose_of_two(job: Asked, second: Asked, tmp_path: Path) -> None:
         second.end()
 
 
-def test_a_launcher_that_is_stopped_does_not_hang_who_asks(job: Asked) -> None:
-    """It is named as one that does not answer."""
+def test_stopped_launcher_does_not_block_status(job: Asked) -> None:
+    """It is reported as a launcher that does not answer."""
     os.kill(job.launcher.pid, signal.SIGSTOP)
     try:
         done = job.run("status")
@@ -335,22 +350,22 @@ def test_a_launcher_that_is_stopped_does_not_hang_who_asks(job: Asked) -> None:
     assert "or stopped" in done.stderr or "no-such-job" in done.stderr
 
 
-# --- who may ask, and how
+# --- clients
 
 
-def test_only_its_user_and_root_can_connect(job: Asked) -> None:
-    """By the folder, by the socket, and by who the kernel says is there."""
+def test_only_the_user_of_the_job_and_root_can_ask(job: Asked) -> None:
+    """The folder's mode, the socket's mode and the peer's user ID each prevent other users."""
     if os.geteuid():
-        pytest.skip("needs root, to be somebody else")
+        pytest.skip("needs root, to become another user")
     ask = f"import socket; socket.socket(socket.AF_UNIX).connect({job.path!r})"
-    assert b"PermissionError" in as_nobody(ask)
+    assert b"PermissionError" in run_as_nobody(ask)
     folder = Path(job.path).parent
     assert (folder.stat().st_mode & 0o777, os.stat(job.path).st_mode & 0o777) == (0o700, 0o600)
-    for path in (*folder.parents, folder):  # everybody may enter and write: then the kernel's word counts
+    for path in (*folder.parents, folder):  # with open modes the peer's user ID decides
         if path.stat().st_uid == os.geteuid() and path != Path("/"):
             path.chmod(path.stat().st_mode | 0o011)
     os.chmod(job.path, 0o777)
-    said = as_nobody(
+    said = run_as_nobody(
         "import socket; s = socket.socket(socket.AF_UNIX); s.settimeout(20);"
         f" s.connect({job.path!r}); s.sendall({STATUS!r}); print(s.recv(9))"
     )
@@ -358,8 +373,8 @@ def test_only_its_user_and_root_can_connect(job: Asked) -> None:
     assert job.status()["nodes"][0]["state"] == "running"
 
 
-def as_nobody(code: str) -> bytes:
-    """Run a few lines of Python as another user; return what it has printed."""
+def run_as_nobody(code: str) -> bytes:
+    """Run some lines of Python as another user; return their output."""
     done = subprocess.run(
         ["/usr/bin/python3", "-I", "-c", code],
         user=NOBODY,
@@ -406,10 +421,10 @@ while True:
 """.replace("NAME", SOCKET_NAME)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user as well")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.parametrize("kind", ["mute", "invented"])
-def test_sockets_of_another_user_hide_no_job(job: Asked, kind: str) -> None:
-    """Neither by their number, nor by silence, nor by what they say: ours is asked first."""
+def test_sockets_of_another_user_do_not_hide_a_job(job: Asked, kind: str) -> None:
+    """Neither their number, nor silence, nor false answers do: our own sockets are asked first."""
     with subprocess.Popen(
         ["/usr/bin/python3", "-I", "-c", MANY_SOCKETS, kind],
         user=NOBODY,
@@ -423,13 +438,13 @@ def test_sockets_of_another_user_hide_no_job(job: Asked, kind: str) -> None:
         try:
             assert other.stdout.readline() == b"up\n"
             begun = time.monotonic()
-            launchers, others = coming.find_launchers({})
+            launchers, others = client.find_launchers({})
             assert time.monotonic() - begun < 8
-            ours = [one for one in launchers if one.is_ours]  # of other tests, too
+            ours = [one for one in launchers if one.is_ours]  # other tests have some, too
             assert launchers[: len(ours)] == ours
-            assert coming.choose(launchers, others, str(job.launcher.pid)) in ours
+            assert client.choose(launchers, others, str(job.launcher.pid)) in ours
             if kind == "mute":
-                assert launchers == ours and others >= coming.PATHS_MAX - len(ours)
+                assert launchers == ours and others >= client.PATHS_MAX - len(ours)
             else:
                 assert f"user {NOBODY}" in launchers[-1].label
             for command, says in (("status", "2 of 2 ranks run"), ("stacks", "rank 1 waits in ")):
@@ -443,8 +458,8 @@ def test_sockets_of_another_user_hide_no_job(job: Asked, kind: str) -> None:
     "garbage",
     [b"\n", b"\x00\xff\x1b[31m\n", b"[]\n", b'{"ask": 7}\n', b'{"ask": "run"}\n', b"[" * 4000 + b"\n"],
 )
-def test_garbage_gets_an_error_and_nothing_else(job: Asked, garbage: bytes) -> None:
-    """And the next one is answered."""
+def test_malformed_question_gets_only_an_error(job: Asked, garbage: bytes) -> None:
+    """The next client is answered."""
     with job.connect() as connected:
         connected.sendall(garbage)
         lines = read_all(connected).splitlines()
@@ -452,8 +467,8 @@ def test_garbage_gets_an_error_and_nothing_else(job: Asked, garbage: bytes) -> N
     assert job.status()["nodes"][0]["state"] == "running"
 
 
-def test_a_question_may_come_in_pieces(job: Asked) -> None:
-    """What has come is kept until its line has an end."""
+def test_question_may_arrive_in_pieces(job: Asked) -> None:
+    """Data is kept until its line is complete."""
     with job.connect() as connected:
         connected.sendall(STATUS[:5])
         assert job.status()["nodes"][0]["state"] == "running"  # so the first piece has been read
@@ -462,8 +477,8 @@ def test_a_question_may_come_in_pieces(job: Asked) -> None:
     assert (answer["answer"]["state"], over) == ("running", {"over": True})
 
 
-def test_a_question_without_end_is_hung_up_on(job: Asked) -> None:
-    """Nobody makes the launcher keep more than a question is long."""
+def test_oversized_question_is_disconnected(job: Asked) -> None:
+    """The launcher never buffers more than the maximum length of a question."""
     with job.connect() as connected:
         try:
             connected.sendall(b"x" * (4 * QUESTION_LIMIT_BYTES))
@@ -472,69 +487,69 @@ def test_a_question_without_end_is_hung_up_on(job: Asked) -> None:
             pass
 
 
-def test_who_says_nothing_is_hung_up_on_and_too_many_are_turned_away(job: Asked) -> None:
-    """They keep others out for five seconds at most."""
+def test_silent_clients_and_excess_clients_are_disconnected(job: Asked) -> None:
+    """They exclude other clients for five seconds at most."""
     many = [job.connect() for _ in range(CLIENTS_MAX + 4)]
-    wait_for(lambda: read_all(many[-1]) == b"", "the last one is turned away")
+    wait_for(lambda: read_all(many[-1]) == b"", "the last client is disconnected")
     for one in many:
         assert read_all(one) == b""
         one.close()
     assert job.status()["nodes"][0]["state"] == "running"
 
 
-def test_who_takes_nothing_holds_nobody_up(job: Asked) -> None:
-    """A thousand questions, one after the other, whose answers nobody reads."""
+def test_clients_that_read_nothing_delay_no_other_client(job: Asked) -> None:
+    """Two hundred clients, one after the other, ask and leave without reading the answer."""
     for _ in range(200):
         with job.connect() as connected:
             connected.sendall(STATUS)
     assert job.status()["nodes"][0]["state"] == "running"
     _, err = job.end()
-    assert "a fault of the launcher" not in err, err
+    assert "internal launcher error" not in err, err
 
 
-def test_without_a_descriptor_left_the_launcher_waits_and_does_not_spin(job: Asked) -> None:
-    """Who asks then is answered when there is one again."""
+def test_launcher_without_free_descriptors_does_not_spin(job: Asked) -> None:
+    """A client is answered as soon as a descriptor is free."""
     limits = resource.prlimit(job.launcher.pid, resource.RLIMIT_NOFILE)
-    assert job.status()["nodes"][0]["state"] == "running"  # what answers is loaded
+    assert job.status()["nodes"][0]["state"] == "running"  # this loads the responder
     used = {int(name) for name in os.listdir(f"/proc/{job.launcher.pid}/fd")}
     first_free = min({*range(len(used) + 1)} - used)
     resource.prlimit(job.launcher.pid, resource.RLIMIT_NOFILE, (first_free, limits[1]))
     with job.connect() as connected:
         connected.sendall(STATUS)
-        before, deadline = cpu_s(job.launcher.pid), time.monotonic() + 3
+        before, deadline = read_cpu_s(job.launcher.pid), time.monotonic() + 3
         wait_for(lambda: time.monotonic() > deadline, "three seconds")
-        assert cpu_s(job.launcher.pid) - before < 0.2
+        assert read_cpu_s(job.launcher.pid) - before < 0.2
         resource.prlimit(job.launcher.pid, resource.RLIMIT_NOFILE, limits)
         assert b'"over":true' in read_all(connected)
 
 
-def test_nothing_of_it_is_loaded_and_no_time_is_spent_before_somebody_asks(tmp_path: Path) -> None:
-    """A socket that listens: what answers comes with the first question. (Nor are connections looked at.)"""
+def test_status_server_is_idle_before_the_first_question(tmp_path: Path) -> None:
+    """It then sleeps for two seconds without a wake-up (--no-meeting: the meeting check would wake it)."""
     job = Asked(tmp_path, "--no-meeting")
     counts: list[tuple[float, int]] = []
 
-    def rests() -> bool:
-        counts.append((time.monotonic(), switches(job.launcher.pid)))
+    def is_idle() -> bool:
+        counts.append((time.monotonic(), count_voluntary_switches(job.launcher.pid)))
         since = next(at for at, count in counts if count == counts[-1][1])
         return counts[-1][0] - since > 2
 
-    wait_for(rests, "two seconds in which it does not run, after it has looked at the node once", 20)
+    wait_for(is_idle, "two seconds in which it does not run, after the one check of the node", 20)
     job.end()
 
 
-def cpu_s(pid: int) -> float:
-    """Return how long a process has computed."""
+def read_cpu_s(pid: int) -> float:
+    """Return the CPU time of a process in seconds."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-def switches(pid: int) -> int:
-    """Return how often a process has gone to sleep by itself."""
+def count_voluntary_switches(pid: int) -> int:
+    """Return the number of voluntary context switches of a process."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith("voluntary_ctxt")).split()[1])
 
 
-def test_the_socket_goes_with_the_job(job: Asked) -> None:
-    """At a SIGKILL of the launcher, too."""
+def test_socket_is_removed_when_the_launcher_is_killed(job: Asked) -> None:
+    """The watchdog removes it."""
     path = job.path
     os.kill(job.launcher.pid, signal.SIGKILL)
     job.launcher.communicate(timeout=20)
@@ -545,8 +560,8 @@ def test_the_socket_goes_with_the_job(job: Asked) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--log-dir", "logs")], ids=["private folder", "logs kept"])
-def test_a_job_can_be_asked_from_its_start_on(tmp_path: Path, flags: tuple[str, ...]) -> None:
-    """The door opens a moment after the launcher: a question waits for it."""
+def test_status_waits_for_a_launcher_that_has_just_started(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    """The launcher listens some time after its start; a client waits for that."""
     environ = {"TMPDIR": str(tmp_path)}
     flags = tuple(str(tmp_path / word) if word == "logs" else word for word in flags)
     with open_launcher("run", "--nproc-per-node", "2", *flags, "--", "sleep", "60", environ=environ) as one:
@@ -556,12 +571,14 @@ def test_a_job_can_be_asked_from_its_start_on(tmp_path: Path, flags: tuple[str, 
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_launcher_is_coming_while_it_is_young(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that has no door after some seconds will have none: nobody waits for it."""
+def test_only_a_young_launcher_may_still_begin_to_listen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A launcher that does not listen after `YOUNG_S` never will, so clients do not wait for it."""
     environ = {"TMPDIR": str(tmp_path)}
     with open_launcher("run", "--nproc-per-node", "2", "--", "sleep", "60", environ=environ) as one:
-        wait_for(is_coming, "the kernel shows its command line")  # a moment after exec has closed our pipe
-        monkeypatch.setattr(coming, "YOUNG_S", 0.0)
+        wait_for(is_coming, "the kernel shows its command line")  # shortly after exec has closed our pipe
+        monkeypatch.setattr(client, "YOUNG_S", 0.0)
         assert not is_coming()
         one.terminate()
         one.communicate(timeout=30)

@@ -62,7 +62,7 @@ def test_env_leaves_it_out_and_says_so(node: tuple[str, ...]) -> None:
     """A shell could not do anything with it."""
     done = launch("env", *JOB, "--format", "json", environ=H200, interpreter=node)
     assert "NCCL_TOPO_FILE" not in json.loads(done.stdout)
-    assert "launcher: note: NCCL_TOPO_FILE is left out: its file is made by launcher run" in done.stderr
+    assert "launcher: note: NCCL_TOPO_FILE is left out: launcher run makes its file" in done.stderr
 
 
 def test_the_plan_holds_its_text(node: tuple[str, ...]) -> None:

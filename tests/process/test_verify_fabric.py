@@ -84,7 +84,7 @@ def test_what_does_not_hold_is_a_warning_with_the_fix(node: tuple[str, ...], tmp
     done = verify(node, tmp_path, USES_SOCKETS)
     assert done.returncode == 0, done.stderr
     assert said(done, "fabric").startswith(
-        "launcher: warning: not the fabric that was planned: "
+        "launcher: warning: not the planned fabric: "
         "expected 8 InfiniBand ports, NCCL uses NET/Socket (enp225s0f1); fix: "
     )
 
@@ -114,7 +114,7 @@ def test_a_job_without_nccl_is_not_verified_and_says_so(node: tuple[str, ...], t
     done = verify(node, tmp_path, "")
     assert done.returncode == 0, done.stderr
     assert said(done, "fabric") == (
-        "launcher: the fabric is not verified: NCCL on rank 0 has said nothing of its network"
+        "launcher: the fabric is not verified: NCCL on rank 0 did not report its network"
     )
 
 
@@ -128,7 +128,7 @@ def test_what_the_user_has_set_stays(variable: str, node: tuple[str, ...]) -> No
     done = launch("run", *command, environ={name: value}, interpreter=node)
     assert sorted(done.stdout.splitlines()) == [f"[rank 0] {value}", f"[rank 1] {value}"]
     done = launch("plan", *command, environ={name: value}, interpreter=node)
-    assert f"note: --verify-fabric: {variable} stays: ib is not verified" in done.stdout
+    assert f"note: --verify-fabric: keeping {variable}: ib is not verified" in done.stdout
 
 
 @pytest.mark.parametrize(("rank", "mode"), [("0", "supervise"), ("1", "exec")])
@@ -150,7 +150,7 @@ def test_the_plan_says_what_will_be_compared(node: tuple[str, ...]) -> None:
     done = launch("plan", *OURS, "--require-fabric", "ib", "--", "true", interpreter=node)
     (line,) = [line for line in done.stdout.splitlines() if line.startswith(("fabric:", "note: fabric"))]
     assert line == (
-        "fabric: ib (8 active InfiniBand ports of 400 Gb/s); to be verified by what NCCL says on rank 0, "
+        "fabric: ib (8 active InfiniBand ports of 400 Gb/s); to be verified by rank 0's NCCL log, "
         "or the job ends (--require-fabric ib)"
     )
 

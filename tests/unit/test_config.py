@@ -95,7 +95,7 @@ def test_a_default_conflicts_with_nothing() -> None:
 def test_what_one_job_is_cannot_be_a_default(dest: str) -> None:
     """By name: each machine of the fleet would be that node."""
     name = dest.replace("_", "-")
-    assert f"[malformed-config] {ETC}:2: {name} says what one job is" in refuse(f"\n{name} = 1")
+    assert f"[malformed-config] {ETC}:2: {name} belongs to a single job" in refuse(f"\n{name} = 1")
     assert f"--{name} or LAUNCHER_{dest.upper()}" in refuse(f"{dest} = 1")
 
 
@@ -125,18 +125,18 @@ def test_every_other_flag_can() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "fix"),
     [
-        ("grce = 60", "'grce' is the name of no flag", "grace is the nearest"),
-        ("nproc = 2", "'nproc' is the name of no flag", "none is near it"),
-        ("Grace = 2", "'Grace' is the name of no flag", "grace is the nearest"),
-        ("no-check = 1", "'no-check' is the name of no flag", "check = false"),
-        ("--grace = 1", "'--grace' is the name of no flag", "grace is the nearest"),
+        ("grce = 60", "'grce' is not the name of a flag", "grace is the nearest"),
+        ("nproc = 2", "'nproc' is not the name of a flag", "no flag is similar"),
+        ("Grace = 2", "'Grace' is not the name of a flag", "grace is the nearest"),
+        ("no-check = 1", "'no-check' is not the name of a flag", "check = false"),
+        ("--grace = 1", "'--grace' is not the name of a flag", "grace is the nearest"),
         ("grace 60", "'grace 60': expected name = value", "begin it with #"),
         ("grace =", "'grace =': expected name = value", "begin it with #"),
         ("[torch]", "'[torch]': expected name = value, with the name of a flag, or [launcher]", ""),
         ("grace = soon", "grace = soon: expected seconds in 0..86400", f"correct {ETC}:1"),
         ("progress = yes", "progress = yes: expected 0, 1, false or true", f"correct {ETC}:1"),
-        ("grace = 1\ngrace = 2", f"{ETC}:2: grace stands in {ETC}:1, too", "leave out one of them"),
-        ("log-dir = /a\nlog_dir = /a", f"log_dir stands in {ETC}:1, too", "leave out one of them"),
+        ("grace = 1\ngrace = 2", f"{ETC}:2: grace is also in {ETC}:1", "leave out one of them"),
+        ("log-dir = /a\nlog_dir = /a", f"log_dir is also in {ETC}:1", "leave out one of them"),
     ],
 )
 def test_a_line_that_is_none_is_an_error_with_its_number(text: str, said: str, fix: str) -> None:

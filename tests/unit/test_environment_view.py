@@ -163,7 +163,7 @@ def test_json_is_what_it_says() -> None:
     """Bytes that are not UTF-8 are lone surrogates; what is to be unset is a note."""
     text, notes = render_environment({"A": "\udcff", "B": "1"}, ["C"], "json")
     assert text == '{\n  "A": "\\udcff",\n  "B": "1"\n}\n'
-    assert notes == ["to be unset, which this format cannot say: C"]
+    assert notes == ["to be unset, which this format cannot express: C"]
 
 
 DOTENV = {
@@ -209,7 +209,7 @@ def test_dotenv_leaves_out_what_readers_disagree_on(name: str, value: str) -> No
     assert text == "B=1\n"
     assert len(notes) == 2
     assert notes[0].startswith("left out, env files cannot hold them: ")
-    assert notes[1] == "to be unset, which this format cannot say: C"
+    assert notes[1] == "to be unset, which this format cannot express: C"
 
 
 def test_dotenv_tells_what_docker_cannot_read() -> None:

@@ -302,7 +302,7 @@ def test_efa_with_the_plugin(
         (
             {f"{OFI[1:]}/libnccl-net.so": ""},
             {},
-            f"aws-ofi-nccl is in {OFI}, where the loader does not look: NCCL would take sockets",
+            f"aws-ofi-nccl is in {OFI}, which the loader does not search: NCCL would take sockets",
         ),
         ({}, {"NCCL_NET_PLUGIN": "none"}, "NCCL_NET_PLUGIN=none is set"),
     ],
@@ -392,9 +392,9 @@ def test_a_file_of_nccls_is_the_users_word(tmp_path: Path) -> None:
     environ = {**vm("Standard_ND96isr_H200_v5"), "NCCL_CONF_FILE": "/job/nccl.conf"}
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5", files), environ)
     assert set(values(fabric)) == {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "NCCL_IGNORE_CPU_AFFINITY"}
-    stays = [note for note in fabric.notes if "which stays" in note]
+    stays = [note for note in fabric.notes if ": keeping " in note]
     assert len(stays) == 3
-    assert stays[0].startswith("NCCL_IB_HCA: /etc/nccl.conf says 'mlx5', which stays (else '=mlx5_ib0:1,")
+    assert stays[0].startswith("NCCL_IB_HCA: keeping 'mlx5' from /etc/nccl.conf (otherwise '=mlx5_ib0:1,")
 
 
 def test_files_are_read_as_nccl_reads_them() -> None:
@@ -410,8 +410,8 @@ def test_files_are_read_as_nccl_reads_them() -> None:
         ({"NCCL_NET": "Socket"}, "NCCL_NET=Socket is set"),
         ({"NCCL_NET": "socket"}, "NCCL_NET=socket is set"),  # NCCL does not look at case
         ({"NCCL_NET": "AWS Libfabric"}, "NCCL_NET=AWS Libfabric is set"),
-        ({"NCCL_IB_HCA": "=nonexist:1"}, "NCCL_IB_HCA==?=nonexist:1 leaves none of mlx5_"),
-        ({"NCCL_IB_HCA": "^mlx5"}, "leaves none of mlx5_"),
+        ({"NCCL_IB_HCA": "=nonexist:1"}, "NCCL_IB_HCA==?=nonexist:1 excludes all of mlx5_"),
+        ({"NCCL_IB_HCA": "^mlx5"}, "excludes all of mlx5_"),
     ],
 )
 def test_a_variable_that_rules_the_fabric_out_is_named(
@@ -601,7 +601,7 @@ class Routed(Machine):
         ),
         ((LO, ETH0, ETH1), (), "192.168.7.9", ("eth1", "it leads to 192.168.7.9")),
         ((LO, ETH0, ETH1), (), "head", ("eth1", "it leads to head")),
-        ((LO, ETH0, ETH1), (), "lost", (None, "nothing tells which of eth0, eth1 leads to the other nodes")),
+        ((LO, ETH0, ETH1), (), "lost", (None, "unknown which of eth0, eth1 leads to the other nodes")),
         ((LO, DOCKER, DEAD), (), "x", (None, "no interface with an address leads out of this machine")),
         ((LO, ETH0), (), "127.0.0.1", (None, "the job meets at 127.0.0.1, on this machine")),
         ((LO, ETH0), (), "localhost", (None, "the job meets at localhost, on this machine")),

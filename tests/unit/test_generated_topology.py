@@ -130,7 +130,9 @@ def test_a_node_that_is_not_as_documented_gets_none_and_a_note(tmp_path: Path) -
     fabric = choose(machine(tmp_path, "nd96isr_h200_v5"), vm(H200))
     assert "NCCL_TOPO_FILE" not in values(fabric)
     (note,) = [note for note in fabric.notes if "topology file" in note]
-    assert note.startswith(f"no topology file is made: {H200} has nothing like 0001:00:00.0 on NUMA node 1, ")
+    assert note.startswith(
+        f"no topology file generated: unexpected for {H200}: 0001:00:00.0 on NUMA node 1, "
+    )
 
 
 def test_an_address_that_is_not_documented_gets_none(tmp_path: Path) -> None:

@@ -834,7 +834,7 @@ def test_a_closed_reader_is_told_once() -> None:
     console.write(b"y" * 10)
     assert console.lost_bytes == 100_000 - (1 << 16) + 10
     assert console.backlog_bytes == 0
-    expected = "standard output: Broken pipe: output for it is dropped and counted; the processes go on"
+    expected = "standard output: Broken pipe: output for it is dropped and counted; the processes continue"
     assert console.take_complaint() == expected
     assert console.take_complaint() is None
     console.close()
@@ -868,7 +868,7 @@ def test_a_full_device_is_told_once_and_tried_again() -> None:
     assert file.error.errno == errno.ENOSPC
     assert file.take_complaint() == (
         "/dev/full: No space left on device: output for it is dropped and counted"
-        " until that is mended; the processes go on"
+        " until this is fixed; the processes continue"
     )
     assert file.take_complaint() is None
     assert file.poll_fd is None

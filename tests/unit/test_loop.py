@@ -41,7 +41,7 @@ def test_a_handler_that_always_fails_rests() -> None:
     loop.add(reading, lambda: 1 / 0)  # type: ignore[arg-type]
     assert turn_for(loop, 1.0) < 20
     assert 1 <= len(said) <= 3 + 1
-    assert said[0] == "a fault of the launcher, the job goes on: ZeroDivisionError: division by zero"
+    assert said[0] == "internal launcher error, the job continues: ZeroDivisionError: division by zero"
 
 
 def test_a_handler_that_is_mended_is_called_at_once() -> None:
@@ -83,4 +83,4 @@ def test_faults_are_counted_aloud() -> None:
     assert len(said) == loops.FAULTS_SAID
     loop._said_at -= loops.SAY_AGAIN_S
     loop.guard(lambda: 1 / 0)  # type: ignore[arg-type]
-    assert said[-1].startswith("11 faults of the launcher so far, the job goes on: ZeroDivisionError")
+    assert said[-1].startswith("11 internal launcher errors so far, the job continues: ZeroDivisionError")

@@ -163,8 +163,8 @@ def test_launchers_of_another_size_are_told_so() -> None:
     """One that was started with another --nnodes."""
     with first(count=3, timeout_s=1.5) as (port, told):
         came = str(attend(port, 1, count=2, timeout_s=1.0))
-        assert "one of 2 launchers on 2 nodes, and this job has 3 on 3" in came
-        assert "x (it is one of 2 launchers on 2 nodes" in str(told.result())
+        assert "a job of 2 launchers on 2 nodes, but this job has 3 on 3" in came
+        assert "x (it belongs to a job of 2 launchers on 2 nodes" in str(told.result())
 
 
 def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
@@ -174,7 +174,7 @@ def test_one_that_never_ends_its_word_is_not_waited_for() -> None:
         dripping = Thread(target=drip, args=(guest, stop))
         dripping.start()
         try:
-            assert "did not come" in str(told.result(timeout=4.0))
+            assert "did not connect" in str(told.result(timeout=4.0))
         finally:
             stop.set()
             dripping.join()
@@ -219,7 +219,7 @@ def test_a_launcher_that_came_and_died_is_missed(leave: Callable[[socket], None]
     with first(count=3, timeout_s=1.0) as (port, told):
         leave(Guest(port, word(1, 3)).socket)
         with Guest(port, word(2, 3)):
-            assert "launchers 1 did not come" in str(told.result())
+            assert "launchers 1 did not connect" in str(told.result())
 
 
 def test_a_launcher_that_is_started_anew_is_heard() -> None:
@@ -238,17 +238,17 @@ def test_a_launcher_that_calls_again_is_the_same() -> None:
         Guest(port, word(1, 3)),
     ):
         assert before.hear() == []
-        assert "launchers 2 did not come" in str(told.result())
+        assert "launchers 2 did not connect" in str(told.result())
 
 
 def test_two_that_take_themselves_for_the_same_are_named(capfd: pytest.CaptureFixture[str]) -> None:
     """Two nodes with one --node-rank: the first that came stays, the second is refused and told why."""
     with first(count=3, timeout_s=2.0) as (port, told), Guest(port, word(1, 3)):
         with Guest(port, word(1, 3, "twin"), "127.0.0.3") as twin:
-            why = "launcher 1 has come from 127.0.0.1 already"
+            why = "launcher 1 has already connected from 127.0.0.1"
             assert twin.hear() == [{"is": "rejected", "why": why}]
         assert why in str(attend(port, 1, 3, 0.5))
-        assert "launchers 2 did not come; turned away: " in (what := str(told.result()))
+        assert "launchers 2 did not connect; turned away: " in (what := str(told.result()))
         assert f"127.0.0.3 1 x ({why})" in what
     assert f"launcher: address exchange: turned away 127.0.0.3: {why}\n" in capfd.readouterr().err
 
@@ -323,7 +323,7 @@ def test_a_list_that_is_none_is_asked_for_again(said: dict[str, object]) -> None
         impostor.answer()
         impostor.answer()
         what = str(told.result())
-    assert "it was not reached: sends what is no message" in what and "\x1b" not in what
+    assert "it was not reached: sent an invalid message" in what and "\x1b" not in what
 
 
 def test_more_addresses_than_a_frame_holds_are_told() -> None:

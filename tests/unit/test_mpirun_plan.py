@@ -233,8 +233,8 @@ def test_hosts_of_a_hostfile_with_their_slots(tmp_path: Path) -> None:
     [
         ("# nodes\n10.0.0.4\n10.0.0.5 slots=x\n", ", line 3, '10.0.0.5 slots=x': expected an integer in 1.."),
         ("10.0.0.4\nnode/5\n", ", line 2, 'node/5': expected a host name or an IP address"),
-        ("# nothing\n\n", ": expected one host at least, and no line names one"),
-        ("10.0.0.4\n10.0.0.4\n", ": expected hosts that occur once each, not '10.0.0.4' twice"),
+        ("# nothing\n\n", ": expected at least one host"),
+        ("10.0.0.4\n10.0.0.4\n", ": expected each host only once, not '10.0.0.4' twice"),
     ],
 )
 def test_what_is_wrong_in_a_hostfile_is_named_with_its_line(tmp_path: Path, text: str, wrong: str) -> None:
@@ -368,7 +368,7 @@ def test_a_node_without_a_key_cannot_serve() -> None:
 
 def test_one_node_because_nothing_speaks_of_others() -> None:
     """It is said what mpirun is not told; a user who asks for one node knows it."""
-    said = "mpirun starts processes on this node alone"
+    said = "mpirun starts processes on this node only"
     for flags, is_said in (({}, True), ({"nnodes": "1"}, False)):
         found = plan(node(environ={}), **flags)
         assert any(note.startswith(said) for note in found.notes) == is_said
@@ -468,8 +468,8 @@ def test_a_dry_run_prints_a_line_for_a_shell(
     assert agent["argv"][-4:] == ["--", "./train", "--lr", "1 2"]
     for part in (
         "nodes: 10.0.0.4, 10.0.0.5; 1 rank on each; by ssh at port 2222 with the keys of the job",
-        "their ranks get from here: AZ_BATCH_POOL_ID, DATA_DIR, NCCL_DEBUG, PATH",
-        "secrets stay here, unless named by --forward: HF_TOKEN, WANDB_API_KEY",
+        "variables forwarded to their ranks: AZ_BATCH_POOL_ID, DATA_DIR, NCCL_DEBUG, PATH",
+        "secrets that are not forwarded (--forward NAME forwards one): HF_TOKEN, WANDB_API_KEY",
         "{folder}/hostfile is a file: 10.0.0.4",
         "{folder} is a private folder, {job} the name of the job: made when it starts",
     ):

@@ -244,7 +244,7 @@ def test_a_free_port_can_be_asked_for_on_one_node() -> None:
         plan = plan_job({}, host, read_options(typed, {}), ("./a",))
         assert plan.topology.master_port == host.free_port()
     several = read_options({"master_port": "0", "nnodes": "2", "node_rank": "0", "master_addr": "node0"}, {})
-    with pytest.raises(EnvironmentUntrusted, match="a port that each launcher would choose by itself"):
+    with pytest.raises(EnvironmentUntrusted, match="makes each launcher choose its own port"):
         plan_job({}, host, several, ("./a",))
 
 
@@ -541,7 +541,7 @@ def test_a_source_of_which_nothing_is_set_is_not_believed() -> None:
     slurm = read_options({"source": "slurm"}, {})
     with pytest.raises(EnvironmentUntrusted, match="source-absent") as caught:
         plan_job({"PATH": "/bin"}, RecordedHost({"environ": {}}), slurm, ("true",))
-    assert "SLURM_PROCID" in str(caught.value) and "leave --source" in str(caught.value)
+    assert "SLURM_PROCID" in str(caught.value) and "omit --source" in str(caught.value)
     plan_job({}, RecordedHost({"environ": {}}), read_options({"source": "manual"}, {}), ("true",))
 
 
@@ -647,14 +647,14 @@ def test_the_pairs_are_flags() -> None:
     [
         ("LAUNCHER_NPROC_PER_NOD", "LAUNCHER_NPROC_PER_NODE is the nearest"),
         ("LAUNCHER_STALL_TIMOUT", "LAUNCHER_STALL_TIMEOUT is the nearest"),
-        ("LAUNCHER_XYZZY", "none is near it"),
-        ("LAUNCHER_FOO", "none is near it"),
+        ("LAUNCHER_XYZZY", "none is similar"),
+        ("LAUNCHER_FOO", "none is similar"),
     ],
 )
 def test_a_variable_that_nobody_knows_is_named_with_the_nearest(name: str, said: str) -> None:
     """Once, and without its value, in the plan and by `launcher run`."""
     (sentence,) = name_unknown({name: "hunter2", "LAUNCHER_NNODES": "1", "PATH": "/bin"})
-    assert sentence.startswith(f"{name} is no variable of the launcher") and said in sentence
+    assert sentence.startswith(f"{name} is not a variable of the launcher") and said in sentence
     assert "hunter2" not in sentence
 
 
@@ -688,7 +688,7 @@ def test_variables_of_others_and_of_processes_are_left_alone() -> None:
         ({"nnodes": "2", "node_rank": "0"}, {}, "there are several nodes"),
         ({"nproc_per_node": "gpu"}, {}, "from: command line\n"),
         ({}, {"LAUNCHER_NPROC_PER_NODE": "gpu"}, "from: environment, source manual\n"),
-        ({"roles": "chief=0 worker=1"}, {}, "fix:  say how many nodes there are: --nnodes N, or --hosts"),
+        ({"roles": "chief=0 worker=1"}, {}, r"fix:  pass the number of nodes \(--nnodes N, or --hosts"),
     ],
 )
 def test_a_refusal_speaks_of_what_was_given(

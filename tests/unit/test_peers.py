@@ -302,7 +302,7 @@ def test_a_node_that_is_missing_is_named_with_all_that_is_known() -> None:
     said = describe_missing(
         "node", [1, 2, 3], ("a", "b", "c"), {1: "down"}, {"c": "has another token", "d": "noise"}, shown=2
     )
-    assert said == ("node 1 (b): down; node 2 (c): has another token; 1 more; turned away was d: noise")
+    assert said == ("node 1 (b): down; node 2 (c): has another token; 1 more; turned away d: noise")
 
 
 @pytest.mark.parametrize("reason", ["has another token, or is of another job", "nothing listens there"])

@@ -152,7 +152,7 @@ def azure(*events: Mapping[str, object]) -> list[Notice] | None:
 def test_azure_names_the_machine_and_the_time() -> None:
     """Names of machines are compared without regard to case, as Azure does."""
     (notice,) = azure(EVENT) or []
-    assert notice.at == AT and "takes this spot machine back (scheduled event Preempt, VM_1)" in notice.what
+    assert notice.at == AT and "reclaims this spot machine (scheduled event Preempt, VM_1)" in notice.what
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_file_that_cannot_be_executed_is_not_opened(tmp_path: Path) -> None:
     ],
 )
 def test_a_command_is_certain_or_not(text: str, is_certain: bool | None) -> None:
-    """None: it is no command of this text, or it is never reached."""
+    """None: it is not a command of this text, or it is never reached."""
     lines = list_calls(Text("x", text.replace("GO", "torchrun x.py")))
     found = [line.is_certain for line in lines if line.words[0] == "torchrun"]
     assert found == ([] if is_certain is None else [is_certain])

@@ -144,14 +144,14 @@ def test_several_that_are_missing_are_all_named() -> None:
 @pytest.mark.parametrize(
     ("lines_of_ranks", "world_size", "expected"),
     [
-        ((47, 52), 2, "they wait in different calls, each for the others to come"),
+        ((47, 52), 2, "they wait in different collective calls for each other"),
         (
             (47, 47),
             2,
             "a GPU does not answer, or it waits for more processes than the 2 of this job",
         ),
-        ((47, 47), 4, "all ranks of this node have come to this call"),
-        ((47, 47), None, "all ranks of this node have come to this call"),
+        ((47, 47), 4, "all ranks of this node have reached this call"),
+        ((47, 47), None, "all ranks of this node have reached this call"),
     ],
 )
 def test_where_all_wait_for_others_it_is_said_what_follows(

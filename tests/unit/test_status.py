@@ -328,9 +328,9 @@ def test_who_does_not_take_the_answers_holds_up_nobody_else() -> None:
 def test_the_silent_and_the_missing_are_named() -> None:
     """One after its time, the other at once."""
     hub = FakeHub(3)
-    hub.gone[1] = "it has not come yet"
+    hub.gone[1] = "it has not joined yet"
     hub.ask(0, 1)
-    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="it has not come yet")]
+    assert [passed for _, passed in hub.take(Passed)] == [Passed(1, 1, why="it has not joined yet")]
     hub.fire(PACES["status"].wait_s + 1)
     answers = [passed for _, passed in hub.take(Passed)]
     assert [passed.why for passed in answers] == ["no answer within 5 s"] * 2 + [""]

@@ -431,7 +431,7 @@ def test_roles_need_the_launcher_as_the_parent() -> None:
     with pytest.raises(LauncherError) as refused:
         plan_job({}, RecordedHost({"torch": "2.13"}), options, ("python", "train.py"))
     (problem,) = refused.value.problems
-    assert problem.code == "engine-conflict" and problem.what.startswith("--worker-count 1 says")
+    assert problem.code == "engine-conflict" and problem.what.startswith("--worker-count 1 assigns")
 
 
 # --- a platform's TF_CONFIG
@@ -562,7 +562,7 @@ def test_a_port_that_is_taken_is_told_before_the_start(capfd: pytest.CaptureFixt
         check_ports([(port, "worker 0")], Host())
     (problem,) = refused.value.problems
     assert problem.code == "port-taken"
-    assert f"port {port} of this node is for worker 0, and process " in problem.what
+    assert f"port {port} of this node is needed for worker 0, but process " in problem.what
     with pytest.raises(NotReady):
         dispatch(
             ["run", "--worker-count", "1", "--tf-port", str(port), "--", "true"], {"PATH": "/bin:/usr/bin"}

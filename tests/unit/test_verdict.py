@@ -98,14 +98,14 @@ launcher:   | ValueError: no
 launcher:   its stderr ended with:
 launcher:   | starting
 launcher:   | token=<redacted>
-launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent to end it now, 30.002 s later
+launcher:   then:  rank 1 was killed by SIGKILL, which the launcher sent to kill it, 30.002 s later
 launcher:   left:  pid 99 (D state) holds /dev/nvidia0
 """
 TOLD = """\
 launcher: rank 1 of 8 ended first: it was ended by SIGTERM, which the launcher was told to pass on
 launcher:   where: local rank 1, pid 4712, host gpu-0, node 0, 83.214 s after the start
 launcher:   cause: [told-to-stop] the launcher was told to stop by SIGTERM before any process had failed
-launcher:   fix:   nothing, if that was wanted; the platform sends it too: preemption, time limit, a cancelled job
+launcher:   fix:   nothing, if this was intended; the platform sends it too: preemption, time limit, a cancelled job
 launcher:   retry: unknown
 launcher:   then:  rank 0 exited with status 1 after SIGTERM, which the launcher was told to pass on, 0.250 s later
 """  # noqa: E501
@@ -138,7 +138,7 @@ def test_the_same_traceback_of_two_ranks_is_shown_once() -> None:
 
 def test_ctrl_c_is_one_cause() -> None:
     """That the launcher was told to stop; Python's own word for it says nothing more."""
-    interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "none is needed")
+    interrupted = Cause("interrupted", "somebody pressed Ctrl-C", "no fix needed")
     told = judge(dead(0, -2, asked=2), [], [interrupted], told="SIGINT")
     assert [cause.code for cause in told.causes] == ["told-to-stop"]
 
@@ -241,7 +241,7 @@ def test_a_finder_that_fails_is_told_and_takes_no_other_along() -> None:
         started_ns=START, told=None, causes=found, faults=faults,
     )  # fmt: skip
     assert [cause.code for cause in verdict.causes] == ["segmentation-fault", "gloo-peer-lost"]
-    words = "a fault of the launcher, {} could not be looked at: "
+    words = "internal launcher error: could not examine {}: "
     memory, others = verdict.note.split("; ")
     assert memory.startswith(f"{words.format('memory')}RuntimeError: no /proc/self/cgroup")
     assert others.startswith(f"{words.format('other processes')}AttributeError")
@@ -255,7 +255,7 @@ def test_no_time_is_negative() -> None:
     assert json.loads(render_json(verdict))["seconds"] == 0
     first = dead(0, 1, 1.0, stderr="RuntimeError: gloo: Connection closed by peer")
     verdict = judge(first, [dead(1, -11, 0.99)], [PEER])
-    assert verdict.causes[0].what.startswith("rank 1 on this node, which ended 0.010 s earlier, has a cause")
+    assert verdict.causes[0].what.startswith("rank 1 on this node, which ended 0.010 s earlier, failed for")
 
 
 def test_nothing_known_is_said_so() -> None:
@@ -278,7 +278,7 @@ def test_a_rank_that_took_longer_to_end_is_named() -> None:
     raised = dead(1, -15, 0.412, stderr=TRACEBACK, asked=15)
     verdict = judge(first, [dead(2, -15, 0.3, asked=15), raised], [PEER])
     assert [cause.code for cause in verdict.causes] == ["python-exception", "gloo-peer-lost"]
-    said = "rank 1 on this node, which ended 0.412 s later, has a cause of its own: ValueError: no"
+    said = "rank 1 on this node, which ended 0.412 s later, failed for another reason: ValueError: no"
     assert verdict.causes[0].what == said and verdict.retryable is False
     assert judge(first, [dead(1, -11, 0.1)], [PEER]).causes[0].code == "segmentation-fault"
     memory = "torch.OutOfMemoryError: CUDA out of memory."
@@ -333,10 +333,10 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
             10,
             "SIGTERM",
             True,
-            "was ended by SIGUSR1, which the launcher sent because it was told SIGTERM",
+            "was ended by SIGUSR1, which the launcher sent because it received SIGTERM",
         ),
         (-15, 15, None, False, "was ended by SIGTERM, which the launcher sent"),
-        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent to end it now"),
+        (-9, 9, None, False, "was killed by SIGKILL, which the launcher sent to kill it"),
         (-11, 15, None, False, "was ended by SIGSEGV (segmentation fault)"),
         (1, 15, None, False, "exited with status 1 after SIGTERM, which the launcher sent"),
         (1, 10, None, True, "exited with status 1"),
@@ -345,7 +345,7 @@ def test_hostile_names_and_words_cannot_reach_a_terminal() -> None:
             10,
             "SIGTERM",
             False,
-            "exited with status 1 after SIGUSR1, which the launcher sent because it was told SIGTERM",
+            "exited with status 1 after SIGUSR1, which the launcher sent because it received SIGTERM",
         ),
         (
             143,

@@ -266,7 +266,7 @@ def test_a_rank_of_mpi_has_its_world(tmp_path: Path, environ: dict[str, str]) ->
 @pytest.mark.parametrize("environ", [{**PER_RANK, "MASTER_ADDR": "127.0.0.1"}, WORKER])
 def test_a_rank_of_something_else_has_none(tmp_path: Path, environ: dict[str, str]) -> None:
     """Whatever has started it: a platform, a worker of torchrun's. There --engine mpirun alone is no fix."""
-    with pytest.raises(UsageError, match="is no mpirun") as error:
+    with pytest.raises(UsageError, match="is not mpirun") as error:
         plan("python", write(tmp_path, "from mpi4py import MPI\n"), environ=environ)
     (problem,) = error.value.problems
     assert problem.fix.startswith("let mpirun or srun --mpi=pmix start the launchers; or start one per node")
@@ -317,7 +317,7 @@ def test_a_trainer_for_one_process_is_not_told_of_other_nodes(tmp_path: Path) ->
     nodes: dict[str, Any] = {"nnodes": "2", "node_rank": "0", "master_addr": "10.0.0.4"}
     job = plan("python", write(tmp_path, f"{LIGHTNING}Trainer()\nTrainer(devices=1)\n"), **nodes)
     assert not {*NUMBERS} & {*told(job)}
-    assert any("this Trainer is not told" in warning for warning in job.warnings)
+    assert any("this Trainer has no num_nodes and devices" in warning for warning in job.warnings)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launcher.failure.symptoms.symptom import Symptom
 
 LOST_PEER = "this rank lost a peer: look for the first failure elsewhere"
-NETWORK_FIX = "look at the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"
+NETWORK_FIX = "see the other ranks' logs for what happened before; NCCL_DEBUG=INFO tells more"
 
 SYMPTOMS = (
     Symptom(
@@ -29,7 +29,7 @@ SYMPTOMS = (
             "HorovodInternalError",
         ),
         LOST_PEER,
-        "look at the other ranks' logs for what happened before",
+        "see the other ranks' logs for what happened before",
         True,
         consequence=True,
     ),
@@ -44,7 +44,7 @@ SYMPTOMS = (
             "Gloo connectFullMesh failed",
         ),
         LOST_PEER,
-        "look at the other ranks' logs for what happened before",
+        "see the other ranks' logs for what happened before",
         True,
         consequence=True,
     ),
@@ -57,7 +57,7 @@ SYMPTOMS = (
             "sendBytes failed on",
         ),
         "this rank lost the store on rank 0: look for the first failure elsewhere",
-        "look at rank 0's log for what happened before",
+        "see rank 0's log for what happened before",
         True,
         consequence=True,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launcher.failure.symptoms.symptom import Symptom
 
-NOT_ALL_TOOK_PART = "a collective did not end in time: some rank did not take part, hung, slow or gone"
+NOT_ALL_TOOK_PART = "a collective timed out: some rank did not take part (hung, slow or gone)"
 
 SYMPTOMS = (
     Symptom(
@@ -22,8 +22,9 @@ SYMPTOMS = (
             "timed out in blocking wait (",
         ),
         NOT_ALL_TOOK_PART,
-        "launcher stacks, while it hangs again, names the rank that does something else (--stall-timeout 300 "
-        "does so by itself); a longer timeout in init_process_group if it was only slow",
+        "run launcher stacks while it hangs again to find the rank that does something else "
+        "(--stall-timeout 300 does so automatically); "
+        "a longer timeout in init_process_group if it was only slow",
         None,
         loud=True,
     ),
@@ -35,24 +36,25 @@ SYMPTOMS = (
             "monitoredBarrier",
         ),
         NOT_ALL_TOOK_PART,
-        "launcher stacks, while it hangs again, names the rank that does something else (--stall-timeout 300 "
-        "does so by itself); a longer timeout in init_process_group if it was only slow",
+        "run launcher stacks while it hangs again to find the rank that does something else "
+        "(--stall-timeout 300 does so automatically); "
+        "a longer timeout in init_process_group if it was only slow",
         None,
     ),
     Symptom(
         "horovod-rendezvous",
         ("http_store.cc*request failed too many times", "what():*HTTP request failed."),
         "hvd.init() found no rendezvous server",
-        "a job of Horovod that no mpirun starts: launcher run --framework horovod; else node 0's log "
-        "says why its server has ended",
+        "Horovod without mpirun: launcher run --framework horovod; "
+        "otherwise see in node 0's log why its server ended",
         None,
         loud=True,
     ),
     Symptom(
         "horovod-peer-missing",
         ("http_store.cc*Wait timeout after*key(s)", "memory_store.cc*Wait timeout after*key(s)"),
-        "a rank did not come to Horovod's rendezvous in time (the key is its rank)",
-        "look at that rank's log, and whether its node is there; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
+        "a rank did not join Horovod's rendezvous in time (the key is its rank)",
+        "check that rank's log, and whether its node is running; more time: HOROVOD_GLOO_TIMEOUT_SECONDS",
         None,
         loud=True,
     ),
@@ -67,7 +69,7 @@ SYMPTOMS = (
     Symptom(
         "variables-missing",
         ("rendezvous: environment variable*expected, but not set",),
-        "this process was not told its rank",
+        "this process has no rank in its environment",
         "launcher run -- python train.py; inside of a script that starts processes by itself, pass "
         "the environment on",
         False,
@@ -83,7 +85,7 @@ SYMPTOMS = (
     Symptom(
         "mpi-as-root",
         ("mpirun has detected an attempt to run as root",),
-        "mpirun does not run as root unasked",
+        "mpirun refuses to run as root by default",
         "launcher run --engine mpirun asks for it; else mpirun --allow-run-as-root, or another user",
         False,
         loud=True,
@@ -104,14 +106,14 @@ SYMPTOMS = (
             "Host key verification failed",
             "Permission denied, please try again",
         ),
-        "ssh was not let in, or does not know the other host",
+        "ssh login was refused, or the host key is unknown",
         "keys of the job: launcher keygen, --ssh-key; launcher run --engine mpirun needs no other",
         False,
     ),
     Symptom(
         "ranks-missing",
         ("waiting for clients*clients joined", "wait timeout after*keys:"),
-        "not all ranks came to the rendezvous",
+        "not all ranks joined the rendezvous",
         "launcher plan on each node, with the flags of the job, shows whether WORLD_SIZE, MASTER_ADDR and "
         "MASTER_PORT are the same; did every node start?",
         None,
@@ -132,7 +134,7 @@ SYMPTOMS = (
         "port-in-use",
         ("EADDRINUSE", "Address already in use", "address already in use"),
         "another process listens on this port",
-        "another --master-port (one node: leave it out), or end what an earlier job has left (ss -ltnp)",
+        "another --master-port (one node: leave it out), or end the leftover of an earlier job (ss -ltnp)",
         None,
     ),
     Symptom(
@@ -160,7 +162,7 @@ SYMPTOMS = (
     Symptom(
         "nccl-internal-error",
         ("ncclInternalError",),
-        "NCCL failed inside",
+        "NCCL reported an internal error",
         "NCCL_DEBUG=WARN says where; another NCCL version may help",
         None,
     ),

@@ -30,7 +30,7 @@ SYMPTOMS = (
             "_ArrayMemoryError",
             "^MemoryError",
         ),
-        "the process was refused the memory it asked for",
+        "the process could not allocate memory",
         MEMORY_FIX,
         False,
     ),
@@ -55,14 +55,14 @@ SYMPTOMS = (
     Symptom(
         "storage-lost",
         ("Stale file handle", "Transport endpoint is not connected", "Input/output error"),
-        "a mounted storage does not answer any more",
+        "a mounted storage no longer responds",
         "start again: the platform mounts it anew; dmesg and the mount's own log tell why",
         True,
     ),
     Symptom(
         "read-only",
         ("Read-only file system",),
-        "the process writes where it may only read",
+        "the process writes to a read-only file system",
         "write to another folder, or mount this one writable",
         False,
     ),
@@ -84,7 +84,7 @@ SYMPTOMS = (
     Symptom(
         "host-unknown",
         ("Name or service not known", "name resolution", "getaddrinfo failed"),
-        "a host name has no address here",
+        "a host name does not resolve here",
         "use an address, or correct DNS and /etc/hosts of this container",
         None,
     ),
@@ -104,7 +104,7 @@ SYMPTOMS = (
             "cannot open shared object file",
             "undefined symbol:",
         ),
-        "something that the program needs is not installed, or does not fit",
+        "something that the program needs is not installed, or is incompatible",
         "install it in the image; which python does the command start?",
         False,
     ),
@@ -123,7 +123,8 @@ SYMPTOMS = (
             "Missing option '--local",
             "missing 1 required*argument: 'local_rank'",
         ),
-        "the script wants its local rank as an argument, as torch.distributed.launch and deepspeed give it",
+        "the script requires its local rank as an argument, "
+        "as torch.distributed.launch and deepspeed give it",
         "launcher run --local-rank-arg -- python train.py, which adds --local_rank=N; or let the script read "
         "LOCAL_RANK",
         False,
@@ -138,7 +139,7 @@ SYMPTOMS = (
     Symptom(
         "rank-wanted",
         tuple(f"{said}*{flag}" for said in WANTED for flag in RANK_FLAGS),
-        "the script wants as an argument what the launcher gives to each process as a variable",
+        "the script requires as an argument what the launcher gives to each process as a variable",
         "launcher run --expand-args -- python train.py --rank '$RANK' --world_size '$WORLD_SIZE' --dist-url "
         "'tcp://$MASTER_ADDR:$MASTER_PORT': as the script calls them, in single quotes",
         False,
@@ -153,21 +154,21 @@ SYMPTOMS = (
     Symptom(
         "file-missing",
         ("FileNotFoundError:", "can't open file", "No such file or directory"),
-        "a file is not there",
+        "a file does not exist",
         "is the data mounted on this node, is the working directory the right one?",
         False,
     ),
     Symptom(
         "permission-denied",
         ("PermissionError:", "Permission denied"),
-        "the process may not do what it wants",
+        "the process lacks permission",
         "check the owner of the file and the user of the container",
         False,
     ),
     Symptom(
         "checkpoint-mismatch",
         ("Error(s) in loading state_dict", "size mismatch for "),
-        "the checkpoint is not of this model",
+        "the checkpoint does not belong to this model",
         "the model and the checkpoint of the same configuration; resuming from the right folder?",
         False,
     ),
@@ -175,7 +176,7 @@ SYMPTOMS = (
         "interrupted",
         ("^KeyboardInterrupt",),
         "Ctrl-C was pressed, or SIGINT was sent",
-        "none is needed",
+        "no fix needed",
         None,
     ),
 )

@@ -70,11 +70,11 @@ def test_a_vm_says_nothing_of_a_pod_or_of_amd(tmp_path: Path) -> None:
     [
         ("0,1", OK, "2 of 4"),
         ("0,1,2,3", OK, "4 of 4"),
-        ("", WARNING, "it hides all of them"),
-        ("-1", WARNING, "it hides all of them"),
-        ("0,1,4,2", PROBLEM, "'4' is none: CUDA sees 2, and nothing from there on"),
-        ("0,x", PROBLEM, "'x' is none: CUDA sees 1, and nothing from there on"),
-        ("0,0", PROBLEM, "0 more than once, for which CUDA finds no device at all"),
+        ("", WARNING, "it hides all GPUs"),
+        ("-1", WARNING, "it hides all GPUs"),
+        ("0,1,4,2", PROBLEM, "'4' is no GPU here: CUDA sees 2 and ignores the rest"),
+        ("0,x", PROBLEM, "'x' is no GPU here: CUDA sees 1 and ignores the rest"),
+        ("0,0", PROBLEM, "0 more than once: CUDA then finds no device"),
         ("GPU-aa,MIG-bb", OK, "2 of 4"),
     ],
 )

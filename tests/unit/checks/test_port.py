@@ -51,7 +51,7 @@ def test_somebody_whom_we_may_not_look_at(tmp_path: Path) -> None:
     """A process of another user, or outside of our namespace of processes."""
     line = "00000000:17D9 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 4242 1"
     found = only(look(case(Machine(tmp_path, rows(line)), is_master=True, master_port=6105)))
-    assert (found.level, found.found) == (PROBLEM, "a process that we may not look at listens there")
+    assert (found.level, found.found) == (PROBLEM, "a process that the launcher cannot inspect listens there")
 
 
 def test_what_does_not_hold_it(tmp_path: Path) -> None:
