@@ -178,7 +178,10 @@ def _serve(
     unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
     own = Supervision(grace_s=watch.grace_s)  # the rest is for ranks: a silent sshd is no stall
-    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
+    rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
+    return serve(
+        keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, rejoin_s, checks
+    )
 
 
 def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str) -> tuple[Line, ...]:

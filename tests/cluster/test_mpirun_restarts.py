@@ -228,15 +228,42 @@ def test_a_session_that_is_killed_is_opened_again(
         wait_for(lambda mark=mark: not find_pids(job.fleet, job.other, mark), f"no {mark} is left")  # type: ignore[misc]
 
 
-def test_the_session_of_the_head_is_opened_again(make_job: MakeJob) -> None:
+@pytest.mark.parametrize("index", [0, 1], ids=["head", "serving"])
+def test_the_session_of_a_launcher_is_opened_again(index: int, make_job: MakeJob) -> None:
+    """A node that serves waits for the head to come back."""
     job = make_job("openmpi5")
     job.start("--restarts", "5", "--grace", "2", "--", *job.script())
     job.await_attempt(0)
-    signal_on(job.fleet, job.head, signal.SIGKILL, "session.py")
+    signal_on(job.fleet, job.fleet.cluster.nodes[index], signal.SIGKILL, "session.py")
     job.await_attempt(1)
     assert not any(job.runs(rank, 0) for rank in range(4))
     head, other = job.end()
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
+
+
+@pytest.mark.parametrize("family", ["openmpi5", "mpich"])
+def test_a_network_that_is_cut_for_a_while(family: str, make_job: MakeJob) -> None:
+    """Both sides notice, and the ranks of both end; once the network is back, the job starts again."""
+    job = make_job(family)
+    job.start("--restarts", "5", "--grace", "2", "--", *job.script())
+    job.await_attempt(0)
+    job.fleet.cluster.disconnect(job.other)
+    wait_for(lambda: job.says("restart 1 of 5"), "the head gives up the node", START_S)
+    wait_for(lambda: job.says("for it to come back", 1), "the node gives up the head", START_S)
+    job.fleet.cluster.reconnect(job.other)
+    job.await_attempt(1)
+    assert not any(job.runs(rank, 0) for rank in range(4))
+    head, other = job.end()
+    assert (head.status, other.status) == (0, 0), head.err[-4000:]
+
+
+def test_a_node_that_serves_gives_up_a_head_that_does_not_come_back(make_job: MakeJob) -> None:
+    job = make_job("mpich")
+    job.start("--restarts", "5", "--grace", "1", "--rejoin-timeout", "3", "--", *job.script())
+    job.await_attempt(0)
+    job.fleet.cluster.kill(job.fleet.launchers[0].pid, signal.SIGKILL)
+    _, other = job.end()
+    assert other.status == 75 and "has not come back within 3 s" in other.err, other.err
 
 
 def test_a_node_that_does_not_come_back_ends_the_job(make_job: MakeJob) -> None:
