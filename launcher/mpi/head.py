@@ -205,7 +205,7 @@ class Head(Lead):
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """End the job because mpirun's daemon on a node has ended before the ranks there."""
-        what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
+        what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
         fix = "look for the kernel's OOM killer on that node (dmesg), and for what ends processes there"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)

@@ -110,7 +110,10 @@ class OutputRouter:
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
-        if self._several or self._watch.prefix or self._watch.stall_timeout_s or self._watch.progress:
+        watch = self._watch
+        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress:
+            return True
+        if watch.restarts.progress_pattern:
             return True
         if self._shares_terminal or self._consoles[1].is_terminal:
             return False

@@ -87,6 +87,10 @@ class Job:
     def end(self) -> list[Done]:
         """Let the ranks end, and wait for all launchers; then nothing is left."""
         (self.folder / "go").touch()
+        return self.await_end()
+
+    def await_end(self) -> list[Done]:
+        """Wait for all launchers; then nothing is left."""
         done = self.fleet.wait(60)
         assert_nothing_left(self.fleet)
         return done
@@ -142,7 +146,7 @@ def test_the_ranks_of_the_next_attempt_meet_by_mpi(family: str, make_job: MakeJo
         MPI.COMM_WORLD.Barrier()
     """
     job.start("--restarts", "2", "--grace", "3", "--", "python", job.fleet.script(program))
-    head, other = job.end()
+    head, other = job.await_end()
     assert (head.status, other.status) == (0, 0), head.err[-4000:]
     assert "2 attempts, 1 failed" in head.err, head.err[-2000:]
 
@@ -150,7 +154,7 @@ def test_the_ranks_of_the_next_attempt_meet_by_mpi(family: str, make_job: MakeJo
 def test_a_cause_that_a_restart_does_not_help_ends_the_job(make_job: MakeJob) -> None:
     job = make_job("openmpi5")
     job.start("--restarts", "5", "--", "python", "-c", "import no_such_module")
-    head, other = job.end()
+    head, other = job.await_end()
     assert (head.status, other.status) == (1, 1), head.err[-3000:]
     assert head.err.count("failed first") == 1 and "import-error" in head.err, head.err[-3000:]
     assert "no restart: a restart does not help" in head.err and "--restart-on any" in head.err
@@ -159,13 +163,15 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job(make_job: MakeJob) ->
 def test_the_budget_ends_and_the_record_has_all_attempts(make_job: MakeJob, tmp_path: Path) -> None:
     job = make_job("mpich")
     record = tmp_path / "attempts.jsonl"
-    job.start("--restarts", "1", "--attempts-file", str(record), "--", "sh", "-c", "exit 9")
-    head, other = job.end()
+    flags = ("--restarts", "1", "--attempts-file", str(record), "--progress-pattern", "step [0-9]")
+    job.start(*flags, "--", "sh", "-c", '[ -n "$LAUNCHER_ATTEMPT" ] && echo step 1; exit 9')
+    head, other = job.await_end()
     assert (head.status, other.status) == (9, 9), head.err[-3000:]
     assert head.err.count("failed first") == 2 and "no restart: all 1 restarts are used" in head.err
     assert "2 attempts, 2 failed" in head.err
     lines = [json.loads(line) for line in record.read_text().splitlines()]
     assert [(one["number"], one["status"], one["restarts"]) for one in lines] == [(0, 9, True), (1, 9, False)]
+    assert [one["progressed"] for one in lines] == [False, True]
 
 
 @pytest.mark.parametrize("told", [0, 1], ids=["head", "serving"])
@@ -175,7 +181,7 @@ def test_sigterm_before_an_attempt_ends_the_job(told: int, make_job: MakeJob) ->
     job.start("--restarts", "9", "--restart-delay", "60", "--", "sh", "-c", "exit 9")
     wait_for(lambda: job.says("restart 2 of 9 in"), "the job waits before attempt 2", START_S)
     job.fleet.cluster.kill(job.fleet.launchers[told].pid, signal.SIGTERM)
-    head, other = job.end()
+    head, other = job.await_end()
     assert (head.status, other.status) == (9, 9), head.err[-3000:] + other.err
     assert "no restart: the launcher was told to end" in head.err
 
@@ -186,7 +192,7 @@ def test_sigterm_to_ranks_that_run_ends_the_job(make_job: MakeJob) -> None:
     job.start("--restarts", "9", "--", *job.script())
     job.await_attempt(0)
     job.fleet.cluster.kill(job.fleet.launchers[0].pid, signal.SIGTERM)
-    head, other = job.end()
+    head, other = job.await_end()
     assert (head.status, other.status) == (143, 143), head.err[-3000:]
     assert "restart" not in head.err
 
@@ -262,7 +268,7 @@ def test_a_node_that_serves_gives_up_a_head_that_does_not_come_back(make_job: Ma
     job.start("--restarts", "5", "--grace", "1", "--rejoin-timeout", "3", "--", *job.script())
     job.await_attempt(0)
     job.fleet.cluster.kill(job.fleet.launchers[0].pid, signal.SIGKILL)
-    _, other = job.end()
+    _, other = job.await_end()
     assert other.status == 75 and "has not come back within 3 s" in other.err, other.err
 
 
@@ -272,7 +278,7 @@ def test_a_node_that_does_not_come_back_ends_the_job(make_job: MakeJob) -> None:
     job.start("--restarts", "5", "--grace", "1", "--rejoin-timeout", "3", "--", *job.script())
     job.await_attempt(0)
     job.fleet.cluster.kill(job.fleet.launchers[1].pid, signal.SIGKILL)
-    head, _ = job.end()
+    head, _ = job.await_end()
     assert head.status == 75, head.err[-3000:]
     assert head.err.count("node 1 failed first: it is lost") == 1, head.err[-3000:]
     want = "no restart: node 1 (node1) did not come back within 3 s (--rejoin-timeout)"
@@ -286,7 +292,7 @@ def test_a_node_that_is_lost_before_an_attempt_ends_the_job(make_job: MakeJob) -
     job.start(*flags, "--grace", "1", "--", "sh", "-c", "exit 9")
     wait_for(lambda: job.says("restart 2 of 9 in"), "the job waits before attempt 2", START_S)
     job.fleet.cluster.kill(job.fleet.launchers[1].pid, signal.SIGKILL)
-    head, _ = job.end()
+    head, _ = job.await_end()
     assert head.status == 75, head.err[-3000:]
     assert "node 1 failed first" in head.err and "no restart: node 1 (node1) did not come back" in head.err
 
