@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.failure.model import Verdict
-    from launcher.recovery.policy import Attempt
+    from launcher.recovery.policy import Attempt, Decision
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
@@ -30,6 +30,7 @@ class Restarter:
         self._outcome: Outcome | None = None
         self._has_reported = False
         self._recovery: Recovery | None = None
+        self._decision: Decision | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
             from launcher.recovery.progress import ProgressGate
@@ -38,7 +39,7 @@ class Restarter:
 
     def begin(self) -> None:
         """Forget the attempt before."""
-        self._outcome, self._has_reported = None, False
+        self._outcome, self._decision, self._has_reported = None, None, False
         if self.progress is not None:
             self.progress.begin()
 
@@ -81,13 +82,15 @@ class Restarter:
         return found[0] if found else Outcome(0 if agent.first is None else agent.first.status)
 
     def report(self, outcome: Outcome) -> int:
-        """Report once how the processes of this node ended, and return the status."""
+        """Report once how an attempt ended and what follows from it, and return the status."""
         if not self._has_reported:
             self._has_reported = True
             if outcome.line:
                 self._agent.say(outcome.line)
             if outcome.verdict is not None:
                 self._agent.coordination.publish(outcome.verdict, shown=outcome.shown)
+            if self._decision is not None:
+                self._agent.say(self.recovery.describe())
         return outcome.status
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
@@ -103,33 +106,38 @@ class Restarter:
         """Whether the job was told to end, so that no attempt may follow."""
         return self._agent.forwarder.told is not None or self._agent.observers.is_preempted
 
+    def decide(self, outcome: Outcome) -> Decision | None:
+        """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
+        agent = self._agent
+        if not agent.watch.restarts.most or self.is_told or not outcome.status:
+            return None
+        found: list[Decision] = []
+        agent.loop.guard(lambda: found.append(self.recovery.decide(self.describe(outcome))))
+        self._decision = found[0] if found else None
+        return self._decision
+
+    def give_up(self, why: str) -> None:
+        """Report that the attempt that was to follow does not take place."""
+        self.recovery.give_up(why)
+        self._agent.say(self.recovery.describe())
+
     def restart_alone(self) -> bool:
         """Whether the processes of this node start again by themselves; returns when it is time."""
         agent = self._agent
-        if not agent.watch.restarts.most or self.is_told or not self.has_failed:
+        if not agent.watch.restarts.most or not self.has_failed:
             return False
         outcome = self.find_outcome()
-        if not outcome.status:
-            return False
-        decided: list[float] = []
-        agent.loop.guard(lambda: decided.extend(self._decide(outcome)))
-        if not decided:
-            return False
-        agent.loop.turn_until(lambda: self.is_told, decided[0])
+        decision = self.decide(outcome)
+        if decision is None or not decision.restarts:
+            return False  # the end of the job reports it
+        self.report(outcome)
+        agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
         self._check_health()
         if self.is_told:
-            self.recovery.give_up(TOLD)
+            self.give_up(TOLD)
             return False
         agent.begin_again(agent.attempt + 1)
         return True
-
-    def _decide(self, outcome: Outcome) -> list[float]:
-        """Report a failed attempt; return the seconds to wait, or nothing if no attempt follows."""
-        recovery = self.recovery
-        decision = recovery.decide(self.describe(outcome))
-        self.report(outcome)
-        self._agent.say(recovery.describe())
-        return [decision.wait_s] if decision.restarts else []
 
     def _check_health(self) -> None:
         """Run the health command, and report what it finds: a single node has no other in its place."""

@@ -21,7 +21,7 @@ from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.machine.host import Host
-from launcher.machine.ports import is_taken
+from launcher.machine.ports import find_free_port
 from launcher.process.limits import raise_limit
 from launcher.process.ports import OTHERS, find_taken, port_taken
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
     Replan = Callable[[int, Mapping[int, int]], Plan]
-
-PORTS_AHEAD = 200
-"""Number of ports above the master's that are tried if that one is taken."""
 
 
 def run_together(
@@ -194,12 +191,6 @@ def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
     before = last if isinstance(last, int) else plan.topology.master_port
     port = find_free_port(before) or Host().free_port()
     return port if replan(port, {}).topology.master_port == port else before
-
-
-def find_free_port(before: int) -> int | None:
-    """Return the first free port above a port, with the one above it free too, for Horovod; None if none."""
-    ahead = range(before + 1, min(before + PORTS_AHEAD, (1 << 16) - 1))
-    return next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
 
 
 def look_for(

@@ -140,6 +140,7 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         towards=allocation.master_addr if spans_nodes(allocation) else "",
         blind=_find_blindness(parts, stays=stays),
         has_channel=parts.peers is not None,
+        starts_again=parts.agent is not None and parts.agent.fleet is not None,
     )
 
 

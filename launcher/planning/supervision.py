@@ -37,6 +37,7 @@ def plan_supervision(
     towards: str = "",
     blind: str = "",
     has_channel: bool = False,
+    starts_again: bool = False,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
@@ -45,12 +46,14 @@ def plan_supervision(
     ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
     for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
-    ``has_channel``: the launchers of all nodes have a control channel.
+    ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
+    which the launcher starts again for all nodes.
 
     Raises:
         UsageError: Options exclude each other, or cannot be honoured here.
     """
-    restarts = _plan_restarts(options, topology, starts_node=starts_node, has_channel=has_channel)
+    together = has_channel or starts_again
+    restarts = _plan_restarts(options, topology, starts_node=starts_node, together=together)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     count = 1 if of_agent else len(routes) + companion_count
     return Supervision(
@@ -63,7 +66,7 @@ def plan_supervision(
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=options.number("stall_timeout", 0.0),
         on_stall=options.text("on_stall", "report"),
-        restarts=Restarts() if of_agent else restarts,
+        restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
         proof=proof,
         preemption=preemption,
@@ -140,8 +143,8 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 
-def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, has_channel: bool) -> Restarts:
-    """Return when the processes start again.
+def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
+    """Return when the processes start again; ``together``: all nodes of this job can start again together.
 
     Raises:
         UsageError: Restarts were asked for, and the launchers of this job cannot restart together.
@@ -149,7 +152,7 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, h
     most, given = int(options.number("restarts", 0)), options.get("restarts")
     if most and given and not starts_node and topology.world_size != 1:
         raise UsageError(_restarts_of_others(given.origin))
-    if most and given and topology.node_count != 1 and not has_channel:
+    if most and given and topology.node_count != 1 and not together:
         raise UsageError(_restarts_apart(given.origin, topology))
     default = Restarts()
     per_cause = options.get("restarts_per_cause")
