@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from launcher.cluster.settings import Shape
 
 SETTLE_S = 0.3
-"""Seconds after the first report for reports of earlier events; nodes report within milliseconds."""
+"""Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 LOOK_S = 2.0
 """Seconds for all nodes to report what their ranks do, if the job hangs."""
 SLACK_S = 5.0
@@ -229,9 +229,10 @@ class Ending:
                 self.begin_stop(event.what, event.node)
             else:
                 self.due = until
-        if self.arbiter.open_nodes() and (self._decide_by is None or now < self._decide_by):
+        if self.arbiter.has_open_nodes() and (self._decide_by is None or now < self._decide_by):
             return
-        if self._first_at is not None and now < self._first_at + SETTLE_S:
+        has_all = len(self.arbiter.ended) == self._shape.node_count  # a node reports its end last of all
+        if not has_all and self._first_at is not None and now < self._first_at + SETTLE_S:
             self.due = self._first_at + SETTLE_S
             return
         self.due = None

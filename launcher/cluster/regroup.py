@@ -244,9 +244,13 @@ class Regroup:
             return min(self._unhealthy.values())
         if self.again is None:
             return None
-        if not self._absent():
+        if self._has_all():
             return self._not_before
         return min(self._say_at, max(self._give_up_at, self._not_before))
+
+    def _has_all(self) -> bool:
+        """Whether all nodes can start; nodes are asked one by one only when all have said so."""
+        return len(self._ready) == self._shape.node_count and not self._absent()
 
     def _absent(self) -> list[int]:
         """Return the ranks of the nodes that cannot start yet."""
@@ -258,15 +262,14 @@ class Regroup:
         self.replace_unhealthy(now)
         if self.again is None or self._unhealthy:
             return
-        absent = self._absent()
-        if not absent:
+        if self._has_all():
             if now >= self._not_before:
                 self._start()
         elif now >= max(self._give_up_at, self._not_before):
-            self._end_without(absent)
+            self._end_without(self._absent())
         elif now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            self._say(f"attempt {self.again.attempt} waits for {self._name(absent)}")
+            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}")
 
     def _name(self, ranks: list[int]) -> str:
         kind = self._shape.member
