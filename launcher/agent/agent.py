@@ -265,7 +265,7 @@ class Agent:
         self._is_restarting = False
         self.coordination.began()
         if self.group.refused is None and self.coordination.guards:
-            self.group.start_watchdog(self.run_id, self.clean_up)
+            self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
         gc.enable()
         self.observers.begin_attempt()
         while self.group.is_busy:

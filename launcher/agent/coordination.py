@@ -69,6 +69,8 @@ class Coordination:
         awaits_deadline: Whether processes get the path of the deadline file even if this node has no
             preemption watch.
         questions: Sends questions to the other nodes; None if that is not possible.
+        lease_until: When the processes must have ended if nothing renews this (monotonic seconds), because
+            another node may take over; None if no other node may.
     """
 
     agent: Agent
@@ -79,6 +81,7 @@ class Coordination:
     guards = True
     awaits_deadline = False
     questions: Questions | None = None
+    lease_until: float | None = None
 
     def attach(self, agent: Agent) -> Target | None:
         """Attach to an agent; return the target of signals, None for the processes of this node."""

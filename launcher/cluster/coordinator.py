@@ -13,14 +13,17 @@ from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
     FROM_NODE,
+    Ask,
     Beat,
     Busy,
     Bye,
     Ended,
     Failed,
     Looked,
+    MachineNotice,
     Over,
     ReadyAgain,
+    Reply,
     Start,
     Told,
     Welcome,
@@ -163,6 +166,9 @@ class Coordinator:
         if rank is None:
             self._admit_spare(connection, address, message, heard_ns)
             return
+        if identity.begun and not self.has_started and rank:
+            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
+            return
         known = self.members.get(rank)
         is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
@@ -173,19 +179,16 @@ class Coordinator:
         if self._is_gone(identity.session) and not may_join:
             self._dismiss(connection)
             return
-        is_new = not is_back and not self._is_gone(identity.session)
+        join = parse(Join, message)
         if self.has_started and not is_back and not may_join:
-            self._lose_replaced(known)
+            self._lose_replaced(known, join)
             self._send_away(connection, address, rank)
             return
-        join = parse(Join, message)
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
         else:
-            ahead_s = compare_clocks(join, time.time_ns())
-            facts = {**vars(join), "rank": rank, "clock_ahead_s": ahead_s}
-            member = Member(self._shape.member, facts, address, connection, now)
+            member = self._make_member(join, rank, address, connection)
             refusal = self.roll.compare_with(member) if may_join else None
             if refusal is not None:
                 connection.send(pack(refusal))
@@ -205,7 +208,7 @@ class Coordinator:
         else:
             self.members[rank] = member
             self.roll.note(member)
-        self._catch_up(connection, is_new=is_new)
+        self._catch_up(member, connection)
         self.roll.check()
 
     def _admit_spare(self, connection: Connection, address: str, message: Message, heard_ns: int) -> None:
@@ -218,6 +221,9 @@ class Coordinator:
         spares, index = self.membership.spares, join.rank
         known = spares.get(index)
         is_back = known is not None and known.facts["session"] == join.session
+        if join.begun and not self.has_started:
+            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
+            return
         if self._is_gone(join.session):
             self._dismiss(connection)
             return
@@ -228,8 +234,7 @@ class Coordinator:
             member = known
             member.reconnect(connection, address, time.monotonic())
         else:
-            facts = {**vars(join), "clock_ahead_s": compare_clocks(join, time.time_ns())}
-            member = Member(self._shape.member, facts, address, connection, time.monotonic())
+            member = self._make_member(join, index, address, connection)
             refusal = self.roll.compare_with(member)
             if refusal is not None:
                 connection.send(pack(refusal))
@@ -241,25 +246,33 @@ class Coordinator:
             lambda why: self._on_closed(member, connection, why),
         )
         connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
-        for missed in (self.roll.refusal, self.ending.over):
-            if missed is not None:
-                connection.send(pack(missed))
+        self._catch_up(member, connection)
         if self.regroup is not None:
             self.regroup.fill()
+
+    def _make_member(self, join: Join, rank: int, address: str, connection: Connection) -> Member:
+        facts = {**vars(join), "rank": rank, "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        return Member(self._shape.member, facts, address, connection, time.monotonic())
 
     def _is_gone(self, session: object) -> bool:
         """Whether a launcher was lost, so that it knows only an old attempt."""
         return self.regroup is not None and session in self.regroup.gone
 
-    def _dismiss(self, connection: Connection) -> None:
+    def _dismiss(self, connection: Connection, why: str = "the job goes on without this node") -> None:
         """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
-        connection.send(pack(Over(EXIT_NOT_READY, why="no restart: the job goes on without this node")))
+        connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {why}")))
 
-    def _lose_replaced(self, known: Member | None) -> None:
-        """Give up a node at once whose connection has ended, if a new launcher calls in its place."""
+    def _lose_replaced(self, known: Member | None, join: Join) -> None:
+        """Give up a node at once whose connection has ended, if a new launcher that fits has its place."""
         if self.regroup is None or self._is_between or known is None or known.closed is None:
             return
-        if known.rank not in self.ending.arbiter.ended:
+        if known.rank in self.ending.arbiter.ended:
+            return
+        new = Member(
+            self._shape.member, {**vars(join), "clock_ahead_s": None}, known.address, None, known.closed
+        )
+        new.facts["rank"] = known.rank
+        if self.roll.compare_with(new) is None:
             self.ending.lose(known, known.closed)
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
@@ -273,12 +286,12 @@ class Coordinator:
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
-    def _catch_up(self, connection: Connection, *, is_new: bool) -> None:
+    def _catch_up(self, member: Member, connection: Connection) -> None:
         """Send a node that has joined, or reconnected, what it has missed."""
-        ending = self.ending
+        ending, regroup = self.ending, self.regroup
         missed = (self.roll.refusal, self.roll.start, ending.stop, ending.again, ending.over)
-        if is_new and self._is_between:
-            missed = (None, None, None, None, ending.over)  # it starts with the next attempt
+        if self._is_between and regroup is not None and member.facts["session"] not in regroup.parts:
+            missed = (None, None, None, ending.again, ending.over)  # it starts with the next attempt
         for message in missed:
             if message is not None:
                 connection.send(pack(message))
@@ -300,11 +313,16 @@ class Coordinator:
             self._hear(member, unpack(packed, FROM_NODE))
 
     def _hear(self, member: Member, message: object) -> None:
-        rank = member.rank
-        is_spare = self.membership.spares.get(rank) is member
+        rank, is_spare = member.rank, self.membership.is_spare(member)
         match message:
-            case Failed() | Ended() | Told() | Looked() if is_spare:
+            case Bye():
+                self._on_bye(member, is_spare=is_spare)
+            case _ if not self.membership.is_known(member):
+                pass  # its place was given to another
+            case Failed() | Ended() | Told() | Looked() | MachineNotice() if is_spare:
                 pass  # it has no part in the job yet
+            case Ask() | Reply() if is_spare and rank in self.members:
+                pass  # an answer would go to the node that has taken its place
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():
@@ -324,16 +342,17 @@ class Coordinator:
                 self.roll.check()
             case Looked():
                 self.ending.note_look(rank, message)
-            case Bye():
-                member.has_heard_end = True
-                member.hang_up()
-                if is_spare and self.ending.over is None:
-                    del self.membership.spares[rank]
-                    self._say(f"{member.name}, a spare {member.kind}, has left")
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self._loop.guard(lambda: subscriber(rank, message))
+
+    def _on_bye(self, member: Member, *, is_spare: bool) -> None:
+        member.has_heard_end = True
+        member.hang_up()
+        if is_spare and self.ending.over is None:
+            del self.membership.spares[member.rank]
+            self._say(f"{member.name}, a spare {member.kind}, has left")
 
     def _end_restarts(self, why: str) -> None:
         """Note that the job was told to end: no attempt follows."""

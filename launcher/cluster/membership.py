@@ -130,6 +130,14 @@ class Membership:
         is_complete = len(self.spares) + len(self.members) >= self._total
         return is_complete and all(one.health is not None for one in self.spares.values())
 
+    def is_known(self, member: Member) -> bool:
+        """Whether this is a node of the job or a spare one, and its place was not given to another."""
+        return self.members.get(member.rank) is member or self.is_spare(member)
+
+    def is_spare(self, member: Member) -> bool:
+        """Whether this node waits to take the place of a lost one."""
+        return self.spares.get(member.rank) is member
+
     def everyone(self) -> list[Member]:
         """Return all nodes, with the spare ones."""
         return [*self.members.values(), *self.spares.values()]

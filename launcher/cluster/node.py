@@ -33,6 +33,7 @@ from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
+from launcher.core.messages import Garbled
 from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
@@ -170,7 +171,9 @@ class ClusterNode(Coordination):
         while not self._has_news and agent.forwarder.told is None:
             agent.loop.turn()
             agent.group.reap()
-            if isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
+            if self._has_lost_coordinator:
+                self.fire(time.monotonic())
+            elif isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
                 raise NotReady(node_0_missing(self.shape.member, self.shape.timeout_s, channel.explain()))
 
     def _leave_waiting(self) -> None:
@@ -247,6 +250,8 @@ class ClusterNode(Coordination):
 
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile."""
+        if self.lease_until is not None and time.monotonic() > self.lease_until:
+            self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
         if self._stop is not None and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
@@ -281,10 +286,14 @@ class ClusterNode(Coordination):
                     self.agent.loop.guard(lambda: subscriber(message))
 
     def _on_start(self, start: Start) -> None:
-        """Take part in an attempt, unless the message came twice or this node is a spare one."""
+        """Take part in an attempt, unless the message came twice or this node is a spare one.
+
+        Raises:
+            Garbled: It gives places to nodes that the job does not have.
+        """
         if self.agreed is not None or self._attempt not in (None, start.attempt):
             return
-        rank = find_rank(self.shape.index, self.shape.node_count, read_seats(start.agreed))
+        rank = find_rank(self.shape.index, self.shape.node_count, read_seats(start.agreed, self.shape))
         if rank is None:
             return
         if self.shape.member == NODE:
@@ -376,6 +385,14 @@ class ClusterNode(Coordination):
         at_ns = time.monotonic_ns() + add_ns
         attempt = self._attempt or 0
         self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, attempt=attempt, **more))
+
+    def on_heard(self) -> None:
+        """Renew the lease of our processes, because node 0 was heard."""
+        if not self.agent.watch.restarts.most:
+            return
+        self.lease_until = time.monotonic() + self.shape.lease_s
+        if self.agent.group.watchdog is not None:
+            self.agent.group.watchdog.renew(self.lease_until)
 
     def on_lost(self) -> None:
         """Report that we gave up node 0, which was silent for too long; it may still hear us."""
@@ -615,10 +632,19 @@ class ClusterNode(Coordination):
             self.channel.close()
 
 
-def read_seats(agreed: Mapping[str, object]) -> dict[int, int]:
-    """Return the ranks of nodes that took the place of others, by index, as the start signal has them."""
-    seats = agreed.get("seats")
-    if not isinstance(seats, dict):
-        return {}
-    pairs = [(index, rank) for index, rank in seats.items() if index.isdecimal() and isinstance(rank, int)]
-    return {int(index): rank for index, rank in pairs}
+def read_seats(agreed: Mapping[str, object], shape: Shape) -> dict[int, int]:
+    """Return the ranks of nodes that took the place of others, by index, as the start signal has them.
+
+    Raises:
+        Garbled: A node or a place that the job does not have, or two nodes with one place.
+    """
+    told = agreed.get("seats", {})
+    indices = {str(index): index for index in range(shape.node_count + shape.spare_count)}
+    ranks = range(shape.node_count)
+    if not isinstance(told, dict) or not all(index in indices for index in told):
+        raise Garbled("seats of nodes that are none of the job")
+    if not all(type(rank) is int and rank in ranks for rank in told.values()):
+        raise Garbled("seats that are none of the job")
+    if len(set(told.values())) < len(told):
+        raise Garbled("a seat of two nodes")
+    return {indices[index]: rank for index, rank in told.items()}

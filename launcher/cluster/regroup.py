@@ -3,14 +3,17 @@
 A node is ready once it says that nothing of the last attempt is left on it. A lost node may come back as a
 new launcher with the same rank. Until it has, or `rejoin_timeout_s` has passed, the others wait.
 
-No two attempts run at once. A node that fell silent may still run its processes: it gives node 0 up after
-`lost_after_s`, and then stops them within `grace_s`. The next attempt does not start before.
+No two attempts run at once. A node that fell silent may still run its processes: it has heard node 0 until
+we hung up at the latest. After `Shape.lease_s` its launcher has stopped them, or its watchdog has killed
+them. The next attempt does not start before. A connection that the other side has closed shows that the
+launcher has ended, and its watchdog kills the processes at once.
 """
 
 from __future__ import annotations
 
 import time
 
+from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
 from launcher.cluster.outcome import LOST_FIX, read_verdict
 from launcher.cluster.settings import SAY_EVERY_S
@@ -33,7 +36,8 @@ if TYPE_CHECKING:
     from launcher.recovery.recovery import Recovery
 
 KILLED_S = 2.0
-"""After the launcher of a node has died, its watchdog has killed the processes within this time."""
+"""After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
+this time."""
 SLACK_S = 1.0
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
@@ -54,6 +58,7 @@ class Regroup:
         attempt: Number of the attempt that runs, or ran last.
         is_told: Whether any node was told to end, after which no attempt follows.
         gone: Launchers that were lost, by session; none of them may go on with an old attempt.
+        parts: Launchers that have taken part in an attempt, by session.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Regroup:
         self.again: Again | None = None
         self.attempt, self.is_told = 0, False
         self.gone: set[object] = set()
+        self.parts: set[object] = set()
         self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
         self._say, self._agree, self._begin = say, agree, begin
         self._ready: set[int] = set()
@@ -133,14 +139,21 @@ class Regroup:
         left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
         for rank, member in list(self._membership.members.items()):
             self._sessions[rank] = member.facts["session"]
+            self.parts.add(member.facts["session"])
             if rank and (ending.arbiter.is_lost(rank) or rank in left):
-                self._drop(member, now)
+                self._drop(member, now, has_given_up=rank in left)
         self.fill()
 
-    def _drop(self, member: Member, now: float) -> None:
+    def _drop(self, member: Member, now: float, *, has_given_up: bool = False) -> None:
         """Forget a node that is lost, and wait until its processes have ended."""
-        gone_s = KILLED_S if member.closed is not None else self._shape.grace_s
-        self._not_before = max(self._not_before, now + gone_s + SLACK_S)
+        if member.has_heard_end:
+            clear_at = now
+        elif member.closed is not None and member.why == CLOSED and not has_given_up:
+            clear_at = now + KILLED_S + SLACK_S
+        else:
+            clear_at = (member.closed or now) + self._shape.lease_s + KILLED_S
+        if member.facts["session"] in self.parts:
+            self._not_before = max(self._not_before, clear_at)
         member.hang_up()
         self.gone.add(member.facts["session"])
         self._ready.discard(member.rank)
@@ -167,7 +180,7 @@ class Regroup:
         return True
 
     def lose(self, member: Member, how: str) -> None:
-        """Note that a node was lost while it waited."""
+        """Note that a node was lost between two attempts."""
         self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
         self._drop(member, time.monotonic())
         self.fill()
@@ -182,25 +195,27 @@ class Regroup:
     def join(self, member: Member) -> None:
         """Take a node that has joined; a new launcher has nothing left of the last attempt."""
         before, session = self._sessions.get(member.rank), member.facts["session"]
+        if session != before or session in self.gone:
+            self._say(f"{member.name} is back")
         self.gone.discard(session)
         self._sessions[member.rank] = session
-        if session != before:
-            self._say(f"{member.name} is back")
-            if not self._rule.health_argv:
-                self._ready.add(member.rank)
+        if session not in self.parts and not self._rule.health_argv:
+            self._ready.add(member.rank)
 
     def note_ready(self, member: Member, ready: ReadyAgain) -> None:
         """Take the message that a node is ready, or what its health command found."""
         member.health, now = ready.unhealthy, time.monotonic()
-        if self.again is not None and ready.attempt in (0, self.again.attempt):
-            self._ready.add(member.rank)
+        if self.again is not None and not self._membership.is_spare(member):
+            has_part = member.facts["session"] in self.parts
+            if ready.attempt == (self.again.attempt if has_part else 0):
+                self._ready.add(member.rank)
         if not ready.unhealthy:
             self.replace_unhealthy(now)  # it may be a spare node
             return
         self._recovery.note_unhealthy(
             member.rank, member.host, str(member.facts["machine"] or ""), ready.unhealthy
         )
-        if self._membership.spares.get(member.rank) is member:
+        if self._membership.is_spare(member):
             del self._membership.spares[member.rank]
             self._dismiss(member)
         else:
@@ -217,8 +232,10 @@ class Regroup:
         """Put spare nodes in the place of unhealthy ones; one without a spare node takes part."""
         membership = self._membership
         for rank, until in list(self._unhealthy.items()):
-            member = membership.members[rank]
-            if rank and self._seat(rank):
+            member = membership.members.get(rank)
+            if member is None or not member.health:
+                pass  # it has gone, or another launcher has its place
+            elif rank and self._seat(rank):
                 self._dismiss(member)
             elif not rank or now >= until or membership.has_all_spares:
                 found = f"{member.name} is unhealthy: {member.health}"

@@ -10,6 +10,8 @@ BEAT_S = 2.0
 COORDINATOR_BEAT_S = 4.0
 """Seconds between heartbeats of node 0 to each node."""
 SAY_EVERY_S = 15.0
+LEASE_SLACK_S = 1.0
+"""A launcher that runs has stopped its processes before their lease ends."""
 
 
 @frozen
@@ -52,3 +54,11 @@ class Shape:
     spare_count: int = 0
     index: int = 0
     is_spare: bool = False
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds after the last message of node 0 until nothing of a node may run any more.
+
+        The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
+        """
+        return self.lost_after_s + self.grace_s + LEASE_SLACK_S

@@ -78,7 +78,7 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, node.on_lost)
+            return make_client(node, node.say, node.deliver, node.on_lost, node.on_heard)
         return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
@@ -86,12 +86,13 @@ def run_together(
         say: Callable[[str], None],
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
+        on_heard: Callable[[], None] = lambda: None,
     ) -> CoordinatorClient:
-        agent = node.agent
-        return CoordinatorClient(key, shape, join, agent.loop, agent.group.helpers, say, deliver, on_lost)
+        loop, helpers = node.agent.loop, node.agent.group.helpers
+        return CoordinatorClient(key, shape, join, loop, helpers, say, deliver, on_lost, on_heard)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
-        return make_children(adopt(plan, agreed, replan))
+        return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
 
     if plan.widen_cpus:
         widen_cpus()
@@ -301,19 +302,20 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     return {"master_port": port}
 
 
-def adopt(plan: Plan, agreed: Mapping[str, object], replan: Replan) -> Plan:
+def adopt(plan: Plan, agreed: Mapping[str, object], seats: Mapping[int, int], replan: Replan) -> Plan:
     """Return the plan with the port of the rendezvous that node 0 has chosen, and with this node's seat.
 
     Args:
         plan: The plan of this node.
-        agreed: The values of the start signal; a port that is not a number changes nothing.
+        agreed: The values of the start signal; a port that is none changes nothing.
+        seats: The ranks of nodes that took the place of others, by index.
         replan: Plans again with another port, and with the ranks of nodes that took the place of others.
 
     Raises:
         NotReady: A setting of the user requires another port.
     """
-    seats, told = read_seats(agreed), agreed.get("master_port")
-    port = told if isinstance(told, int) else plan.topology.master_port
+    told = agreed.get("master_port")
+    port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
     if port == plan.topology.master_port and not seats:
         return plan
     found = replan(port, seats)

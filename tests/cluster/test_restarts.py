@@ -6,15 +6,24 @@ import json
 import re
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
+from launcher.cluster.node import read_seats
+from launcher.cluster.settings import Shape
+from launcher.core.messages import Garbled, pack
+from launcher.core.model import Restarts
+from launcher.failure.arbiter import GAVE_UP
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
+from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
 from tests.cluster.together import WAITER, Job, assert_one_truth
-from tests.process.looking import wait_for
+from tests.process.hubs import Caller, LiveHub, live_hub, make_join
+from tests.process.looking import is_true_by, wait_for
 
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("restarts")]
 
@@ -366,3 +375,242 @@ def test_bad_nodes_are_named_for_slurm(job: Job) -> None:
     assert {one.status for one in done.values()} == {0}, done[0].err
     assert "bad nodes: node3 (2 x" in done[0].err
     assert "sbatch --exclude=gpu-3" in done[0].err
+
+
+# --- no two attempts at once
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a job with a spare node whose ranks write the time."""
+    need_namespaces()
+    with Cluster(7) as cluster:
+        one = World(cluster, tmp_path, 0)
+        one.has_spare = True
+        yield one
+        one.close()
+
+
+def assert_restarted_apart(world: World) -> None:
+    """The next attempt runs, no process of the one before ran beside it, and all ends well."""
+    assert world.turn(60, lambda: world.up(1) == COUNT), world.explain("no restart")
+    world.turn(60, world.is_whole)
+    assert not find_overlap(world, {}), world.explain(find_overlap(world, {}))
+    for name, launcher in world.job.launchers.items():
+        if launcher.poll() is None:
+            world.job.signal(name, signal.SIGCONT)
+    for index in range(COUNT):
+        world.cluster.reconnect(world.cluster.nodes[index])
+        world.run_on(index, "iptables", "-F")
+    done = world.finish()
+    assert not find_overlap(world, done), world.explain(find_overlap(world, done))
+    assert not find_left(world, done)
+    assert [done[name].status for name in range(COUNT + 1)] == [0, 0, 75, 0, 0], world.explain("status")
+
+
+def test_a_node_that_only_hears_has_ended_before_the_next_attempt(world: World) -> None:
+    """Node 0 does not hear it, but is heard until it hangs up: only then does the silence begin."""
+    world.start()
+    rule = ("INPUT", "-s", world.cluster.nodes[2].address, "-j", "DROP")
+    world.run_on(0, "iptables", "-A", *rule)
+    assert_restarted_apart(world)
+
+
+def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world: World) -> None:
+    """It closes the connection when it gives node 0 up; a rank that ignores SIGTERM goes on for a while."""
+    world.grace_s = 9
+    (world.folder / "stubborn-2").touch()
+    world.start()
+    (world.folder / "stubborn-2").unlink()
+    rule = ("INPUT", "-s", world.cluster.nodes[0].address, "-j", "DROP")
+    world.run_on(2, "iptables", "-A", *rule)
+    assert_restarted_apart(world)
+
+
+def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> None:
+    """Its watchdog kills them when the lease ends, before a spare node takes the place."""
+    world.start()
+    world.job.signal(2, signal.SIGSTOP)
+    assert_restarted_apart(world)
+    assert "the launcher stood still" in world.job.errors[2].read_text()
+
+
+def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
+    """It waits for a place, and hears nothing any more."""
+    world.start()
+    world.cluster.crash(world.cluster.nodes[0])
+    done = world.job.wait(*range(1, COUNT + 1))
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_spare_node_that_comes_late_waits_longer_than_the_roll_call(world: World) -> None:
+    world.start()
+    world.job.signal(SPARE, signal.SIGKILL)
+    world.job.launchers[SPARE].wait()
+    flags = (*world.flags(), "--roll-call-timeout", "1")
+    world.job.start(SPARE, *flags, *world.command(), rank=SPARE, count=COUNT, key=9)
+    assert not is_true_by(lambda: not world.is_there(9), 8), world.explain("it has left")
+    assert {world.finish()[name].status for name in (0, 1, 2, 3, 9)} == {0}
+
+
+def test_node_0_that_starts_again_ends_the_launchers_of_the_job_before(job: Job) -> None:
+    """It knows nothing of the attempt that they run: they end with 75, and there is no job of two halves."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.signal(0, signal.SIGKILL)
+    job.launchers.pop(0).communicate()
+    flags = ("--restarts", "5", "--roll-call-timeout", "3", "--", "true")
+    job.start(0, *flags, key=9)
+    done = job.wait(1, 2, 3)
+    assert {one.status for one in done.values()} == {75}, done[1].err
+    assert all(
+        "node 0 was started again" in one.err or "node 0 failed first" in one.err for one in done.values()
+    )
+
+
+# --- messages that come at the wrong moment
+
+RULE = Restarts(most=9, delay_s=0.0)
+
+
+def join(hub: LiveHub, rank: int, session: str = "", **more: object) -> Caller:
+    """Join as a launcher, and return its connection."""
+    caller, first = Caller(hub.port), make_join(rank, 3, **more)
+    caller.say({**first, "session": session or first["session"]})
+    return caller
+
+
+def kinds_until(caller: Caller, kind: str) -> list[object]:
+    """Return the kinds of the messages that come before one of this kind."""
+    while not any(one["is"] == kind for one in caller.waiting):
+        data = caller.socket.recv(1 << 16)
+        assert data, f"hung up before {kind}"
+        caller.waiting += caller.sealed.feed(data)
+    kinds = [one["is"] for one in caller.waiting]
+    return kinds[: kinds.index(kind)]
+
+
+def leave_2(hub: LiveHub) -> Caller:
+    """Start a job of three nodes, of which node 2 gives node 0 up; return node 1, which is ready again."""
+    node_1, node_2 = join(hub, 1), join(hub, 2)
+    node_2.hear("start")
+    for message in (Failed(GAVE_UP, 0, 75), Ended(75), Bye()):
+        node_2.say(pack(message))
+    node_1.say(pack(Ended(143)))
+    hub.hear_own(Ended(143))
+    node_1.hear("again")
+    hub.hear_own(ReadyAgain(1))
+    node_1.say(pack(ReadyAgain(1)))
+    return node_1
+
+
+def lose(hub: LiveHub, rank: int) -> None:
+    """Let node 0 find that a node is lost between two attempts."""
+    regroup = hub.hub.regroup
+    assert regroup is not None
+    hub.do(lambda: regroup.lose(hub.hub.members[rank], "it was silent"))
+
+
+def test_a_new_launcher_that_reconnects_is_not_told_of_the_attempt_before() -> None:
+    """It would start the processes of that attempt, alone."""
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        hub.do(lambda: setattr(hub.hub.regroup, "_not_before", time.monotonic() + 2))
+        new = join(hub, 2, "aa")
+        assert kinds_until(new, "again") == ["welcome"]
+        new.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        again = join(hub, 2, "aa")
+        assert kinds_until(again, "again") == ["welcome"]
+        assert again.hear("start")["attempt"] == node_1.hear("start")["attempt"] == 1
+        assert not hub.faults
+
+
+@pytest.mark.parametrize("index", [2, 3], ids=["new-launcher", "spare-node"])
+def test_a_launcher_that_is_lost_before_its_first_attempt_may_come_back(index: int) -> None:
+    """It has nothing left of an attempt, so it is ready without a word."""
+    with live_hub(3, RULE, spare_count=1) as hub:
+        node_1 = leave_2(hub)
+        hub.do(lambda: setattr(hub.hub.regroup, "_not_before", time.monotonic() + 2))
+        join(hub, index, "aa").hear("welcome")
+        wait_for(lambda: 2 in hub.hub.members, "it has the place of node 2")
+        lose(hub, 2)
+        wait_for(lambda: 2 not in hub.hub.members, "it is lost")
+        again = join(hub, index, "aa")
+        assert again.hear("start")["attempt"] == node_1.hear("start")["attempt"] == 1
+        assert not hub.faults
+
+
+def test_what_a_spare_node_says_is_not_said_of_the_node_that_has_its_place() -> None:
+    """Node 2 was replaced, and waits as a spare node: its preemption concerns no rank."""
+    with live_hub(3, RULE, spare_count=1) as hub:
+        node_1 = leave_2(hub)
+        heard: list[str] = []
+        hub.hub.subscribers[MachineNotice] = lambda rank, notice: heard.append(notice.what)
+        taker = join(hub, 3, "aa")
+        taker.hear("start")
+        node_1.hear("start")
+        back = join(hub, 2, "bb")
+        back.hear("start")  # it has no part in it: the seats say so
+        back.say(pack(Told(15, "SIGTERM")))
+        back.say(pack(MachineNotice("announced", "of the spare node", 1000)))
+        back.say(pack(ReadyAgain(0)))  # the last of its messages
+        wait_for(lambda: hub.hub.membership.spares[2].health == "", "node 0 has heard it")
+        taker.say(pack(MachineNotice("announced", "of node 2", 1000)))
+        wait_for(lambda: heard, "node 0 has heard of node 2")
+        assert heard == ["of node 2"]
+        assert hub.hub.ending.stop is None
+        assert not hub.faults
+
+
+def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
+    rule = Restarts(most=9, health_argv=("check",))
+    with live_hub(3, rule, spare_count=1) as hub:
+        node_1 = join(hub, 1)
+        node_1.hear("welcome")
+        node_1.say(pack(ReadyAgain(0, "no GPU")))
+        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        node_1.drain()
+        wait_for(lambda: 1 not in hub.hub.members, "it has left")
+        assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
+
+
+def test_a_launcher_that_does_not_fit_replaces_no_node_that_is_away() -> None:
+    """The connection of node 2 has just ended, and a launcher of another job has its rank."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        join(hub, 2, "aa", node_count=9).hear("busy")
+        assert not hub.hub.ending.arbiter.is_lost(2)
+        join(hub, 2, "bb").hear("busy")
+        assert hub.hub.ending.arbiter.is_lost(2)
+
+
+def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
+    """Node 0 was started again, and would count it as one that waits for the start."""
+    with live_hub(3, RULE) as hub:
+        for rank in (1, 2):
+            over = join(hub, rank, begun=True).hear("over")
+            assert over["status"] == 75 and "node 0 was started again" in str(over["why"])
+        assert list(hub.hub.members) == [0] and hub.hub.roll.is_open
+
+
+@pytest.mark.parametrize(
+    "seats",
+    [
+        ["x"], "x", {"x": 1}, {"-1": 1}, {"9" * 5000: 1}, {"٢": 1}, {"5": 1}, {"4": 4}, {"4": -1},
+        {"4": True}, {"4": "1"}, {"4": 1.0}, {"3": 1, "4": 1}, {"4": {}},
+    ],
+)  # fmt: skip
+def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
+    """They come from the network: they must not become a rank, nor a fault of the launcher."""
+    shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
+    with pytest.raises(Garbled):
+        read_seats({"seats": seats}, shape)
+
+
+def test_seats_that_can_be() -> None:
+    shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
+    assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
+    assert read_seats({}, shape) == {}
