@@ -108,14 +108,15 @@ def run_together(
 
 def remember_last(replan: Replan) -> Replan:
     """Return the same function with a memory of one plan: node 0 asks for each twice, 5 ms of a restart."""
-    last: dict[int, Plan] = {}
+    last: dict[tuple[int, tuple[tuple[int, int], ...]], Plan] = {}
 
-    def find(port: int) -> Plan:
-        if port not in last:
-            plan = replan(port)
+    def find(port: int, seats: Mapping[int, int]) -> Plan:
+        key = port, tuple(sorted(seats.items()))
+        if key not in last:
+            plan = replan(port, seats)
             last.clear()
-            last[port] = plan
-        return last[port]
+            last[key] = plan
+        return last[key]
 
     return find
 

@@ -66,7 +66,7 @@ class Run:
         if (step + 1) % EVERY:
             return
         new = self._folder / "new.npz"
-        np.savez(new, step=step + 1, **arrays)
+        np.savez(new, allow_pickle=False, step=step + 1, **arrays)
         os.replace(new, self._folder / "checkpoint.npz")
         replace(self._folder / "step", str(step + 1).encode())
 
