@@ -166,12 +166,12 @@ class Nodes:
         return time.monotonic() - began
 
 
-def start_hub(count: int) -> subprocess.Popen[bytes]:
-    """Start node 0."""
+def start_hub(count: int, *more: str) -> subprocess.Popen[bytes]:
+    """Start node 0; ``more``: further flags."""
     flags = f"--nnodes {count} --node-rank 0 --nproc-per-node 1 --master-addr {ADDRESS} --engine process"
     flags += f" --master-port {MASTER_PORT} --control-port {PORT} --grace 5"
     environ = {name: os.environ[name] for name in ("PATH", "HOME", "PYTHONPATH") if name in os.environ}
-    line = [sys.executable, "-m", "launcher", "run", *flags.split(), "--", *COMMAND]
+    line = [sys.executable, "-m", "launcher", "run", *flags.split(), *more, "--", *COMMAND]
     return subprocess.Popen(line, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
 
 

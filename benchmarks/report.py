@@ -52,6 +52,7 @@ PARTS = (
     Part("checks", "Checks", (), ("--rounds", "5")),
     Part("mpirun_start", "mpirun as the engine, beside a bare one", (), ("--rounds", "2")),
     Part("peers_load", "2,000 nodes and more at node 0", ("2000", "8000", "16000"), ("2000",)),
+    Part("restarts", "Restarts after a failure, beside the peers", (), ("--quick",)),
     Part("status_load", "The status of 2,000 nodes", ("2000",), ("500",)),
     Part("peers_steps", "The control channel beside a healthy job", (), ("--rounds", "2")),
 )

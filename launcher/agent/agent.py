@@ -17,10 +17,11 @@ import gc
 import os
 import time
 
-from launcher.agent.coordination import Coordination, Outcome
+from launcher.agent.coordination import Coordination
 from launcher.agent.forwarder import GroupTarget, SignalForwarder
 from launcher.agent.observers import Observers
-from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow, may_restart
+from launcher.agent.policy import SETTLE_S, Action, Exit, State, counts, decide, may_follow
+from launcher.agent.restarter import Restarter
 from launcher.core.frozen import frozen
 from launcher.core.members import Enum
 from launcher.core.signal import signal
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from launcher.core.model import Supervision
-    from launcher.failure.model import Verdict
     from launcher.failure.reason import Reason
     from launcher.process.spawn import Child, Process, Streams
 
@@ -75,7 +75,8 @@ EVENTS_MAX = 16
 """Number of the launcher's latest messages that are kept for later questions."""
 DEADLINE_FILE = "LAUNCHER_DEADLINE"
 """Variable with the path of the file that holds the preemption deadline of this node, once announced."""
-RESTART_COUNT = "TORCHELASTIC_RESTART_COUNT"
+RESTART_COUNT, ATTEMPT = "TORCHELASTIC_RESTART_COUNT", "LAUNCHER_ATTEMPT"
+"""Variables with the number of the attempt, set from the first restart on: torch's, and ours."""
 
 
 class Phase(Enum):
@@ -168,6 +169,8 @@ class Agent:
         says = self.say if self.coordination.speaks else _say_nothing
         self.forwarder = SignalForwarder(self.target, watch, says, shares_terminal=self.shares_terminal)
         self.observers = Observers(self, checks, serve)
+        self.restarter = Restarter(self)
+        self.output.progress = self.restarter.progress
         self.loop.add(signals.fd, self._on_signals)
 
     def _clear(self) -> None:
@@ -234,13 +237,10 @@ class Agent:
             self.coordination.gather()
             if self.forwarder.told is not None:
                 return 128 + self.forwarder.told
+            if not self.coordination.has_work:
+                return self._finish()
             self._run_attempt()
-            while self._may_restart and self.first is not None:
-                self.attempt += 1
-                self.say(
-                    f"{self.first.name} {self.first.end}: restart {self.attempt} of {self.watch.restarts}"
-                )
-                self._is_restarting = True
+            while self.coordination.restarts():
                 self._run_attempt()
             self.observers.end()
             return self._finish()
@@ -248,19 +248,14 @@ class Agent:
             self._is_done = True
             self._close()
 
-    @property
-    def _may_restart(self) -> bool:
-        return may_restart(
-            failed=self.first is not None,
-            told=self.forwarder.told is not None or self.observers.is_preempted,
-            reasoned=self.reason is not None,
-            attempt=self.attempt,
-            restarts=self.watch.restarts,
-        )
+    def begin_again(self, attempt: int) -> None:
+        """Note that another attempt begins."""
+        self.attempt, self._is_restarting = attempt, True
 
     def _run_attempt(self) -> None:
         """Run one attempt: start everything, and wait until everything has ended."""
         self._clear()
+        self.restarter.begin()
         self.group.begin_attempt()
         self.loop.timers[:] = [self.group.stopper, self.output, self.forwarder]
         self._has_begun = True
@@ -270,7 +265,7 @@ class Agent:
         self._is_restarting = False
         self.coordination.began()
         if self.group.refused is None and self.coordination.guards:
-            self.group.start_watchdog(self.run_id, self.clean_up)
+            self.group.start_watchdog(self.run_id, self.clean_up, self.coordination.lease_until)
         gc.enable()
         self.observers.begin_attempt()
         while self.group.is_busy:
@@ -306,7 +301,7 @@ class Agent:
         if self.deadline_file and (self.watch.preemption is not None or self.coordination.awaits_deadline):
             settings[DEADLINE_FILE] = self.deadline_file
         if self.attempt:
-            settings[RESTART_COUNT] = str(self.attempt)
+            settings |= {RESTART_COUNT: str(self.attempt), ATTEMPT: str(self.attempt)}
         return with_settings(child, settings), self.coordination.route(child, streams)
 
     def note_started(self) -> None:
@@ -458,40 +453,9 @@ class Agent:
         """Report how the job ended, and return its status."""
         if self.coordination.speaks and self.folder.keeps and self.folder.path is not None:
             self.say(f"logs: {self.folder.path}")
-        return self.coordination.finish()
-
-    def find_outcome(self) -> Outcome:
-        """Return how the processes of this node ended; call it when all have ended.
-
-        Only a failure loads the code that judges failures: loading it takes longer than everything else at a
-        good end.
-        """
-        has_failed = self.first is not None or self.reason is not None or self.observers.is_preempted
-        if not has_failed and not self.group.find_survivors():
-            return Outcome(0)
-        found: list[Outcome] = []
-
-        def find() -> None:
-            from launcher.agent.report import find_outcome
-
-            found.append(find_outcome(self))
-
-        self.loop.guard(find)
-        return found[0] if found else Outcome(0 if self.first is None else self.first.status)
-
-    def tell(self, outcome: Outcome) -> int:
-        """Report how the processes of this node ended, and return the status."""
-        if outcome.line:
-            self.say(outcome.line)
-        if outcome.verdict is not None:
-            self.coordination.publish(outcome.verdict, shown=outcome.shown)
-        return outcome.status
-
-    def publish(self, verdict: Verdict, *, shown: bool) -> None:
-        """Show the verdict, and write the failure record."""
-        from launcher.agent.report import publish
-
-        self.loop.guard(lambda: publish(self, verdict, shown=shown))
+        status = self.coordination.finish()
+        self.loop.guard(lambda: self.restarter.summarize(status))
+        return status
 
 
 def _say_nothing(text: str) -> None:

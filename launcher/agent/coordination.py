@@ -62,21 +62,26 @@ class Coordination:
     Attributes:
         agent: The agent; set by `attach`.
         shares_terminal: Whether a single process may read from the terminal.
+        has_work: Whether processes are to be started here; known after `gather`.
         has_others: Whether processes of the job run elsewhere too.
         speaks: Whether the agent reports the signals that it forwards and the place of its logs.
         guards: Whether a watchdog ends the processes if the agent is killed.
         awaits_deadline: Whether processes get the path of the deadline file even if this node has no
             preemption watch.
         questions: Sends questions to the other nodes; None if that is not possible.
+        lease_until: When the processes must have ended if nothing renews this (monotonic seconds), because
+            another node may take over; None if no other node may.
     """
 
     agent: Agent
     shares_terminal = True
+    has_work = True
     has_others = False
     speaks = True
     guards = True
     awaits_deadline = False
     questions: Questions | None = None
+    lease_until: float | None = None
 
     def attach(self, agent: Agent) -> Target | None:
         """Attach to an agent; return the target of signals, None for the processes of this node."""
@@ -141,13 +146,18 @@ class Coordination:
         """Return the counts of all, present and lost nodes of the job; None for a single node."""
         return None
 
+    def restarts(self) -> bool:
+        """Whether another attempt follows the one that has ended; returns when it is time to start it."""
+        return self.agent.restarter.restart_alone()
+
     def finish(self) -> int:
         """Report how the job ended, when all processes of this node have; return its status."""
-        return self.agent.tell(self.agent.find_outcome())
+        restarter = self.agent.restarter
+        return restarter.report(restarter.find_outcome())
 
     def publish(self, verdict: Verdict, *, shown: bool) -> None:
         """Show the verdict, and write the failure record."""
-        self.agent.publish(verdict, shown=shown)
+        self.agent.restarter.publish(verdict, shown=shown)
 
     def clean_up(self) -> None:
         """Remove the private files; the watchdog calls this too if the launcher was killed."""

@@ -95,16 +95,3 @@ def decide(end: Exit, state: State) -> Action:
             return Action.KEEP_COMPANIONS if state.elsewhere else Action.STOP_COMPANIONS
         return Action.NOTHING if end.companion else Action.WAIT_FOR_COMPANIONS
     return Action.NOTHING
-
-
-def may_restart(*, failed: bool, told: bool, reasoned: bool, attempt: int, restarts: int) -> bool:
-    """Whether another attempt is wanted and can succeed.
-
-    Args:
-        failed: Whether a process has failed.
-        told: Whether the launcher was told to stop, or a node is preempted.
-        reasoned: Whether the launcher itself ended the job, for a reason that another attempt would share.
-        attempt: 0 for the first.
-        restarts: Maximum number of attempts after the first.
-    """
-    return failed and not told and not reasoned and attempt < restarts

@@ -65,11 +65,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         raise
     checks = _plan_checks(plan, options, environ, command)
 
-    def replan(port: int) -> Plan:
+    def replan(port: int, seats: Mapping[int, int] | None = None) -> Plan:
         from launcher.planning.plan import plan_job
 
         changed = read_options(_name_port(typed, options, port), environ, host)
-        return plan_job(environ, host, changed, command, met=met)
+        return plan_job(environ, host, changed, command, met=met, seats=seats)
 
     if plan.peers is not None:
         return _run_together(plan, plan.peers, command, replan, environ, checks)
@@ -161,7 +161,7 @@ def _run_together(
     plan: Plan,
     peers: Peers,
     command: Sequence[str],
-    replan: Callable[[int], Plan],
+    replan: Callable[[int, Mapping[int, int]], Plan],
     environ: Mapping[str, str],
     checks: Checks | None,
 ) -> int:

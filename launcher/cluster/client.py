@@ -12,10 +12,12 @@ from launcher.channel.frames import Calling
 from launcher.cluster.attempt import NOT_YET, Attempt, ConnectStatus, Outcome, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
+    Again,
     Beat,
     Busy,
     Ended,
     Failed,
+    ReadyAgain,
     Start,
     Told,
     Waiting,
@@ -46,7 +48,7 @@ ATTEMPTS_SOON = 14
 LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
-REPEATED = (Failed, Told, Ended)
+REPEATED = (Failed, Told, Ended, ReadyAgain)
 KEPT_MAX = 16
 """Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0
@@ -80,6 +82,7 @@ class CoordinatorClient:
         say: Callable[[str], None],
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
+        on_heard: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare to call; nothing is sent before the first `fire`.
 
@@ -92,6 +95,7 @@ class CoordinatorClient:
             say: Prints a message in this node's log.
             deliver: Takes the messages of node 0.
             on_lost: Called once, when node 0 was silent for too long.
+            on_heard: Called when node 0 is heard, but not for a message that may have waited for us.
         """
         now = time.monotonic()
         self.due: float | None = now
@@ -99,7 +103,7 @@ class CoordinatorClient:
         self.connect_status = ConnectStatus(shape)
         self.has_met = self.is_connected = self.is_lost = self.is_late = self.has_started = False
         self._key, self._shape, self._join, self._loop = key, shape, join, loop
-        self._say, self._deliver, self._on_lost = say, deliver, on_lost
+        self._say, self._deliver, self._on_lost, self._on_heard = say, deliver, on_lost, on_heard
         self._helpers = helpers
         self._resolving: Helper | None = None
         self._looking: Helper | None = None
@@ -165,7 +169,8 @@ class CoordinatorClient:
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
         )
         self._until = time.monotonic() + self._answer_s
-        join = replace(self._join, wall_ns=time.time_ns(), mono_ns=time.monotonic_ns())  # for compare_clocks
+        times = {"wall_ns": time.time_ns(), "mono_ns": time.monotonic_ns()}  # for compare_clocks
+        join = replace(self._join, begun=self.has_started, **times)
         connection.send(pack(join))
         if connection.is_open:
             connection.take(calling.rest)
@@ -221,8 +226,12 @@ class CoordinatorClient:
         Raises:
             Garbled: It is not a valid message.
         """
-        self._heard = time.monotonic()
-        match message := unpack(packed, FROM_COORDINATOR):
+        message, now = unpack(packed, FROM_COORDINATOR), time.monotonic()
+        if not isinstance(message, Busy):  # of a node 0 that goes on without us
+            self._heard = now
+            if now <= (self.due or now) + LATE_S:
+                self._on_heard()
+        match message:
             case Beat():
                 return
             case Welcome():
@@ -241,7 +250,10 @@ class CoordinatorClient:
             case Busy():
                 self._is_refused(message.why)
             case _:
-                self.has_started = self.has_started or isinstance(message, Start)
+                if isinstance(message, (Start, Again)):
+                    self.has_started = True
+                if isinstance(message, Start):
+                    self._kept = [one for one in self._kept if isinstance(one, Told)]  # the rest is history
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -309,7 +321,8 @@ class CoordinatorClient:
         then()
 
     def _give_up(self) -> None:
-        self.is_late = not self.has_started
+        # An admitted spare node waits for a place, not for the start.
+        self.is_late = not self.has_started and not (self._shape.is_spare and self.is_connected)
 
     def explain(self) -> str:
         """Return the reason, with the result of probing node 0's host."""

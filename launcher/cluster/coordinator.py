@@ -13,18 +13,25 @@ from launcher.cluster.join import Join, compare_clocks, read_identity
 from launcher.cluster.membership import Member, Membership
 from launcher.cluster.messages import (
     FROM_NODE,
+    Ask,
     Beat,
     Busy,
     Bye,
     Ended,
     Failed,
     Looked,
+    MachineNotice,
+    Over,
+    ReadyAgain,
+    Reply,
+    Start,
     Told,
     Welcome,
 )
 from launcher.cluster.outcome import Ending, read_failure
 from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
+from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
 
 TYPE_CHECKING = False
@@ -34,8 +41,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.channel.connection import Connection
+    from launcher.cluster.messages import Again
+    from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
+
+    MakeRegroup = Callable[[Membership, Callable[["Start"], None]], Regroup]
 
 Message = dict[str, object]
 
@@ -53,6 +64,7 @@ class Coordinator:
         membership: The nodes that have joined.
         roll: The roll call, which decides whether the job starts.
         ending: What has failed, and how the job ends.
+        regroup: The roll call between two attempts; None if there are no restarts.
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
             None.
@@ -69,6 +81,7 @@ class Coordinator:
         deliver: Callable[[object], None],
         agree: Callable[[], Message],
         find_reasons: FindReasons,
+        make_regroup: MakeRegroup | None = None,
     ) -> None:
         """Start to listen.
 
@@ -82,6 +95,7 @@ class Coordinator:
             deliver: Takes the messages for this node itself.
             agree: Returns the values that all nodes are told at the start.
             find_reasons: Probes the hosts of missing nodes, and later passes on what it found for each rank.
+            make_regroup: Makes the roll call between two attempts; None if there are no restarts.
         """
         now = time.monotonic()
         self.subscribers: dict[type, Callable[[int, Any], None]] = {}
@@ -90,10 +104,20 @@ class Coordinator:
         )
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
-        self.membership = Membership(shape.node_count, Member(shape.member, own, shape.address, None, now))
-        seen = Seen(agree, find_reasons, acceptor.turned_away.reasons, lambda: acceptor.has_heard)
+        self.membership = Membership(
+            shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
+        )
+        reasons = acceptor.turned_away.reasons
+
+        def agree_on_seats() -> Message:
+            return {**agree(), **self.membership.describe_seats()}
+
+        seen = Seen(agree_on_seats, find_reasons, reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
-        self.ending = Ending(shape, self.membership, self._tell_all, lambda: self.has_started)
+        self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
+        if self.regroup is not None:
+            self.roll.is_examined = self.regroup.is_examined
+        self.ending = self._make_ending(0)
         self._tick_at: float | None = now + TICK_S
         self._beat_at = now + COORDINATOR_BEAT_S
 
@@ -107,6 +131,27 @@ class Coordinator:
         """Whether the roll call has succeeded and the job runs."""
         return self.roll.start is not None
 
+    # --- attempts
+
+    def _make_ending(self, attempt: int) -> Ending:
+        return Ending(
+            self._shape, self.membership, self._tell_all, lambda: self.has_started, self._conclude, attempt
+        )
+
+    def _conclude(self, over: Over) -> Over | Again:
+        """Return how the job ends, or the attempt that follows."""
+        return over if self.regroup is None else self.regroup.conclude(over, self.ending)
+
+    def _begin(self, start: Start) -> None:
+        """Start the next attempt on all nodes."""
+        self.roll.start, self.ending = start, self._make_ending(start.attempt)
+        self._tell_all(start)
+
+    @property
+    def _is_between(self) -> bool:
+        """Whether an attempt has ended, and the next one has not started."""
+        return self.regroup is not None and self.regroup.again is not None
+
     # --- joining
 
     def _admit(self, connection: Connection, address: str, message: Message) -> None:
@@ -117,24 +162,37 @@ class Coordinator:
         """
         now, heard_ns = time.monotonic(), time.monotonic_ns()
         identity = read_identity(message)
-        rank = identity.rank
+        rank = self.membership.rank_of(identity.rank)
+        if rank is None:
+            self._admit_spare(connection, address, message, heard_ns)
+            return
+        if identity.begun and not self.has_started and rank:
+            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
+            return
         known = self.members.get(rank)
         is_back = known is not None and known.facts["session"] == identity.session
         if rank == 0 and is_back:
             connection.send(pack(Busy("this launcher itself")))  # through a service in front of us
             connection.close()
             return
-        if self.has_started and not is_back:
-            self._send_away(connection, address, rank)
+        may_join = self.regroup is not None and self.regroup.may_join(rank, identity.session)
+        if self._is_gone(identity.session) and not may_join:
+            self._dismiss(connection)
             return
         join = parse(Join, message)
+        if self.has_started and not is_back and not may_join:
+            self._lose_replaced(known, join)
+            self._send_away(connection, address, rank)
+            return
         if known is not None and is_back:
             member = known
             member.reconnect(connection, address, now)
         else:
-            ahead_s = compare_clocks(join, time.time_ns())
-            facts = {**vars(join), "clock_ahead_s": ahead_s}
-            member = Member(self._shape.member, facts, address, connection, now)
+            member = self._make_member(join, rank, address, connection)
+            refusal = self.roll.compare_with(member) if may_join else None
+            if refusal is not None:
+                connection.send(pack(refusal))
+                return
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),
@@ -142,13 +200,80 @@ class Coordinator:
         connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
         if not connection.is_open:
             return  # it has left already, and will call again
-        if known is not None and known is not member:
+        if may_join and self.regroup is not None:
+            self.members[rank] = member
+            self.regroup.join(member)
+        elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
         else:
             self.members[rank] = member
             self.roll.note(member)
-        self._catch_up(connection)
+        self._catch_up(member, connection)
         self.roll.check()
+
+    def _admit_spare(self, connection: Connection, address: str, message: Message, heard_ns: int) -> None:
+        """Admit a node that waits to take the place of a lost one.
+
+        Raises:
+            Garbled: The message is not a valid `Join`.
+        """
+        join = parse(Join, message)
+        spares, index = self.membership.spares, join.rank
+        known = spares.get(index)
+        is_back = known is not None and known.facts["session"] == join.session
+        if join.begun and not self.has_started:
+            self._dismiss(connection, f"{self._shape.member} 0 was started again, and begins a new job")
+            return
+        if self._is_gone(join.session):
+            self._dismiss(connection)
+            return
+        if known is not None and not is_back and known.connection is not None:
+            self._send_away(connection, address, index)
+            return
+        if known is not None and is_back:
+            member = known
+            member.reconnect(connection, address, time.monotonic())
+        else:
+            member = self._make_member(join, index, address, connection)
+            refusal = self.roll.compare_with(member)
+            if refusal is not None:
+                connection.send(pack(refusal))
+                return
+            self._say(f"{member.name} is here as a spare {member.kind}")
+        spares[index] = member
+        connection.redirect(
+            lambda message: self._on_message(member, message),
+            lambda why: self._on_closed(member, connection, why),
+        )
+        connection.send(pack(Welcome(join.mono_ns, heard_ns, time.monotonic_ns())))
+        self._catch_up(member, connection)
+        if self.regroup is not None:
+            self.regroup.fill()
+
+    def _make_member(self, join: Join, rank: int, address: str, connection: Connection) -> Member:
+        facts = {**vars(join), "rank": rank, "clock_ahead_s": compare_clocks(join, time.time_ns())}
+        return Member(self._shape.member, facts, address, connection, time.monotonic())
+
+    def _is_gone(self, session: object) -> bool:
+        """Whether a launcher was lost, so that it knows only an old attempt."""
+        return self.regroup is not None and session in self.regroup.gone
+
+    def _dismiss(self, connection: Connection, why: str = "the job goes on without this node") -> None:
+        """End a launcher that was lost and whose place is taken: it must not go on with an old attempt."""
+        connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {why}")))
+
+    def _lose_replaced(self, known: Member | None, join: Join) -> None:
+        """Give up a node at once whose connection has ended, if a new launcher that fits has its place."""
+        if self.regroup is None or self._is_between or known is None or known.closed is None:
+            return
+        if known.rank in self.ending.arbiter.ended:
+            return
+        new = Member(
+            self._shape.member, {**vars(join), "clock_ahead_s": None}, known.address, None, known.closed
+        )
+        new.facts["rank"] = known.rank
+        if self.roll.compare_with(new) is None:
+            self.ending.lose(known, known.closed)
 
     def _send_away(self, connection: Connection, address: str, rank: int) -> None:
         """Reject a client that is not one of our nodes: a restarted launcher, or one of another job."""
@@ -161,9 +286,13 @@ class Coordinator:
         connection.send(pack(Busy(f"a job that runs already, with {with_whom}")))
         connection.close()
 
-    def _catch_up(self, connection: Connection) -> None:
+    def _catch_up(self, member: Member, connection: Connection) -> None:
         """Send a node that has joined, or reconnected, what it has missed."""
-        for message in (self.roll.refusal, self.roll.start, self.ending.stop, self.ending.over):
+        ending, regroup = self.ending, self.regroup
+        missed = (self.roll.refusal, self.roll.start, ending.stop, ending.again, ending.over)
+        if self._is_between and regroup is not None and member.facts["session"] not in regroup.parts:
+            missed = (None, None, None, ending.again, ending.over)  # it starts with the next attempt
+        for message in missed:
             if message is not None:
                 connection.send(pack(message))
 
@@ -184,26 +313,52 @@ class Coordinator:
             self._hear(member, unpack(packed, FROM_NODE))
 
     def _hear(self, member: Member, message: object) -> None:
-        rank = member.rank
+        rank, is_spare = member.rank, self.membership.is_spare(member)
         match message:
+            case Bye():
+                self._on_bye(member, is_spare=is_spare)
+            case _ if not self.membership.is_known(member):
+                pass  # its place was given to another
+            case Failed() | Ended() | Told() | Looked() | MachineNotice() if is_spare:
+                pass  # it has no part in the job yet
+            case Ask() | Reply() if is_spare and rank in self.members:
+                pass  # an answer would go to the node that has taken its place
+            case Failed() | Ended() if message.attempt != self.ending.attempt:
+                pass  # of an attempt that is over
             case Failed():
                 self.ending.take(read_failure(member, message), message.left_ms)
             case Told() if not self.has_started:
                 self.roll.refuse_by_signal(message.name, member)
             case Told():
                 what = f"{member.name} received {message.name}"
+                self._end_restarts(what)
                 self.ending.begin_stop(what, rank, told=message.number)
             case Ended():
-                self.ending.end(rank, message.status, message.record)
+                self.ending.end(rank, message)
+            case ReadyAgain():
+                if self.regroup is not None:
+                    self.regroup.note_ready(member, message)
+                    self.regroup.fire(time.monotonic())
+                self.roll.check()
             case Looked():
                 self.ending.note_look(rank, message)
-            case Bye():
-                member.has_heard_end = True
-                member.hang_up()
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self._loop.guard(lambda: subscriber(rank, message))
+
+    def _on_bye(self, member: Member, *, is_spare: bool) -> None:
+        member.has_heard_end = True
+        member.hang_up()
+        if is_spare and self.ending.over is None:
+            del self.membership.spares[member.rank]
+            self._say(f"{member.name}, a spare {member.kind}, has left")
+
+    def _end_restarts(self, why: str) -> None:
+        """Note that the job was told to end: no attempt follows."""
+        if self.regroup is not None:
+            self.regroup.is_told = True
+            self.regroup.end(why)
 
     def _on_closed(self, member: Member, connection: Connection, why: str) -> None:
         if member.connection is not connection:
@@ -224,6 +379,7 @@ class Coordinator:
         if self.roll.refusal is not None and self.membership.missing():
             return False
         others = [member for rank, member in self.members.items() if rank and not self._is_lost(rank)]
+        others += [member for member in self.membership.spares.values() if member.connection is not None]
         return all(member.has_heard_end for member in others)
 
     def _is_lost(self, rank: int) -> bool:
@@ -275,6 +431,7 @@ class Coordinator:
             "count": self._shape.node_count,
             "heard": sum(self.is_there(rank) for rank in ranks),
             "lost": sum(self._is_lost(rank) for rank in ranks),
+            "spares": len(self.membership.spares),
         }
 
     # --- time
@@ -284,13 +441,15 @@ class Coordinator:
         """When to call `fire`."""
         if self._tick_at is None:
             return None
-        return min(due for due in (self._tick_at, self.ending.due, self.acceptor.due) if due is not None)
+        between = None if self.regroup is None else self.regroup.due
+        times = (self._tick_at, self.ending.due, self.acceptor.due, between)
+        return min(due for due in times if due is not None)
 
     def fire(self, now: float) -> None:
         """Do the periodic work: give up late and silent nodes, send heartbeats."""
         slept_s = now - (self.due or now)
         if slept_s > LATE_S:
-            for member in self.members.values():
+            for member in self.membership.everyone():
                 member.outwait(slept_s)
         self.acceptor.look(now)
         self._find_lost(now)
@@ -300,12 +459,24 @@ class Coordinator:
         self.roll.fire(now)
         self._tick_at = now + TICK_S
         self.ending.consider()
+        if self.regroup is not None:
+            self.regroup.fire(now)
+            self.roll.check()
 
     def _find_lost(self, now: float) -> None:
         """Give up nodes that were silent or disconnected for too long; none after a refusal."""
         if self.roll.refusal is not None:
             return
         after = self._shape.lost_after_s
+        for index, spare in list(self.membership.spares.items()):
+            if _since(spare) < now - after:
+                self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
+                spare.hang_up()
+                del self.membership.spares[index]
+        if self.regroup is not None and self._is_between:
+            for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
+                self.regroup.lose(member, _describe_loss(member))
+            return
         others = [
             member
             for rank, member in self.members.items()
@@ -321,15 +492,14 @@ class Coordinator:
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue
-            how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
-            self._say(f"{member.name} has left again: {how}")
+            self._say(f"{member.name} has left again: {_describe_loss(member)}")
             member.hang_up()
             del self.members[member.rank]
 
     def close(self) -> None:
         """Close all connections."""
         self.acceptor.close()
-        for member in self.members.values():
+        for member in self.membership.everyone():
             member.hang_up()
         self._tick_at = None
 
@@ -337,3 +507,7 @@ class Coordinator:
 def _since(member: Member) -> float:
     """Return since when a node could not be heard (monotonic seconds)."""
     return member.heard if member.closed is None else max(member.closed, member.heard)
+
+
+def _describe_loss(member: Member) -> str:
+    return f"its connection has ended ({member.why})" if member.closed else "it stopped responding"

@@ -14,6 +14,7 @@ from launcher.core.redact import printable, redact, redact_argv
 from launcher.core.version import __version__
 from launcher.machine.driver import read_driver_version
 from launcher.machine.packages import NCCLS
+from launcher.recovery.nodes import read_machine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def read_facts(
     kinds = _find_gpu_kinds(host)
     return {
         "host": host.hostname(),
+        "machine": read_machine(environ) or None,
         "addresses": _find_addresses(host),
         "launcher": __version__,
         "python": platform.python_version(),

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 @message
 class Identity:
-    """Rank of the node that joins, and its launcher's session: the part that is cheap to parse."""
+    """Who joins: the part that is cheap to parse. See `Join`."""
 
     rank: NodeRank
     session: Word
+    begun: bool = False
 
 
 @message
@@ -27,15 +28,18 @@ class Join:
     Attributes:
         rank: Rank of the node.
         session: Random name that tells its launcher from a later one.
+        begun: Whether it has been told that the job has started.
         mono_ns: Its monotonic clock.
         wall_ns: Its wall clock.
     """
 
     rank: NodeRank
     session: Word
+    begun: bool = False
     mono_ns: int = 0
     wall_ns: int | None = None
     host: Fact | None = None
+    machine: Fact | None = None
     addresses: tuple[Fact, ...] = ()
     launcher: Fact | None = None
     python: Fact | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from launcher.core.messages import pack
 from launcher.core.model import NODE
+from launcher.identity.seats import find_rank
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,10 +25,21 @@ class Member:
         connection: Its connection; None while disconnected, and for node 0 itself.
         heard: When its last message arrived, monotonic seconds.
         closed: When its connection ended; None while it has one.
+        health: What its health command found, empty if nothing; None before its answer, or without one.
         has_heard_end: Whether it knows how the job ended.
     """
 
-    __slots__ = ("address", "closed", "connection", "facts", "has_heard_end", "heard", "kind", "why")
+    __slots__ = (
+        "address",
+        "closed",
+        "connection",
+        "facts",
+        "has_heard_end",
+        "health",
+        "heard",
+        "kind",
+        "why",
+    )
 
     def __init__(
         self, kind: str, facts: Message, address: str, connection: Connection | None, now: float
@@ -36,6 +48,7 @@ class Member:
         self.facts, self.address, self.connection, self.heard = facts, address, connection, now
         self.closed: float | None = None
         self.why = ""
+        self.health: str | None = None
         self.has_heard_end = False
 
     @property
@@ -96,11 +109,65 @@ class Membership:
     Attributes:
         members: The nodes by rank, including node 0.
         node_count: Number of nodes in the job.
+        spares: The nodes that wait to take the place of a lost one, by index.
+        seats: The ranks of nodes that have taken the place of another one, by index.
     """
 
-    def __init__(self, node_count: int, own: Member) -> None:
+    def __init__(self, node_count: int, own: Member, spare_count: int = 0) -> None:
         self.node_count = node_count
         self.members: dict[int, Member] = {0: own}
+        self.spares: dict[int, Member] = {}
+        self.seats: dict[int, int] = {}
+        self._total = node_count + spare_count
+
+    def rank_of(self, index: int) -> int | None:
+        """Return the rank of a node by its index; None for a spare node."""
+        return index if index >= self._total else find_rank(index, self.node_count, self.seats)
+
+    @property
+    def has_all_spares(self) -> bool:
+        """Whether all spare nodes have joined, and their health commands have answered."""
+        is_complete = len(self.spares) + len(self.members) >= self._total
+        return is_complete and all(one.health is not None for one in self.spares.values())
+
+    def is_known(self, member: Member) -> bool:
+        """Whether this is a node of the job or a spare one, and its place was not given to another."""
+        return self.members.get(member.rank) is member or self.is_spare(member)
+
+    def is_spare(self, member: Member) -> bool:
+        """Whether this node waits to take the place of a lost one."""
+        return self.spares.get(member.rank) is member
+
+    def everyone(self) -> list[Member]:
+        """Return all nodes, with the spare ones."""
+        return [*self.members.values(), *self.spares.values()]
+
+    def seat_spare(self, rank: int, *, needs_health: bool = False) -> Member | None:
+        """Give a rank to a spare node that is connected and healthy; return it, or None if there is none."""
+        fit = (
+            index
+            for index, one in sorted(self.spares.items())
+            if one.connection is not None and (one.health == "" or not (needs_health or one.health))
+        )
+        index = next(fit, None)
+        if index is None:
+            return None
+        member = self.spares.pop(index)
+        self.seats = {by: taken for by, taken in self.seats.items() if taken != rank}
+        if index != rank:
+            self.seats[index] = rank
+        member.facts = {**member.facts, "rank": rank}
+        self.members[rank] = member
+        return member
+
+    def describe_seats(self) -> dict[str, object]:
+        """Return the part of the start signal that tells which nodes have taken the place of others."""
+        seats = {str(index): rank for index, rank in self.seats.items()}
+        return {"seats": seats} if seats else {}
+
+    def _find(self, rank: int) -> Member | None:
+        """Return a node by its rank, or a spare one by its index."""
+        return self.members.get(rank) or self.spares.get(rank)
 
     def missing(self) -> list[int]:
         """Return the ranks of the nodes that have not joined."""
@@ -109,7 +176,7 @@ class Membership:
     def send_all(self, message: object) -> None:
         """Send a message to all nodes but node 0 itself."""
         packed = pack(message)
-        for member in list(self.members.values()):
+        for member in self.everyone():
             if member.connection is not None:
                 member.connection.send(packed)
 
@@ -119,7 +186,7 @@ class Membership:
         Raises:
             ValueError: It is longer than a frame may be.
         """
-        member = self.members.get(rank)
+        member = self._find(rank)
         if member is None or member.connection is None:
             return False
         member.connection.send(pack(message))
@@ -127,12 +194,12 @@ class Membership:
 
     def is_behind(self, rank: int) -> bool:
         """Whether a node has not yet taken everything that was sent to it."""
-        member = self.members.get(rank)
+        member = self._find(rank)
         return member is not None and member.connection is not None and member.connection.has_unsent
 
     def why_silent(self, rank: int) -> str:
         """Return why a node cannot be sent anything now; empty if it can."""
-        member = self.members.get(rank)
+        member = self._find(rank)
         if member is None:
             return "it has not joined yet"
         if rank == 0 or member.connection is not None:

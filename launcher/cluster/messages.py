@@ -34,6 +34,7 @@ class Failed:
         follows: Whether its last error output reports only a failure elsewhere.
         called: Name of a process without a rank.
         left_ms: Time until this node is preempted.
+        attempt: Attempt of the job, 0 for the first.
     """
 
     kind: Line
@@ -49,6 +50,7 @@ class Failed:
     code: int | None = None
     called: Line = ""
     left_ms: int | None = None
+    attempt: int = 0
 
 
 @message
@@ -61,10 +63,32 @@ class Told:
 
 @message
 class Ended:
-    """All processes of this node have ended; ``record``: their verdict."""
+    """All processes of this node have ended.
+
+    Attributes:
+        status: Exit status of this node.
+        record: The verdict on its processes; None if none has failed.
+        attempt: Attempt of the job, 0 for the first.
+        progressed: Whether this node saw progress; None if it does not watch for it.
+    """
 
     status: Status
     record: Verdict | None = None
+    attempt: int = 0
+    progressed: bool | None = None
+
+
+@message
+class ReadyAgain:
+    """This node is ready for an attempt: nothing of the one before is left on it.
+
+    Attributes:
+        attempt: The attempt, 0 for the first.
+        unhealthy: What the health command found; empty if nothing, or if there is no such command.
+    """
+
+    attempt: int
+    unhealthy: Line = ""
 
 
 @message
@@ -156,9 +180,15 @@ class Waiting:
 
 @message
 class Start:
-    """All nodes are here; ``agreed``: values that must be the same on all of them."""
+    """All nodes are here.
+
+    Attributes:
+        agreed: Values that must be the same on all of them.
+        attempt: Attempt of the job, 0 for the first.
+    """
 
     agreed: Mapping[str, object]
+    attempt: int = 0
 
 
 @message
@@ -187,12 +217,14 @@ class Stop:
         by: Rank of the node; -1 if this node itself has lost the coordinator.
         told: The signal that told that node to stop.
         left_ms: Time until that node is preempted.
+        attempt: Attempt that stops, 0 for the first.
     """
 
     what: Line
     by: int
     told: Signal | None = None
     left_ms: int | None = None
+    attempt: int = 0
 
 
 @message
@@ -258,15 +290,32 @@ class Over:
         first: The event that came first; None if nothing has failed.
         record: The verdict of its node, if known.
         also: Descriptions of what else has failed of its own accord.
+        why: Why no other attempt follows; empty if none was allowed.
     """
 
     status: Status
     first: First | None = None
     record: Verdict | None = None
     also: tuple[Line, ...] = ()
+    why: Line = ""
 
 
-FROM_NODE = (Failed, Told, Ended, Looked, Reply, MachineNotice, Bye, Beat, Ask)
+@message
+class Again:
+    """An attempt has failed, and another one follows.
+
+    Attributes:
+        attempt: The next attempt, 1 for the second.
+        over: How the job would have ended without it.
+        why: The restart, in words for the log.
+    """
+
+    attempt: int
+    over: Over
+    why: Line
+
+
+FROM_NODE = (Failed, Told, Ended, ReadyAgain, Looked, Reply, MachineNotice, Bye, Beat, Ask)
 FROM_COORDINATOR = (
-    *(Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Passed, NodeNotice, Beat, Ask),
+    *(Welcome, Busy, Waiting, Start, Refuse, Look, Stop, News, Over, Again, Passed, NodeNotice, Beat, Ask),
 )

@@ -5,19 +5,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.agent.agent import find_programs
+from launcher.agent.agent import Place, find_programs
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.messages import (
+    Again,
     Bye,
     Ended,
     Failed,
+    First,
     Look,
     Looked,
     News,
     Over,
+    ReadyAgain,
     Refuse,
     Start,
     Stop,
@@ -29,11 +32,15 @@ from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
+from launcher.core.frozen import replace
+from launcher.core.messages import Garbled
+from launcher.core.model import NODE
 from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, STALLED, UNMET, UNPROVEN
 from launcher.failure.reason import STALLED_STATUS, Reason
 from launcher.failure.transfer import fit
+from launcher.identity.seats import find_rank
 from launcher.preemption.events import DUE
 from launcher.process.descendants import read_state
 from launcher.process.signals import ENDING, name_signal
@@ -60,6 +67,8 @@ LAST_TRY_S, JOIN_TRY_S = 5.0, 1.0
 LEAVE_S = 1.0
 """Seconds for our last message to arrive."""
 PATIENCE_S = max(COORDINATOR_LEAVE_S, LATE_COMERS_S) + LEAVE_S
+PORTS_S, PORTS_EVERY_S = 5.0, 0.1
+"""How long, and how often, a restart looks whether the ports of the last attempt are free."""
 SAY_AFTER_S = 15.0
 """Seconds after which a node whose processes have succeeded reports that it waits."""
 
@@ -110,6 +119,10 @@ class ClusterNode(Coordination):
         self._has_failed = False
         self._still_to_come: int | None = None
         self._has_told_end = False
+        self.agreed_last: Mapping[str, object] | None = None
+        self._again: Again | None = None
+        self._attempt: int | None = None
+        self._reported: First | None = None
 
     def say(self, text: str) -> None:
         """Print a message about the whole job, once per machine."""
@@ -132,6 +145,7 @@ class ClusterNode(Coordination):
         twin = self._make_twin(self)
         loop.timers[:] = [self.channel] if twin is None else [self.channel, twin]
         loop.guard(agent.observers.serve)
+        loop.guard(lambda: self._check_health(0))
         if isinstance(self.channel, Coordinator):
             loop.guard(self.channel.roll.check)
         try:
@@ -139,9 +153,12 @@ class ClusterNode(Coordination):
         finally:
             if twin is not None:
                 twin.close()
+        self.has_work = self.agreed is not None
         if self._refusal is not None:
             self._leave_refused(self._refusal)
-        if agent.forwarder.told is None:
+        if agent.forwarder.told is not None:
+            self._leave_waiting()
+        elif self.has_work:
             self._take_children()
 
     def _wait(self) -> None:
@@ -151,11 +168,23 @@ class ClusterNode(Coordination):
             NotReady: Node 0 has not answered in time.
         """
         agent, channel = self.agent, self.channel
-        while self.agreed is None and self._refusal is None and agent.forwarder.told is None:
+        while not self._has_news and agent.forwarder.told is None:
             agent.loop.turn()
             agent.group.reap()
-            if isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
+            if self._has_lost_coordinator:
+                self.fire(time.monotonic())
+            elif isinstance(channel, CoordinatorClient) and channel.is_late and self._refusal is None:
                 raise NotReady(node_0_missing(self.shape.member, self.shape.timeout_s, channel.explain()))
+
+    def _leave_waiting(self) -> None:
+        """Leave as a spare node that was told to end; the job goes on without it."""
+        if self.shape.is_spare and isinstance(self.channel, CoordinatorClient):
+            self.channel.send(Bye())
+
+    @property
+    def _has_news(self) -> bool:
+        """Whether node 0 has told whether an attempt starts."""
+        return any(one is not None for one in (self.agreed, self._refusal, self.over))
 
     def on_twin(self, message: object) -> None:
         """Handle the refusal of another launcher that is node 0 too."""
@@ -192,12 +221,28 @@ class ClusterNode(Coordination):
             LauncherError: They cannot be started.
         """
         try:
-            children = self._make_children(self.agreed or {})
+            children = self._wait_for_children()
             self.agent.take(children, find_programs(children))
         except LauncherError as error:
             self.on_refused(error)
             raise
-        self.has_begun = True
+        self.has_begun, self.agreed_last = True, self.agreed
+        self.agent.attempt = self._attempt or 0
+
+    def _wait_for_children(self) -> Sequence[Child]:
+        """Return our processes; after a failure the kernel may need a moment to free their ports.
+
+        Raises:
+            LauncherError: They cannot be started.
+        """
+        agent, deadline = self.agent, time.monotonic() + (PORTS_S if self._attempt else 0.0)
+        while True:
+            try:
+                return self._make_children(self.agreed or {})
+            except NotReady:
+                if time.monotonic() > deadline or agent.forwarder.told is not None:
+                    raise
+            agent.loop.turn_until(lambda: agent.forwarder.told is not None, PORTS_EVERY_S)
 
     def begin(self) -> None:
         """Prepare for the start of the processes."""
@@ -205,6 +250,8 @@ class ClusterNode(Coordination):
 
     def began(self) -> None:
         """Stop the started processes if the job has ended meanwhile."""
+        if self.lease_until is not None and time.monotonic() > self.lease_until:
+            self.agent.group.stopper.kill()  # we stood still, and another attempt may have started
         if self._stop is not None and not self.agent.is_ending:
             self.agent.target.stop(signal.SIGTERM)
 
@@ -214,22 +261,53 @@ class ClusterNode(Coordination):
         """Handle a message of node 0."""
         match message:
             case Start():
-                self.agreed = message.agreed if self.agreed is None else self.agreed
+                self._on_start(message)
             case Refuse():
                 self._refusal = self._refusal or message
-            case Stop():
+            case Stop() if message.attempt == (self._attempt or 0):
                 self._on_stop(message)
+            case Stop():
+                pass  # of an attempt that is over
+            case Again() if message.attempt > (self._attempt or 0):
+                self._again = self._again or message
+                self._end_rest()
+            case Again():
+                pass  # it came twice
             case News() if message.by != self.shape.node_rank:
                 self.say(f"{message.what} (--keep-going: this node goes on)")
             case Look():
                 self.tell(self._look())
             case Over():
                 self.over = self.over or message
-                self._end_companions()
+                self._end_rest()
             case _:
                 subscriber = self.subscribers.get(type(message))
                 if subscriber is not None:
                     self.agent.loop.guard(lambda: subscriber(message))
+
+    def _on_start(self, start: Start) -> None:
+        """Take part in an attempt, unless the message came twice or this node is a spare one.
+
+        Raises:
+            Garbled: It gives places to nodes that the job does not have.
+        """
+        if self.agreed is not None or self._attempt not in (None, start.attempt):
+            return
+        rank = find_rank(self.shape.index, self.shape.node_count, read_seats(start.agreed, self.shape))
+        if rank is None:
+            return
+        if self.shape.member == NODE:
+            self.shape = replace(self.shape, node_rank=rank, is_spare=False)
+            self.agent.place = Place(rank, self.shape.world_size)
+        self.agreed, self._attempt = start.agreed, start.attempt
+        self._stop = self._again = None  # what a spare node has heard of earlier attempts
+
+    def _end_rest(self) -> None:
+        """Stop what still runs here when the attempt is over: companions, or all of a node that was lost."""
+        self._end_companions()
+        agent = self.agent
+        if self.has_begun and agent.group.running and not agent.is_ending and not self.shape.keep_going:
+            agent.target.stop(signal.SIGTERM)
 
     def _on_stop(self, stop: Stop) -> None:
         """Stop our processes, because something on some node ends the job."""
@@ -305,7 +383,16 @@ class ClusterNode(Coordination):
         add_ns, within_ns = (0, 0) if offset is None else (offset.add_ns, offset.delay_ns // 2)
         what = printable(redact(what))
         at_ns = time.monotonic_ns() + add_ns
-        self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, **more))
+        attempt = self._attempt or 0
+        self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, attempt=attempt, **more))
+
+    def on_heard(self) -> None:
+        """Renew the lease of our processes, because node 0 was heard."""
+        if not self.agent.watch.restarts.most:
+            return
+        self.lease_until = time.monotonic() + self.shape.lease_s
+        if self.agent.group.watchdog is not None:
+            self.agent.group.watchdog.renew(self.lease_until)
 
     def on_lost(self) -> None:
         """Report that we gave up node 0, which was silent for too long; it may still hear us."""
@@ -331,20 +418,26 @@ class ClusterNode(Coordination):
 
     def on_told(self, number: int) -> None:
         """Tell the job that this node was told to stop, unless the job told us."""
-        if not self._is_told:
+        if not self._is_told and not self.shape.is_spare:
             self._is_told = True
             self.tell(Told(int(number), name_signal(number)))
 
     def on_ranks_ended(self) -> None:
         """Report that this node's ranks have ended; node 0 reports when those of all nodes have."""
-        self._tell_end(Ended(0))
+        self._tell_end(self._make_end(0, None))
         self._end_companions()
 
     def _end_companions(self) -> None:
         """Stop our companions, once the ranks of all nodes have ended."""
         agent = self.agent
-        if self._has_told_end and self.over is not None and agent.group.running and not agent.is_ending:
+        is_over = self.over is not None or self._again is not None
+        if self._has_told_end and is_over and agent.group.running and not agent.is_ending:
             agent.group.stopper.begin(signal.SIGTERM)
+
+    def _make_end(self, status: int, verdict: Verdict | None) -> Ended:
+        progress = self.agent.restarter.progress
+        progressed = None if progress is None else progress.has_progressed()
+        return Ended(status, None if verdict is None else fit(verdict), self._attempt or 0, progressed)
 
     def _tell_end(self, ended: Ended) -> None:
         if not self._has_told_end:
@@ -390,7 +483,7 @@ class ClusterNode(Coordination):
         """Report that our processes cannot be started: the other nodes would wait for them."""
         what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
         self.agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
-        self.tell(Ended(error.exit_status))
+        self.tell(self._make_end(error.exit_status, None))
         self.agent.loop.turn_until(lambda: self.over is not None, self.shape.grace_s + LEAVE_S)
         self._leave()
 
@@ -421,6 +514,8 @@ class ClusterNode(Coordination):
 
     def describe_state(self) -> str | None:
         """Return what the node waits for; None while its ranks run."""
+        if self.shape.is_spare:
+            return f"spare {self.shape.member}, waits to take the place of a lost one"
         if not self.has_begun:
             return f"waits for the other {self.shape.member}s"
         return None if self._has_ranks else f"ended, waits for the other {self.shape.member}s"
@@ -434,48 +529,90 @@ class ClusterNode(Coordination):
 
     # --- the end
 
-    def finish(self) -> int:
-        """Report how the job ended, and return its status."""
-        outcome = self.agent.find_outcome()
-        verdict = outcome.verdict
+    def restarts(self) -> bool:
+        """Whether another attempt follows; returns when all nodes start it."""
+        self._end_attempt()
+        again = self._again
+        if again is None:
+            return False
+        own = self.agent.restarter.find_outcome().verdict
+        self.agent.loop.guard(lambda: self._report(again.over, own))
+        self.say(again.why)
+        self._clear(again.attempt)
+        self._check_health(again.attempt)
+        self._turn_while(lambda: not self._has_news)
+        if self.agreed is None:
+            return False
+        self.agent.begin_again(again.attempt)
+        self._take_children()
+        return True
+
+    def _check_health(self, attempt: int) -> None:
+        """Tell node 0 that this node is ready for an attempt, or what the health command found."""
+        argv = self.agent.watch.restarts.health_argv
+        if argv:
+            from launcher.recovery.health import ask_health
+
+            ask_health(argv, self.agent.group.helpers, lambda what: self.tell(ReadyAgain(attempt, what)))
+        elif attempt:
+            self.tell(ReadyAgain(attempt))
+
+    def _clear(self, attempt: int) -> None:
+        """Forget the attempt that has ended; the next one is awaited."""
+        self.agreed, self._again, self._stop = None, None, None
+        self.has_begun = self._has_failed = self._has_told_end = False
+        self._attempt = attempt
+
+    def _end_attempt(self) -> None:
+        """Tell node 0 how our processes ended, and wait until it has told what follows."""
+        outcome = self.agent.restarter.find_outcome()
         if outcome.line:
             self.say(outcome.line)
         has_given_up = self._has_lost_coordinator and not self.shape.keep_going
         status = outcome.status or (EXIT_NOT_READY if has_given_up else 0)
-        self._tell_end(Ended(status, None if verdict is None else fit(verdict)))
-        self._wait_for_end(outcome.status)
-        over = self.over
-        if over is None or (self.shape.keep_going and self._has_lost_coordinator):
-            if verdict is not None:
-                self.agent.publish(verdict, shown=self.speaks)
-            return outcome.status if over is None else outcome.status or EXIT_NOT_READY
-        self.agent.loop.guard(lambda: self._say_verdict(over, verdict))
-        return over.status
-
-    def _say_verdict(self, over: Over, own: Verdict | None) -> None:
-        """Show what failed first, which is the same on every node."""
-        verdict = read_verdict(over, own, self.shape, self.agent.started_ns)
-        if verdict is not None:
-            self.agent.publish(verdict, shown=self.speaks)
-
-    def _wait_for_end(self, own: int) -> None:
-        """Wait until node 0 reports how the job ended; only node 0 knows when that is decided.
-
-        Args:
-            own: The status of this node.
-        """
-        agent = self.agent
+        self._tell_end(self._make_end(status, outcome.verdict))
         say_at = time.monotonic() + SAY_AFTER_S
-        while self.over is None:
-            if self._has_lost_coordinator:
-                self.fire(time.monotonic())
-                break
-            agent.loop.turn()
-            agent.loop.guard(agent.group.collect)
-            if time.monotonic() > say_at and not own and self._stop is None:
+
+        def is_waiting() -> bool:
+            nonlocal say_at
+            if time.monotonic() > say_at and not outcome.status and self._stop is None:
                 say_at = float("inf")
                 self.say("the processes of this node have succeeded; waiting for those of the other nodes")
+            return self.over is None and self._again is None
+
+        self._turn_while(is_waiting)
+
+    def _turn_while(self, is_waiting: Callable[[], bool]) -> None:
+        """Run the loop while a message of node 0 is awaited; no longer than node 0 can be heard."""
+        agent = self.agent
+        while is_waiting():
+            if self._has_lost_coordinator:
+                self.fire(time.monotonic())
+                return
+            agent.loop.turn()
+            agent.loop.guard(agent.group.collect)
+
+    def finish(self) -> int:
+        """Report how the job ended, and return its status."""
+        outcome, over = self.agent.restarter.find_outcome(), self.over
         self._leave()
+        if over is None or (self.shape.keep_going and self._has_lost_coordinator):
+            if outcome.verdict is not None:
+                self.agent.restarter.publish(outcome.verdict, shown=self.speaks)
+            return outcome.status if over is None else outcome.status or EXIT_NOT_READY
+        self.agent.loop.guard(lambda: self._report(over, outcome.verdict))
+        if over.why:
+            self.say(over.why)
+        return over.status
+
+    def _report(self, over: Over, own: Verdict | None) -> None:
+        """Report once which process failed first, with the same words on every node."""
+        if over.first is not None and over.first == self._reported:
+            return
+        self._reported = over.first
+        verdict = read_verdict(over, own, self.shape, self.agent.started_ns, self.agent.attempt)
+        if verdict is not None:
+            self.agent.restarter.publish(verdict, shown=self.speaks)
 
     def _leave(self) -> None:
         """Leave the channel: a node at once, node 0 when all nodes have heard the end."""
@@ -493,3 +630,21 @@ class ClusterNode(Coordination):
         """Close the channel."""
         if hasattr(self, "channel"):
             self.channel.close()
+
+
+def read_seats(agreed: Mapping[str, object], shape: Shape) -> dict[int, int]:
+    """Return the ranks of nodes that took the place of others, by index, as the start signal has them.
+
+    Raises:
+        Garbled: A node or a place that the job does not have, or two nodes with one place.
+    """
+    told = agreed.get("seats", {})
+    indices = {str(index): index for index in range(shape.node_count + shape.spare_count)}
+    ranks = range(shape.node_count)
+    if not isinstance(told, dict) or not all(index in indices for index in told):
+        raise Garbled("seats of nodes that are none of the job")
+    if not all(type(rank) is int and rank in ranks for rank in told.values()):
+        raise Garbled("seats that are none of the job")
+    if len(set(told.values())) < len(told):
+        raise Garbled("a seat of two nodes")
+    return {indices[index]: rank for index, rank in told.items()}

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from launcher.cluster.membership import Member, Membership
-    from launcher.cluster.messages import Failed, Looked
+    from launcher.cluster.messages import Again, Ended, Failed, Looked
     from launcher.cluster.settings import Shape
 
 SETTLE_S = 0.3
-"""Seconds after the first report for reports of earlier events; nodes report within milliseconds."""
+"""Seconds after the first report for reports of earlier events, while a node may still have some to send."""
 LOOK_S = 2.0
 """Seconds for all nodes to report what their ranks do, if the job hangs."""
 SLACK_S = 5.0
@@ -82,8 +82,11 @@ class Ending:
         arbiter: The failures.
         stop: The order to stop the job, once sent.
         over: How the job ended, once decided.
+        again: The next attempt, if one follows this one.
         due: When the next decision is due, if it waits only for time; monotonic seconds.
         leave_by: When to stop telling nodes how the job ended.
+        attempt: Number of this attempt.
+        has_progressed: Whether any node saw progress; None if none watches for it.
     """
 
     def __init__(
@@ -92,14 +95,29 @@ class Ending:
         membership: Membership,
         tell_all: Callable[[object], None],
         has_started: Callable[[], bool],
+        conclude: Callable[[Over], Over | Again] = lambda over: over,
+        attempt: int = 0,
     ) -> None:
+        """Begin without a failure.
+
+        Args:
+            shape: The job.
+            membership: Its nodes.
+            tell_all: Sends a message to all nodes.
+            has_started: Returns whether the job has started.
+            conclude: Returns how the job ends by a failure, or the attempt that follows.
+            attempt: Number of this attempt, 0 for the first.
+        """
+        self.attempt = attempt
+        self.again: Again | None = None
+        self.has_progressed: bool | None = None
         self.arbiter = FailureArbiter(shape.node_count)
         self.stop: Stop | None = None
         self.over: Over | None = None
         self.due: float | None = None
         self.leave_by: float | None = None
         self._shape, self._membership = shape, membership
-        self._tell_all, self._has_started = tell_all, has_started
+        self._tell_all, self._has_started, self._conclude = tell_all, has_started, conclude
         self._first_at: float | None = None
         self._decide_by: float | None = None
         self._held: tuple[float, Event] | None = None
@@ -156,13 +174,15 @@ class Ending:
         if self._shape.keep_going:
             self._tell_all(News(what, by))
             return
-        self.stop = Stop(what, by, told, left_ms)
+        self.stop = Stop(what, by, told, left_ms, self.attempt)
         self._decide_by = time.monotonic() + self._shape.grace_s + self._shape.lost_after_s + SLACK_S
         self._tell_all(self.stop)
 
-    def end(self, rank: int, status: int, record: Verdict | None) -> None:
+    def end(self, rank: int, ended: Ended) -> None:
         """Record that all processes of a node have ended."""
-        self.arbiter.end(rank, status, record)
+        if ended.progressed is not None:
+            self.has_progressed = self.has_progressed or ended.progressed
+        self.arbiter.end(rank, ended.status, ended.record)
         self.consider()
 
     def lose(self, member: Member, since: float) -> None:
@@ -194,7 +214,7 @@ class Ending:
 
     def consider(self) -> None:
         """Decide what can be decided by now."""
-        if self.over is not None or not self._has_started():
+        if self.over is not None or self.again is not None or not self._has_started():
             return
         now = time.monotonic()
         self.due = None
@@ -209,15 +229,25 @@ class Ending:
                 self.begin_stop(event.what, event.node)
             else:
                 self.due = until
-        if self.arbiter.open_nodes() and (self._decide_by is None or now < self._decide_by):
+        if self.arbiter.has_open_nodes() and (self._decide_by is None or now < self._decide_by):
             return
-        if self._first_at is not None and now < self._first_at + SETTLE_S:
+        has_all = len(self.arbiter.ended) == self._shape.node_count  # a node reports its end last of all
+        if not has_all and self._first_at is not None and now < self._first_at + SETTLE_S:
             self.due = self._first_at + SETTLE_S
             return
         self.due = None
-        self.over = self._judge(now)
-        self.leave_by = now + LEAVE_S
-        self._tell_all(self.over)
+        told = self._conclude(self._judge(now))
+        if isinstance(told, Over):
+            self.finish(told)
+        else:
+            self.again = told
+            self._tell_all(told)
+
+    def finish(self, over: Over) -> None:
+        """End the job: tell all nodes how."""
+        self.over = over
+        self.leave_by = time.monotonic() + LEAVE_S
+        self._tell_all(over)
 
     def _judge(self, now: float) -> Over:
         first = self.arbiter.find_first()
@@ -297,7 +327,9 @@ def lose_coordinator(shape: Shape) -> tuple[str, Over]:
     return what, Over(EXIT_NOT_READY, first)
 
 
-def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int) -> Verdict | None:
+def read_verdict(
+    over: Over, own: Verdict | None, shape: Shape, started_ns: int, attempt: int = 0
+) -> Verdict | None:
     """Return the verdict on the whole job; None if nothing has failed.
 
     Args:
@@ -305,22 +337,24 @@ def read_verdict(over: Over, own: Verdict | None, shape: Shape, started_ns: int)
         own: The verdict on our own processes, used if the coordinator reports a failure without a verdict.
         shape: The job.
         started_ns: When our processes were started, nanoseconds since 1970.
+        attempt: Number of the attempt, 0 for the first.
     """
     verdict = over.record
     if verdict is None and over.first is not None:
-        verdict = judge_event(over.first, shape, started_ns)
+        verdict = judge_event(over.first, shape, started_ns, attempt)
     if verdict is None and over.status:
         verdict = own
     return verdict if verdict is None or not over.also else replace(verdict, also=over.also)
 
 
-def judge_event(first: First, shape: Shape, started_ns: int) -> Verdict:
+def judge_event(first: First, shape: Shape, started_ns: int, attempt: int) -> Verdict:
     """Return a verdict from an event alone, if its node gave none.
 
     Args:
         first: The event that came first.
         shape: The job.
         started_ns: When our processes were started, nanoseconds since 1970.
+        attempt: Number of the attempt, 0 for the first.
     """
     event = first.event
     facts = event.facts or {}
@@ -339,7 +373,7 @@ def judge_event(first: First, shape: Shape, started_ns: int) -> Verdict:
         host_name=first.host,
         node_rank=event.node if shape.member == NODE else None,
         world_size=shape.world_size,
-        attempt=0,
+        attempt=attempt,
         started_ns=started_ns,
         told=None,
         causes=[event.cause] if event.cause is not None else [],

@@ -62,7 +62,8 @@ class Rendezvous:
     Attributes:
         start: The start signal, once sent.
         refusal: Why the job does not start, once sent.
-        leave_by: Until when nodes that come are told of the refusal, monotonic seconds.
+        is_examined: Returns whether a node's health command has answered, if there is one.
+        leave_by: when nodes that come are told of the refusal, monotonic seconds.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Rendezvous:
         self.start: Start | None = None
         self.refusal: Refuse | None = None
         self.leave_by: float | None = None
+        self.is_examined: Callable[[int], bool] = lambda rank: True
         self._shape, self._membership, self._seen = shape, membership, seen
         self._kind = shape.member
         self._say, self._tell_all = say, tell_all
@@ -105,26 +107,36 @@ class Rendezvous:
             self._refuse(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
         elif beyond:
             self._refuse(EXIT_UNTRUSTED, refusals.no_such_node(self._kind, name_nodes(beyond), count), [])
-        elif not self._membership.missing():
+        elif not self._membership.missing() and all(map(self.is_examined, members)):
             self._begin(found)
 
     def _compare(self) -> list[Disagreement]:
-        return compare({member.name: member.facts for _, member in sorted(self._membership.members.items())})
+        return self._compare_all(self._membership.members)
+
+    def _compare_all(self, members: Mapping[int, Member]) -> list[Disagreement]:
+        return compare({member.name: member.facts for _, member in sorted(members.items())})
+
+    def compare_with(self, member: Member) -> Refuse | None:
+        """Return why a node that comes back cannot work with the others; None if it can."""
+        found = self._compare_all({**self._membership.members, member.rank: member})
+        if not any(item.is_problem for item in found):
+            return None
+        return _make_refusal(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
 
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
             self._say(line)
         self.start = Start(self._seen.agree())
         seconds = time.monotonic() - self._began
-        self._say(f"all {self._shape.node_count} {self._kind}s are here, after {seconds:.1f} s")
+        spares = f" and {len(self._membership.spares)} spare" if self._membership.spares else ""
+        self._say(f"all {self._shape.node_count} {self._kind}s{spares} are here, after {seconds:.1f} s")
         self._tell_all(self.start)
 
     def _refuse(self, status: int, problem: Problem, lines: list[str]) -> None:
         """Tell all nodes why the job must not start."""
         if self.refusal is not None:
             return
-        code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
-        self.refusal = Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)
+        self.refusal = _make_refusal(status, problem, lines)
         self.leave_by = time.monotonic() + (LATE_COMERS_S if self._membership.missing() else LEAVE_S)
         self._tell_all(self.refusal)
 
@@ -193,3 +205,8 @@ class Rendezvous:
             has_heard=self._seen.has_heard(),
         )
         return printable(described)
+
+
+def _make_refusal(status: int, problem: Problem, lines: list[str]) -> Refuse:
+    code, what, where, fix = (refusals.fit(printable(redact(text))) for text in vars(problem).values())
+    return Refuse(status, tuple(refusals.fit_table(lines[:LINES_MAX])), code, what, where, fix)

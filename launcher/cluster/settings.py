@@ -10,6 +10,8 @@ BEAT_S = 2.0
 COORDINATOR_BEAT_S = 4.0
 """Seconds between heartbeats of node 0 to each node."""
 SAY_EVERY_S = 15.0
+LEASE_SLACK_S = 1.0
+"""A launcher that runs has stopped its processes before their lease ends."""
 
 
 @frozen
@@ -31,6 +33,9 @@ class Shape:
         member: Unit with its own launcher: `NODE`, or `RANK`; "node" in the other names here then means a
             rank.
         speaks: Whether this launcher reports what concerns all; of several ranks on a machine only one does.
+        spare_count: Number of nodes that wait to take the place of a lost one.
+        index: Index of this node among all nodes, with the spare ones.
+        is_spare: Whether this node is a spare one at the start; its rank is only a placeholder then.
     """
 
     node_rank: int
@@ -46,3 +51,14 @@ class Shape:
     master_port: int = 0
     member: str = NODE
     speaks: bool = True
+    spare_count: int = 0
+    index: int = 0
+    is_spare: bool = False
+
+    @property
+    def lease_s(self) -> float:
+        """Seconds after the last message of node 0 until nothing of a node may run any more.
+
+        The launcher gives node 0 up, and stops the processes. If it stands still, its watchdog kills them.
+        """
+        return self.lost_after_s + self.grace_s + LEASE_SLACK_S

@@ -12,7 +12,7 @@ from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join
-from launcher.cluster.node import ClusterNode
+from launcher.cluster.node import ClusterNode, read_seats
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
@@ -21,7 +21,7 @@ from launcher.core.messages import parse
 from launcher.core.model import NODE, RANK
 from launcher.core.redact import printable
 from launcher.machine.host import Host
-from launcher.machine.ports import is_taken
+from launcher.machine.ports import find_free_port
 from launcher.process.limits import raise_limit
 from launcher.process.ports import OTHERS, find_taken, port_taken
 
@@ -31,15 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from launcher.agent.agent import Checks, Serve
+    from launcher.cluster.coordinator import MakeRegroup
+    from launcher.cluster.membership import Membership
+    from launcher.cluster.messages import Start
+    from launcher.cluster.regroup import Regroup
     from launcher.core.model import Peers, Plan
     from launcher.process.helper import Helpers
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
-    Replan = Callable[[int], Plan]
-
-PORTS_AHEAD = 200
-"""Number of ports above the master's that are tried if that one is taken."""
+    Replan = Callable[[int, Mapping[int, int]], Plan]
 
 
 def run_together(
@@ -67,29 +68,31 @@ def run_together(
     Raises:
         LauncherError: The nodes do not come together, or our processes cannot be started.
     """
+    replan = remember_last(replan)
     shape = plan_shape(plan, peers, shares_log=environ.get("LAUNCHER_REHEARSED", "0") != "0")
     key, has_token = find_key(plan, peers, environ)
     join = make_join(plan, shape, command, environ)
     # Resolve names here: once there is an agent, its loop must not block.
-    address = find_address(shape.address, shape.hosts, Host()) if shape.node_rank == 0 else None
+    address = find_address(shape.address, shape.hosts, Host()) if shape.index == 0 else None
     has_twin = address is not None and not is_own(shape.address)
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, node.on_lost)
-        return make_coordinator(plan, shape, address, join, key, node, has_token=has_token)
+            return make_client(node, node.say, node.deliver, node.on_lost, node.on_heard)
+        return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
         node: ClusterNode,
         say: Callable[[str], None],
         deliver: Callable[[object], None],
         on_lost: Callable[[], None],
+        on_heard: Callable[[], None] = lambda: None,
     ) -> CoordinatorClient:
-        agent = node.agent
-        return CoordinatorClient(key, shape, join, agent.loop, agent.group.helpers, say, deliver, on_lost)
+        loop, helpers = node.agent.loop, node.agent.group.helpers
+        return CoordinatorClient(key, shape, join, loop, helpers, say, deliver, on_lost, on_heard)
 
     def make(agreed: Mapping[str, object]) -> Sequence[Child]:
-        return make_children(adopt_port(plan, agreed.get("master_port"), replan))
+        return make_children(adopt(plan, agreed, read_seats(agreed, shape), replan))
 
     if plan.widen_cpus:
         widen_cpus()
@@ -97,10 +100,25 @@ def run_together(
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
         return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
 
-    place = Place(plan.topology.node_rank, shape.world_size)
+    place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
     agent = Agent(plan.supervision, place, environ, node, checks=checks, serve=serve, command=command)
     return agent.run()
+
+
+def remember_last(replan: Replan) -> Replan:
+    """Return the same function with a memory of one plan: node 0 asks for each twice, 5 ms of a restart."""
+    last: dict[tuple[int, tuple[tuple[int, int], ...]], Plan] = {}
+
+    def find(port: int, seats: Mapping[int, int]) -> Plan:
+        key = port, tuple(sorted(seats.items()))
+        if key not in last:
+            plan = replan(port, seats)
+            last.clear()
+            last[key] = plan
+        return last[key]
+
+    return find
 
 
 def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[bytes, bool]:
@@ -118,7 +136,7 @@ def find_key(plan: Plan, peers: Peers, environ: Mapping[str, str]) -> tuple[byte
 def make_join(plan: Plan, shape: Shape, command: Sequence[str], environ: Mapping[str, str]) -> Join:
     """Return this node's first message: its facts, its rank, and a random session for its launcher."""
     facts = read_facts(plan, command, Host(), environ)
-    return parse(Join, {**facts, "rank": shape.node_rank, "session": os.urandom(8).hex()})
+    return parse(Join, {**facts, "rank": shape.index, "session": os.urandom(8).hex()})
 
 
 def make_coordinator(
@@ -128,6 +146,7 @@ def make_coordinator(
     join: Join,
     key: bytes,
     node: ClusterNode,
+    replan: Replan,
     *,
     has_token: bool,
 ) -> Coordinator:
@@ -158,7 +177,37 @@ def make_coordinator(
         node.deliver,
         lambda: agree(plan, node.agent.say),
         lambda ranks, take: look_for(ranks, take, shape, port, node.agent.group.helpers),
+        plan_regroup(plan, shape, node, replan),
     )
+
+
+def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) -> MakeRegroup | None:
+    """Return what makes the roll call between two attempts; None if there are no restarts."""
+    rule = plan.supervision.restarts
+    if not rule.most:
+        return None
+    from launcher.cluster import regroup
+
+    def agree_again() -> dict[str, object]:
+        agreed = node.agreed_last or {}
+        return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
+
+    def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
+        recovery = node.agent.restarter.recovery
+        return regroup.Regroup(rule, recovery, shape, membership, node.agent.say, agree_again, begin)
+
+    return make
+
+
+def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
+    """Return a free port for the rendezvous of the next attempt.
+
+    It differs from the last one, so that remains of the last attempt cannot connect to it. It stays the same
+    if the user's own MASTER_PORT insists on it.
+    """
+    before = last if isinstance(last, int) else plan.topology.master_port
+    port = find_free_port(before) or Host().free_port()
+    return port if replan(port, {}).topology.master_port == port else before
 
 
 def look_for(
@@ -218,6 +267,9 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         master_port=plan.topology.master_port,
         member=peers.member,
         speaks=speaks and not shares_log,
+        spare_count=peers.spare_count,
+        index=peers.index,
+        is_spare=allocation.spare is not None,
     )
 
 
@@ -246,29 +298,28 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
     asked = plan.topology.master_port
     if plan.allocation.ranks_at_start or not find_taken(plan):
         return {"master_port": asked}
-    ahead = range(asked + 1, min(asked + PORTS_AHEAD, (1 << 16) - 1))
-    # The port above must be free too: Horovod's processes meet there.
-    port = next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
-    if port is None:
-        port = Host().free_port()
+    port = find_free_port(asked) or Host().free_port()
     say(f"MASTER_PORT {asked} is taken on this node: all nodes use {port} instead")
     return {"master_port": port}
 
 
-def adopt_port(plan: Plan, port: object, replan: Replan) -> Plan:
-    """Return the plan with the port of the rendezvous that node 0 has chosen.
+def adopt(plan: Plan, agreed: Mapping[str, object], seats: Mapping[int, int], replan: Replan) -> Plan:
+    """Return the plan with the port of the rendezvous that node 0 has chosen, and with this node's seat.
 
     Args:
         plan: The plan of this node.
-        port: The port from node 0; a value that is not a number changes nothing.
-        replan: Makes a plan with another port.
+        agreed: The values of the start signal; a port that is none changes nothing.
+        seats: The ranks of nodes that took the place of others, by index.
+        replan: Plans again with another port, and with the ranks of nodes that took the place of others.
 
     Raises:
-        NotReady: A setting of the user insists on another port.
+        NotReady: A setting of the user requires another port.
     """
-    if not isinstance(port, int) or port == plan.topology.master_port:
+    told = agreed.get("master_port")
+    port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
+    if port == plan.topology.master_port and not seats:
         return plan
-    found = replan(port)
+    found = replan(port, seats)
     if found.topology.master_port == port:
         return found
     user = "MASTER_PORT, which this node requires"

@@ -73,7 +73,7 @@ def read_node(agent: Agent) -> Message:
         "state": agent.describe_state(),
         "at_s": now,
         "attempt": agent.attempt,
-        "restarts": agent.watch.restarts,
+        "restarts": agent.watch.restarts.most,
         "silence_s": round(now - agent.output.last_s, 1) if agent.output.sees_all else None,
         "memory_bytes": None if memory is None else memory[0],
         "memory_limit_bytes": None if memory is None else memory[1],

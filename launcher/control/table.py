@@ -162,6 +162,9 @@ def summarize(view: View) -> str:
     attempt = number(first, "attempt")
     parts += [", ".join(states)] if states else []
     parts += [f"restart {attempt:g} of {number(first, 'restarts') or 0:g}"] if attempt else []
+    nodes = first.get("nodes")
+    spares = number(nodes, "spares") if isinstance(nodes, dict) else None
+    parts += [f"{spares:g} spare node{'s' if spares > 1 else ''}"] if spares else []
     return " · ".join(parts)
 
 

@@ -156,7 +156,9 @@ class Allocation:
     launcher that the command names. Then node_rank and node_count may be unknown at `Scope.NODE`, and
     master_addr is empty if the rendezvous is a separate server (etcd). ``node_range``: (least, most) nodes
     of an elastic job. ``task``: name of this process if it is a process of the job without a rank; then all
-    other values may be unknown.
+    other values may be unknown. ``spare``: index of this node among all nodes, if it is a spare one; then
+    node_rank is that of a node whose place it might take. ``index``: index of this node among all nodes if
+    some of them are spare.
     """
 
     source: str
@@ -173,6 +175,8 @@ class Allocation:
     ranks_at_start: bool = False
     node_range: tuple[int, int] | None = None
     task: str = ""
+    spare: int | None = None
+    index: int | None = None
 
     def __post_init__(self) -> None:
         if self.task:
@@ -489,6 +493,39 @@ class Contact:
 
 
 @frozen
+class Restarts:
+    """When the processes of a job start again after a failure; see `launcher.recovery.policy`.
+
+    Attributes:
+        most: Maximum number of restarts; 0 for none.
+        per_cause: Maximum number of restarts after failures with the same cause; None for no limit.
+        on_any: Whether to restart after a cause that a restart does not help.
+        never_status: Exit statuses after which there is no restart.
+        delay_s: Seconds to wait after the second quick failure in a row; doubled for each further one.
+        delay_max_s: Longest wait, in seconds.
+        reset_after_s: An attempt that ran for so many seconds resets both limits; 0 for never.
+        progress_file: Path of a file that changes as the job progresses; empty for none.
+        progress_pattern: Regular expression for a line of output that shows progress; empty for none.
+        attempts_file: Path of the record of attempts; empty for none.
+        rejoin_timeout_s: How long the other nodes wait for a node that was lost; 0 for not at all.
+        health_argv: Command that checks this node before an attempt; empty for none.
+    """
+
+    most: int = 0
+    per_cause: int | None = None
+    on_any: bool = False
+    never_status: tuple[int, ...] = ()
+    delay_s: float = 1.0
+    delay_max_s: float = 60.0
+    reset_after_s: float = 0.0
+    progress_file: str = ""
+    progress_pattern: str = ""
+    attempts_file: str = ""
+    rejoin_timeout_s: float = 300.0
+    health_argv: tuple[str, ...] = ()
+
+
+@frozen
 class Supervision:
     """How the launcher watches, stops and reports processes if it stays.
 
@@ -503,7 +540,7 @@ class Supervision:
         progress: Whether there is a status line; None if that depends on the terminal.
         stall_timeout_s: Seconds without output that count as a stall; 0 for never.
         on_stall: ``"report"`` or ``"stop"``.
-        restarts: Maximum number of restarts of all processes after a failure.
+        restarts: When all processes start again after a failure.
         failure_file: Path of the failure record; None for the platform's default.
         proof: The network that rank 0's NCCL must confirm; None if not requested, or if rank 0 is not here.
         preemption: The service that reports preemption of this machine; None for none.
@@ -521,7 +558,7 @@ class Supervision:
     progress: bool | None = None
     stall_timeout_s: float = 0.0
     on_stall: str = "report"
-    restarts: int = 0
+    restarts: Restarts = Restarts()
     failure_file: str | None = None
     proof: Proof | None = None
     preemption: Preemption | None = None
@@ -595,6 +632,8 @@ class Peers:
         lost_after_s: Seconds of silence after which a node is lost.
         keep_going: Whether a failure or a lost node is only reported and stops no other node.
         member: Unit with its own launcher: `NODE` or `RANK`.
+        spare_count: Number of nodes that wait to take the place of a lost one.
+        index: Index of this node among all nodes, with the spare ones; its rank unless it is or was one.
     """
 
     ports: tuple[int, ...]
@@ -604,6 +643,8 @@ class Peers:
     lost_after_s: float = 10.0
     keep_going: bool = False
     member: str = NODE
+    spare_count: int = 0
+    index: int = 0
 
 
 @frozen

@@ -27,9 +27,11 @@ def plan_agent(job: wrapped.Job, argv: tuple[str, ...]) -> Agent:
     A single node needs neither sshd nor hostfile.
 
     Raises:
-        UsageError: The hosts are unknown, nodes that serve have no key, or experiments would run on GPUs that
-            the job does not have.
+        UsageError: The hosts are unknown, nodes that serve have no key, experiments would run on GPUs that
+            the job does not have, or restarts were requested.
     """
+    if job.options.number("restarts", 0):
+        raise UsageError(_no_restarts(job))
     check_gpus(job)
     fleet = plan_fleet(job.allocation, job.topology, job.options, job.host, WHO)
     if job.allocation.node_rank:
@@ -70,4 +72,14 @@ def check_gpus(job: wrapped.Job) -> None:
             "environment",
             "give the container these GPUs alone (docker run --gpus), or tune on the first ones",
         )
+    )
+
+
+def _no_restarts(job: wrapped.Job) -> Problem:
+    return Problem(
+        "engine-conflict",
+        f"{job.options.origins('restarts')[0]}: the command is DeepSpeed's autotuner, which starts its "
+        "experiments by itself, and goes on after one that has failed",
+        "command line and environment",
+        "leave out --restarts, and let the platform start the job again",
     )

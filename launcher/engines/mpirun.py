@@ -66,11 +66,9 @@ def plan_agent(
     ``bind``: how the ranks of this node are bound to CPUs.
 
     Raises:
-        UsageError: The hosts are unknown, nodes that serve have no key, or restarts were requested.
+        UsageError: The hosts are unknown, or nodes that serve have no key.
         Unavailable: There is no mpirun on PATH.
     """
-    if options.number("restarts", 0):
-        raise UsageError(_no_restarts(options))
     fleet = plan_fleet(allocation, topology, options, host, MPIRUN)
     if allocation.node_rank != 0:
         return plan_server(allocation, fleet, MPIRUN)
@@ -232,16 +230,6 @@ def _no_key(allocation: Allocation, who: str) -> Problem:
         "command line and environment",
         "launcher keygen FILE, and --ssh-key FILE (or LAUNCHER_SSH_KEY) on every node; or, where an sshd "
         "runs on the nodes already, start the launcher on node 0 alone",
-    )
-
-
-def _no_restarts(options: Options) -> Problem:
-    asked = options.origins("engine", "restarts")
-    return Problem(
-        "engine-conflict",
-        f"{', '.join(asked)}: mpirun starts its processes once",
-        "command line and environment",
-        "leave out --restarts, and let the platform start the job again",
     )
 
 

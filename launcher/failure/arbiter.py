@@ -132,6 +132,10 @@ class FailureArbiter:
         """Whether a node is lost."""
         return node in self._lost
 
+    def has_open_nodes(self) -> bool:
+        """Whether any node has neither ended nor been lost."""
+        return len(self.ended) + sum(node not in self.ended for node in self._lost) < self.node_count
+
     def open_nodes(self) -> list[int]:
         """Return the nodes that have neither ended nor been lost."""
         return [node for node in range(self.node_count) if node not in self.ended and node not in self._lost]

@@ -14,6 +14,8 @@ import _socket
 from errno import EADDRINUSE
 
 TRIES = 20
+AHEAD = 200
+"""Number of ports above a taken one that are tried."""
 
 
 def hold_pair() -> tuple[int, tuple[_socket.socket, ...]]:
@@ -48,6 +50,12 @@ def is_taken(port: int) -> bool:
     finally:
         probe.close()
     return False
+
+
+def find_free_port(before: int) -> int | None:
+    """Return the first free port above a port, with the one above it free too, for Horovod; None if none."""
+    ahead = range(before + 1, min(before + AHEAD, (1 << 16) - 1))
+    return next((port for port in ahead if not is_taken(port) and not is_taken(port + 1)), None)
 
 
 def _bind(port: int, *, shared: bool) -> _socket.socket:

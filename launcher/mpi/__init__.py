@@ -3,7 +3,8 @@
 ::
 
     head     launcher run: waits for the nodes, runs mpirun, gives the verdict (start, lead, head, ending,
-             counting, judge); its nodes and their messages (sessions, link, node, events, refusals)
+             counting, judge), and starts mpirun again (regroup); its nodes and
+             their messages (sessions, link, node, events, refusals)
     session  one program per node, started by the head through ssh (session, session_folder, daemons,
              leftovers)
     rank     parent of one process, reports through the session (rank, channel); mpirun starts and ends only

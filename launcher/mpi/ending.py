@@ -32,13 +32,17 @@ class RanksTarget:
     """
 
     def __init__(self, head: Head) -> None:
-        self.due: float | None = None
-        self.begun = self.killed = self.released = False
-        self._kill_at, self._settled_at = 0.0, 0.0
         self._head = head
+        self.begin_attempt()
 
     suspends = False
     """A cluster cannot be suspended: its network connections would time out."""
+
+    def begin_attempt(self) -> None:
+        """Forget the end of the attempt before."""
+        self.due: float | None = None
+        self.begun = self.killed = self.released = False
+        self._kill_at, self._settled_at = 0.0, 0.0
 
     @property
     def count(self) -> int:

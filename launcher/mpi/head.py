@@ -11,6 +11,7 @@ import os
 import stat
 import time
 
+from launcher.agent.coordination import Outcome
 from launcher.core.frozen import frozen
 from launcher.core.signal import signal
 from launcher.failure.model import Cause, Verdict
@@ -21,6 +22,7 @@ from launcher.mpi.events import DAEMON_LOST, NODE_LOST, Event, explains, find_fi
 from launcher.mpi.judge import judge
 from launcher.mpi.lead import CLOSE_S, LOST, Lead
 from launcher.mpi.messages import Abandoned, Briefing, Gone, NodeTold, Orphaned, RankEnded, Started
+from launcher.mpi.regroup import Regroup
 from launcher.mpi.sessions import Sessions
 from launcher.process.descendants import find_children
 from launcher.process.signals import name_signal
@@ -52,6 +54,7 @@ class Job:
         variables: Variables of our environment for the ranks; None for one that they must not have.
         timeout_s: Seconds that nodes may take to answer.
         cwd: Working directory of the ranks; empty if mpirun was told one.
+        moves_port: Whether each attempt may have another port.
     """
 
     name: str
@@ -62,6 +65,7 @@ class Job:
     variables: Mapping[str, str | None]
     timeout_s: float
     cwd: str = ""
+    moves_port: bool = True
 
     @property
     def world_size(self) -> int:
@@ -74,11 +78,15 @@ class Head(Lead):
 
     Attributes:
         job: The job.
-        events: What ends the job, in the order in which it was reported.
+        events: What ends the attempt, in the order in which it was reported.
+        outcome: How the last attempt, or the job, has ended.
         stdin: Path at which rank 0 reads our standard input; see `find_stdin`.
         ending: The ranks as the target of signals.
         counting: Checks the ranks that start.
+        regroup: Brings the nodes together for another attempt.
     """
+
+    outcome: Outcome
 
     def __init__(self, job: Job, private: str) -> None:
         super().__init__(private, job.timeout_s)
@@ -96,21 +104,22 @@ class Head(Lead):
             self.job.lines, self.brief, agent.loop, agent.signals, agent.environ, agent.say,
             self.on_message, self.on_lost,
         )  # fmt: skip
-        self.counting = Counting(self)
+        self.regroup = Regroup(self)
         return self.ending
 
     def brief(self, index: int) -> Briefing:
-        """Return the facts for a node."""
+        """Return the facts for a node about the attempt that comes next."""
         return Briefing(
             node_rank=index,
             node_count=len(self.job.lines),
             master_addr=self.job.master_addr,
-            master_port=self.job.master_port,
+            master_port=self.regroup.port,
             grace_s=self.agent.watch.grace_s,
             colours=os.isatty(1) and not self.agent.environ.get("NO_COLOR"),
             variables=dict(self.job.variables),
             cwd=self.job.cwd,
             stdin=self.stdin,
+            attempt=self.regroup.attempt,
         )
 
     def route(self, child: Child, streams: Streams) -> Streams:
@@ -142,8 +151,11 @@ class Head(Lead):
         return (*super().helpers(), *(pid for pid in left if pid not in self.agent.group.running))
 
     def begin(self) -> None:
-        """Start the timers of the job's end and of the counting."""
+        """Forget the attempt before, and start the timers of the end and of the counting."""
         super().begin()
+        self.events, self.ends = [], {}
+        self.ending.begin_attempt()
+        self.counting = Counting(self)
         self.agent.loop.timers += [self.ending, self.counting]
 
     # --- messages from the nodes
@@ -166,7 +178,7 @@ class Head(Lead):
                 self.on_orphaned(node, message.daemon)
             case NodeTold():
                 name = name_signal(message.number)
-                self.agent.say(f"node {node.index} ({node.host}) received {name}: passing it on to all ranks")
+                self.agent.say(f"{node.name_in_full} received {name}: passing it on to all ranks")
                 self.agent.on_signal(message.number, from_terminal=False)
 
     def note_end(self, node: Node, end: RankEnded) -> None:
@@ -193,7 +205,7 @@ class Head(Lead):
 
     def on_orphaned(self, node: Node, daemon: int) -> None:
         """End the job because mpirun's daemon on a node has ended before the ranks there."""
-        what = f"mpirun's daemon on node {node.index} ({node.host}), pid {daemon}, has ended before its ranks"
+        what = f"mpirun's daemon on {node.name_in_full}, pid {daemon}, has ended before its ranks"
         fix = "check that node for the kernel's OOM killer (dmesg) and for anything that kills processes"
         cause = Cause(DAEMON_LOST, what, fix, retryable=True)
         self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
@@ -201,10 +213,8 @@ class Head(Lead):
     def on_lost(self, node: Node) -> None:
         """End the job because a node's session is gone; the ranks there count as ended."""
         node.ended.update(node.started)
-        what = f"node {node.index} ({node.host}) is lost: {node.reason}"
-        fix = "check the node, its network, and whether its container was stopped"
-        cause = Cause(NODE_LOST, what, fix, retryable=True)
-        self.begin_end(Event(node, time.time_ns(), LOST, cause=cause), what)
+        event = make_loss(node, what := f"{node.name_in_full} is lost: {node.reason}")
+        self.begin_end(event, what)
         self.ending.check()
 
     def begin_end(self, event: Event, what: str) -> None:
@@ -228,12 +238,39 @@ class Head(Lead):
 
     # --- the end
 
+    def restarts(self) -> bool:
+        """Whether mpirun starts again; returns when all nodes are ready for that, and it is time."""
+        restarter = self.agent.restarter
+        self.outcome = self.find_outcome()
+        decision = restarter.decide(self.outcome)
+        if decision is None or not decision.restarts:
+            return False
+        restarter.report(self.outcome)
+        why = self.regroup.wait(decision.wait_s)
+        if why:
+            restarter.give_up(why)
+            return False
+        self.agent.begin_again(self.regroup.attempt)
+        return True
+
+    def end_without(self, node: Node, what: str) -> None:
+        """End the job because a node has not come back, unless the last attempt has failed for that, too."""
+        first = find_first(self.events)
+        if first is None or first.code != NODE_LOST:
+            self.ends = {}
+            self.outcome = self.judge(make_loss(node, what))
+            if self.outcome.verdict is not None:
+                self.publish(self.outcome.verdict, shown=True)
+
     def finish(self) -> int:
         """Report how the job ended, and return its status."""
-        self.status = self._finish()
-        return self.status
+        self.status = self.outcome.status
+        if self.status:
+            self.sessions.close(self.status, CLOSE_S)
+        return self.agent.restarter.report(self.outcome)
 
-    def _finish(self) -> int:
+    def find_outcome(self) -> Outcome:
+        """Return how an attempt ended, once mpirun and all ranks have: which event came first."""
         mpirun = self.agent.group.processes[0]
         self.wait_for(self.ranks_ended, EXPLAIN_S)  # ranks may report later than mpirun ends
         self.end_ranks()
@@ -244,20 +281,12 @@ class Head(Lead):
             self.wait_for(lambda: find_first(self.events) is not first, SETTLE_S / 2)
         if self.agent.forwarder.told is None:
             self.counting.check_all(succeeded=not self.events and not mpirun.status)
-        event = find_first(self.events)
-        told = self.agent.forwarder.told
-        if self.mpirun_knows(event) or (event is None and mpirun.status and told is None):
-            self.status = mpirun.status
-            self.sessions.close(self.status, CLOSE_S)
-            return super().finish()  # mpirun itself: its own messages say why
-        if event is None:
-            if told is None:
-                return super().finish()
-            return 0 if len(self.ends) >= self.job.world_size else 128 + told
-        self.status = event.status
-        self.sessions.close(self.status, CLOSE_S)
-        self.agent.loop.guard(lambda: self.agent.publish(self.make_verdict(event), shown=True))
-        return event.status
+        event, told = find_first(self.events), self.agent.forwarder.told
+        if event is None and told is not None:
+            return Outcome(0 if len(self.ends) >= self.job.world_size else 128 + told)
+        if event is None or self.mpirun_knows(event):
+            return self.agent.restarter.find_outcome()  # mpirun itself: its own messages say why
+        return self.judge(event)
 
     def end_ranks(self) -> None:
         """Stop the ranks if mpirun has ended before them, and wait for their end, with their grace."""
@@ -267,12 +296,23 @@ class Head(Lead):
         limit_s = self.agent.watch.grace_s + 2 * KILL_WAIT_S
         self.wait_for(self.ranks_ended, limit_s)
 
-    def make_verdict(self, event: Event) -> Verdict:
-        """Return the verdict on the whole job, in which this event came first."""
-        told = name_signal(self.agent.forwarder.told) if self.agent.forwarder.told is not None else None
-        return judge(
-            event, self.ends, world_size=self.job.world_size, started_ns=self.agent.started_ns, told=told
+    def judge(self, event: Event) -> Outcome:
+        """Return the outcome for the whole job, in which this event came first."""
+        agent, found = self.agent, list[Verdict]()
+        told = name_signal(agent.forwarder.told) if agent.forwarder.told is not None else None
+        agent.loop.guard(
+            lambda: found.append(
+                judge(
+                    event,
+                    self.ends,
+                    world_size=self.job.world_size,
+                    attempt=agent.attempt,
+                    started_ns=agent.started_ns,
+                    told=told,
+                )
+            )
         )
+        return Outcome(event.status, found[0] if found else None)
 
     def wait_for(self, is_known: Callable[[], bool], wait_s: float) -> None:
         """Wait for a report: the loss of a node is reported a moment after mpirun's reaction to it.
@@ -281,12 +321,18 @@ class Head(Lead):
         """
         self.agent.loop.turn_until(lambda: is_known() or not self.sessions.pids(), wait_s)
 
-    def mpirun_knows(self, event: Event | None) -> bool:
+    def mpirun_knows(self, event: Event) -> bool:
         """Whether the end of mpirun explains the event: it was killed before, or has killed the ranks."""
         mpirun = self.agent.group.processes[0]
-        if event is None or mpirun.passed_on is not None:
+        if mpirun.passed_on is not None:
             return False
         return explains(mpirun.code or 0, mpirun.status, mpirun.ended_ns, event)
+
+
+def make_loss(node: Node, what: str) -> Event:
+    """Return the event that a node is lost."""
+    fix = "check the node, its network, and whether its container was stopped"
+    return Event(node, time.time_ns(), LOST, cause=Cause(NODE_LOST, what, fix, retryable=True))
 
 
 def find_stdin() -> str | None:

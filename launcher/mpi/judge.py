@@ -23,6 +23,7 @@ def judge(
     ends: Mapping[int, tuple[Event, int]],
     *,
     world_size: int,
+    attempt: int,
     started_ns: int,
     told: str | None,
 ) -> Verdict:
@@ -32,6 +33,7 @@ def judge(
         event: The event that came first.
         ends: How each rank has ended, and its exit code as `os.waitstatus_to_exitcode` returns it; by rank.
         world_size: Number of requested ranks.
+        attempt: Number of the attempt, 0 for the first.
         started_ns: When mpirun was started, nanoseconds since 1970.
         told: Name of the signal by which the head was told to end; None if it was not.
     """
@@ -40,7 +42,7 @@ def judge(
         for _, (other, code) in sorted(ends.items())
         if other is not event
     )
-    verdict = read_reported(event) or make_own(event, world_size, started_ns)
+    verdict = read_reported(event) or make_own(event, world_size, attempt, started_ns)
     return Verdict(**{**vars(verdict), "others": others, "started_ns": started_ns, "told": told})
 
 
@@ -52,7 +54,7 @@ def read_reported(event: Event) -> Verdict | None:
     return replace(verdict, ended_ns=event.at_ns, node_rank=event.node.index)
 
 
-def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
+def make_own(event: Event, world_size: int, attempt: int, started_ns: int) -> Verdict:
     """Return the head's own verdict on an event for which no rank has reported one."""
     end, node = event.end, event.node
     called = "" if end is not None else (f"node {node.index}" if node else "mpirun")
@@ -70,7 +72,7 @@ def make_own(event: Event, world_size: int, started_ns: int) -> Verdict:
         host_name=node.host if node else os.uname().nodename,
         node_rank=node.index if node else 0,
         world_size=world_size,
-        attempt=0,
+        attempt=attempt,
         started_ns=started_ns,
         told=None,
         causes=[event.cause or _why(end)],

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import time
 
 from launcher.agent.coordination import Coordination
 from launcher.mpi.refusals import not_ready
-from launcher.process.loop import Later
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.core.errors import LauncherError
     from launcher.mpi.sessions import Sessions
 
@@ -49,21 +49,33 @@ class Lead(Coordination):
         """
         agent = self.agent
         agent.group.start_watchdog(None, agent.clean_up)  # sessions end the job, after the grace
-        limit = Later(time.monotonic() + self._timeout_s, lambda: None)
-        agent.loop.timers[:] = [self.sessions, limit]
-        while self.sessions.missing() and agent.forwarder.told is None:
-            agent.loop.turn()
-            agent.group.reap()
-            if self.sessions.refused is not None:
-                self.status = self.sessions.refused.exit_status
-                raise self.sessions.refused
-            if limit.due is None and self.sessions.missing():
-                raise not_ready(self.sessions.missing(), self._timeout_s)
+        agent.loop.timers[:] = [self.sessions]
+        self.turn_until(
+            lambda: agent.forwarder.told is not None or not self.sessions.missing(), self._timeout_s
+        )
         if agent.forwarder.told is not None:
             self.status = 128 + agent.forwarder.told
+        elif self.sessions.missing():
+            raise not_ready(self.sessions.missing(), self._timeout_s)
+
+    def turn_until(self, is_true: Callable[[], bool], wait_s: float) -> None:
+        """Turn the loop until a condition holds, for at most so long, while sessions are opened.
+
+        Raises:
+            LauncherError: As `gather`.
+        """
+
+        def is_over() -> bool:
+            self.agent.group.reap()  # each ssh that has failed
+            return is_true() or self.sessions.refused is not None
+
+        self.agent.loop.turn_until(is_over, wait_s)
+        if self.sessions.refused is not None:
+            self.status = self.sessions.refused.exit_status
+            raise self.sessions.refused
 
     def begin(self) -> None:
-        """Note that the job begins: from now on a session that ends means a lost node."""
+        """Note that an attempt begins: from now on a session that ends means a lost node."""
         self.sessions.has_begun = True
         self.agent.loop.timers.append(self.sessions)
 

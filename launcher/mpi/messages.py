@@ -100,6 +100,11 @@ class Leaving:
 
 
 @message
+class Cleared:
+    """Nothing of the last attempt is left on the node; sent after the `Briefing` of a restart."""
+
+
+@message
 class Gone:
     """The wrapper of a rank has closed its connection."""
 
@@ -137,6 +142,7 @@ class Briefing:
         variables: Variables of the head for the ranks, unchanged; None for one that they must not have.
         cwd: Working directory of the ranks; empty if mpirun was told one.
         stdin: Path that rank 0 reads as standard input; None for what mpirun gives it.
+        attempt: 0 for the first attempt, plus one for each restart.
     """
 
     node_rank: Rank | None = None
@@ -148,6 +154,7 @@ class Briefing:
     variables: Variables = {}  # noqa: RUF012 - never changed
     cwd: Raw = ""
     stdin: Raw | None = None
+    attempt: int = 0
 
 
 @message
@@ -176,6 +183,6 @@ class JobOver:
 
 
 FROM_RANK = (Attached, Started, Abandoned, RankEnded)
-FROM_SESSION = (Ready, Taken, Leaving, Gone, Orphaned, NodeTold, Started, Abandoned, RankEnded)
+FROM_SESSION = (Ready, Taken, Leaving, Cleared, Gone, Orphaned, NodeTold, Started, Abandoned, RankEnded)
 FROM_HEAD = (Briefing, PassOn, Release, JobOver)
 TO_RANK = (Briefing, Release)

@@ -41,7 +41,8 @@ class Node:
         line: How to reach it.
         link: Its shared connection, while there is one.
         is_ready: Whether its session has reported that it has started, and still runs.
-        is_gone: Whether it was lost after the job had begun.
+        is_clear: Whether nothing of an attempt before is left there.
+        is_gone: Whether its session was lost, and has not been replaced.
         reason: Why it is not ready, as far as known.
         name: Its own host name.
         last_words: Why its session ends, if that is known.
@@ -57,16 +58,25 @@ class Node:
     def __init__(self, index: int, line: Line) -> None:
         self.index, self.host, self.line = index, line.host, line
         self.link: Link | None = None
-        self.is_ready = self.is_gone = False
+        self.is_ready = self.is_clear = self.is_gone = False
         self.reason = NO_ANSWER
-        self.started: dict[int, int] = {}
-        self.ended: set[int] = set()
+        self.forget_ranks()
         self.pid: int | None = None
         self.retry_at: float | None = 0.0
         self.connection: Connection | None = None
         self.errors = b""
         self.last_words = self.name = ""
         self.stderr = -1
+
+    def forget_ranks(self) -> None:
+        """Forget the ranks of the last attempt."""
+        self.started: dict[int, int] = {}
+        self.ended: set[int] = set()
+
+    @property
+    def name_in_full(self) -> str:
+        """Its rank and its host, e.g. ``node 1 (10.0.0.5)``."""
+        return f"node {self.index} ({self.host})"
 
     @property
     def running(self) -> int:

@@ -32,7 +32,7 @@ from launcher.core.mpi import HYDRA, OPEN_MPI
 from launcher.mpi.channel import Channel
 from launcher.mpi.messages import Abandoned, Briefing, RankEnded, Started
 from launcher.mpi.placeholder import leave_placeholder
-from launcher.mpi.session_folder import SERVE_SOCKET, remove_folder
+from launcher.mpi.session_folder import SERVE_SOCKET, is_dead, remove_folder
 from launcher.process.loop import Later
 from launcher.process.refused import explain
 from launcher.process.signals import hold
@@ -110,7 +110,8 @@ class RankSession(Coordination):
         if not channel.hear():
             agent.loop.remove(channel.socket.fileno())
             if not channel.released:
-                remove_folder(channel.path)  # a killed session has left it
+                if is_dead(channel.path):  # the next attempt may have a session already
+                    remove_folder(channel.path)  # a killed session has left it
                 if agent.group.running:
                     agent.target.stop(signal.SIGTERM)
             channel.released = True
@@ -247,6 +248,7 @@ def prepare(
     log_id = channel.job if plan.supervision.log_dir else ""
     session = RankSession(channel, put, briefing.grace_s)
     agent = Agent(plan.supervision, place, told, session, log_id=log_id)
+    agent.attempt = briefing.attempt
     agent.take([child], [path])
     return agent
 

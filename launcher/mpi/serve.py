@@ -45,19 +45,21 @@ class Serving(Coordination):
 
     shares_terminal = False
 
-    def __init__(self, listener: socket.socket, timeout_s: float, private: str) -> None:
+    def __init__(self, listener: socket.socket, timeout_s: float, private: str, rejoin_s: float) -> None:
         """Create the coordination.
 
         Args:
             listener: Listening socket to which the job's session connects.
             timeout_s: Seconds that the head may take to come.
             private: A folder with keys, which `clean_up` removes.
+            rejoin_s: Seconds that the head may take to come back; 0 if it does not start the job again.
         """
         self._listening, self._timeout_s, self._private = listener, timeout_s, private
+        self._rejoin_s = rejoin_s
         self._connection: Connection | None = None
         self._status: int | None = None
         self._wake = Later(time.monotonic() + timeout_s, self._on_late)
-        self._is_late = False
+        self._is_late = self._has_come = False
         self._words = b""
         self._writing = -1
 
@@ -168,8 +170,17 @@ class Serving(Coordination):
         self._end(over.status)
 
     def _on_lost(self) -> None:
-        """End this node's part, because the session is gone without a report."""
-        if self._status is None:
+        """Wait for the head to come back, or end this node's part: the session is gone without a report."""
+        self._connection = None
+        if self._status is not None:
+            return
+        if self._rejoin_s and self.agent.forwarder.told is None:
+            self.agent.say(
+                "the head of the job is gone, or its session here: waiting "
+                f"{self._rejoin_s:g} s for it to come back (--rejoin-timeout)"
+            )
+            self._has_come, self._wake.due = True, time.monotonic() + self._rejoin_s
+        else:
             self.agent.say(
                 "the head of the job or its session here is gone: ending what it left on this node"
             )
@@ -183,6 +194,9 @@ class Serving(Coordination):
         if told is not None:
             self.agent.say("the head did not end the job in time: giving up")
             self._end(128 + told)
+        elif self._has_come:
+            self.agent.say(f"the head of the job has not come back within {self._rejoin_s:g} s: giving up")
+            self._end(GONE)
         else:
             self._is_late = True
             self._end(GONE)
@@ -215,6 +229,7 @@ def serve(
     watch: Supervision,
     environ: Mapping[str, str],
     timeout_s: float,
+    rejoin_s: float = 0.0,
     checks: Callable[[], Sequence[str]] | None = None,
 ) -> int:
     """Serve until the job is over; return its status.
@@ -227,6 +242,7 @@ def serve(
         watch: How to watch sshd.
         environ: Our environment, which the processes that the head starts here get as well.
         timeout_s: Seconds that the head may take to come.
+        rejoin_s: Seconds that it may take to come back; 0 if it does not start the job again.
         checks: Run meanwhile, see `launcher.agent.agent.Agent`.
 
     Raises:
@@ -239,7 +255,7 @@ def serve(
     listener.listen(8)
     argv = write_server(folder, keys, address, port, environ, {SERVE_SOCKET: path})
     child = Child(0, 0, argv, dict(environ), called="sshd")
-    agent = Agent(watch, Place(), environ, Serving(listener, timeout_s, folder), checks=checks)
+    agent = Agent(watch, Place(), environ, Serving(listener, timeout_s, folder, rejoin_s), checks=checks)
     agent.take([child], [argv[0]])
     agent.say(f"serving on {address} port {port} until the head reports that the job is over")
     return agent.run()

@@ -30,13 +30,14 @@ from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
 from launcher.core.version import __version__
 from launcher.mpi.daemons import Daemons, find_daemon, stop_daemon
-from launcher.mpi.leftovers import end_leftovers
+from launcher.mpi.leftovers import LINGER_S, Sweep
 from launcher.mpi.messages import (
     FROM_HEAD,
     FROM_RANK,
     Abandoned,
     Attached,
     Briefing,
+    Cleared,
     Gone,
     JobOver,
     Leaving,
@@ -179,9 +180,7 @@ class Session:
         """
         match message := unpack(packed, FROM_HEAD):
             case Briefing():
-                self.briefing = message
-                for rank in self.ranks:
-                    self._brief(rank)
+                self._begin(message)
             case PassOn():
                 self._signal(message.number, begins_end=message.ends)
             case Release():
@@ -190,6 +189,30 @@ class Session:
                 self._let_daemons_go()
             case JobOver():
                 self.status = message.status
+
+    def _begin(self, briefing: Briefing) -> None:
+        """Take the facts about an attempt; before a restart end what the last attempt has left here."""
+        # If there was another session before us, the ranks that it has left have their grace
+        linger_s = briefing.grace_s if self.briefing is None else LINGER_S
+        self.briefing = briefing
+        if briefing.attempt:
+            self._loop.timers.append(Sweep(self.job, self._daemons, linger_s, self._renew))
+            return
+        for rank in self.ranks:
+            self._brief(rank)
+
+    def _renew(self) -> None:
+        """Forget the last attempt, of which nothing is left here, and tell the head."""
+        for rank in self.ranks:
+            rank.connection.close()
+        self.ranks.clear()
+        self.stopped.clear()
+        self.released, self.signalled = False, None
+        if os.path.exists(os.path.join(self.folder, SOCKET)):
+            self.tell(Cleared())
+        else:  # removed by a rank that has lost the session before us
+            self.tell(Leaving("its folder was removed"))
+            self._lose_head()
 
     def _lose_head(self) -> None:
         """End the job here, because the head is gone: the ranks may save their state within the grace."""
@@ -306,7 +329,7 @@ class Session:
 
     def clean_up(self) -> None:
         """End what the job has left on this node, and tell the serving launcher how the job ended."""
-        end_leftovers(self.job, self._daemons, may_linger=self.status is not None)
+        Sweep(self.job, self._daemons, LINGER_S if self.status is not None else 0.0).run()
         remove_folder(os.path.join(self.folder, SOCKET))
         if self._serve is not None and self.status is not None:
             self._serve.send(pack(JobOver(self.status)))

@@ -73,12 +73,19 @@ def make_folder(job: str) -> str:
 
 def remove_dead(path: str) -> None:
     """Remove a socket if nothing listens on it any more."""
+    if is_dead(path):
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def is_dead(path: str) -> bool:
+    """Whether no session listens on a socket."""
     with socket.socket(socket.AF_UNIX) as trial:
         try:
             trial.connect(path)
         except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+            return True
+    return False
 
 
 def remove_folder(path: str) -> None:

@@ -17,7 +17,7 @@ from launcher.core.redact import printable, redact
 from launcher.core.signal import signal
 from launcher.core.version import __version__
 from launcher.mpi.link import Link, Pipes
-from launcher.mpi.messages import FROM_SESSION, JobOver, Leaving, Ready, Taken
+from launcher.mpi.messages import FROM_SESSION, Cleared, JobOver, Leaving, NodeTold, Ready, Taken
 from launcher.mpi.node import Line, Node, describe_nodes, join_reasons
 from launcher.mpi.refusals import no_program, other_version, same_node
 from launcher.ssh.client import explain
@@ -34,6 +34,7 @@ RETRY_S = 1.0
 SAY_EVERY_S = 15.0
 COLLECT_S = 1.0
 STDERR_BYTES = 4096
+LEFT = "the last attempt has not ended there"
 
 
 class Sessions:
@@ -43,7 +44,7 @@ class Sessions:
         nodes: The nodes, by node rank.
         due: When `fire` has something to do.
         refused: Error if the job cannot be started with these nodes.
-        has_begun: Whether the job has begun. Before that, a session that ends is started again.
+        has_begun: Whether an attempt runs. Otherwise a session that ends is started again.
     """
 
     def __init__(
@@ -76,8 +77,8 @@ class Sessions:
         return [node.pid for node in self.nodes if node.pid is not None]
 
     def missing(self) -> list[Node]:
-        """Return the nodes that are not ready."""
-        return [node for node in self.nodes if not node.is_ready]
+        """Return the nodes that are not ready for an attempt."""
+        return [node for node in self.nodes if not (node.is_ready and node.is_clear)]
 
     def tell(self, message: object) -> None:
         """Send a message to all sessions."""
@@ -87,6 +88,18 @@ class Sessions:
                 node.connection.send(packed)
 
     # --- start
+
+    def renew(self) -> None:
+        """Prepare all nodes for another attempt: clear away the last one, and try lost nodes again."""
+        self.has_begun, self._said_at = False, time.monotonic()
+        for node in self.nodes:
+            node.forget_ranks()
+            node.is_clear = False
+            if node.is_ready:
+                self._send_briefing(node)
+            else:
+                node.retry_at = self._said_at
+        self.due = self._said_at
 
     def fire(self, now: float) -> None:
         """Retry the nodes that failed, and print which nodes are missing."""
@@ -176,7 +189,9 @@ class Sessions:
                 self._note_taken(node, message.node)
             case Leaving():
                 node.last_words = message.why
-            case _:
+            case Cleared():
+                node.is_clear, node.reason = True, ""
+            case _ if node.is_clear or isinstance(message, NodeTold):
                 self._hear_message(node, message)
 
     def _note_taken(self, node: Node, name: str) -> None:
@@ -190,9 +205,18 @@ class Sessions:
         if ready.launcher != __version__:
             self.refused = self.refused or EnvironmentUntrusted(other_version(node, ready.launcher))
             return
-        node.is_ready, node.reason, node.name = True, "", ready.node
+        if node.is_gone:
+            self._say(f"{node.name_in_full} is back")
+        node.is_ready, node.is_gone, node.reason, node.name = True, False, "", ready.node
+        self._send_briefing(node)
+
+    def _send_briefing(self, node: Node) -> None:
+        """Tell a node the facts about the next attempt; before the first, there is nothing to clear away."""
+        briefing = self._brief(node.index)
+        node.is_clear = node.is_clear or not briefing.attempt
+        node.reason = "" if node.is_clear else LEFT
         if node.connection is not None:
-            node.connection.send(pack(self._brief(node.index)))
+            node.connection.send(pack(briefing))
 
     def _end(self, node: Node, why: str) -> None:
         """Handle the end of a session: the node is lost if the job has begun, else it is tried again."""
@@ -202,16 +226,20 @@ class Sessions:
         self._loop.remove(node.stderr)
         os.close(node.stderr)
         node.connection, node.stderr, node.pid = None, -1, None
-        was_ready, node.is_ready = node.is_ready, False
+        was_ready, node.is_ready, node.is_clear = node.is_ready, False, False
         if node.link is not None:
             node.errors = node.link.words + node.errors
             node.link.close()
             node.link = None
         self._note_failure(node)
-        if was_ready and self.has_begun:
-            node.is_gone, node.retry_at = True, None
-            if not self._closing:
-                self._lose(node)
+        node.is_gone = node.is_gone or was_ready
+        if self._closing or not was_ready:
+            return
+        if self.has_begun:
+            node.retry_at = None
+            self._lose(node)
+        else:
+            self._say(f"{node.name_in_full} is lost: {node.reason}")
 
     def _note_failure(self, node: Node) -> None:
         """Record why a node is not ready, and schedule another try."""

@@ -11,7 +11,7 @@ import tempfile
 from launcher.agent.agent import Agent, Place
 from launcher.core.errors import NotReady, Problem, UsageError
 from launcher.core.model import Agent as Starter
-from launcher.core.model import Fleet, Plan, Setting, Supervision
+from launcher.core.model import Fact, Fleet, Plan, Setting, Supervision, Trust
 from launcher.engines.mpirun import (
     FOLDER,
     KEY_VARIABLE,
@@ -178,7 +178,10 @@ def _serve(
     unset = {KEY_VARIABLE, *plan_agent_unset(environ, torch=False, rewritten=True)}
     inherited = {name: value for name, value in environ.items() if name not in unset}
     own = Supervision(grace_s=watch.grace_s)  # the rest is for ranks: a silent sshd is no stall
-    return serve(keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, checks)
+    rejoin_s = watch.restarts.rejoin_timeout_s if watch.restarts.most else 0.0
+    return serve(
+        keys, fleet.address, fleet.ssh_port, folder, own, inherited, fleet.timeout_s, rejoin_s, checks
+    )
 
 
 def _reach_all(fleet: Fleet, environ: Mapping[str, str], folder: str, name: str) -> tuple[Line, ...]:
@@ -217,6 +220,7 @@ def _lead(
         },
         timeout_s=fleet.timeout_s,
         cwd="" if names_folder(agent.argv) else os.getcwd(),
+        moves_port=not _is_named(plan, Fact.MASTER_PORT),
     )
     environment.setdefault("HOME", "/")  # Open MPI does not start without one
     child = Child(0, 0, argv, environment, called=agent.engine, outlives=True)
@@ -225,6 +229,11 @@ def _lead(
     leading = Agent(plan.supervision, place, inherited, Head(job, folder), run_id=name, checks=checks)
     leading.take([child], [path])
     return leading.run()
+
+
+def _is_named(plan: Plan, fact: Fact) -> bool:
+    """Return whether the user or a variable says exactly what the fact is."""
+    return any(found.claim.fact is fact and found.claim.trust <= Trust.STATED for found in plan.findings)
 
 
 def _write_files(agent: Starter, folder: str) -> None:

@@ -108,6 +108,32 @@ def parse_restarts(text: str) -> int:
     return parse_int(text, 0, 1000)
 
 
+def parse_spares(text: str) -> int:
+    """Return the number of spare nodes, 0..4096."""
+    return parse_int(text, 0, PROCESS_LIMIT + 1)
+
+
+def parse_statuses(text: str) -> tuple[int, ...]:
+    """Return exit statuses, each 1..255."""
+    try:
+        return tuple(parse_int(item.strip(), 1, 256) for item in text.split(","))
+    except Malformed:
+        raise Malformed("exit statuses in 1..255, such as 93 or 93,94") from None
+
+
+def parse_regex(text: str) -> str:
+    """Return a regular expression as it was given."""
+    import re
+
+    try:
+        re.compile(text.encode("utf-8", "surrogateescape"))
+    except re.error as error:
+        raise Malformed(f"a regular expression ({error})") from None
+    if not text:
+        raise Malformed("a regular expression that is not empty")
+    return text
+
+
 def parse_signal(text: str) -> int:
     """Return the number of a signal that a process can catch, given as ``TERM``, ``SIGTERM`` or ``15``.
 

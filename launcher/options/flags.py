@@ -21,10 +21,13 @@ from launcher.options.flag_values import (
     parse_patterns,
     parse_port,
     parse_processes,
+    parse_regex,
     parse_restarts,
     parse_roles,
     parse_seconds,
     parse_signal_map,
+    parse_spares,
+    parse_statuses,
     parse_streams,
     parse_tasks,
     parse_word,
@@ -43,6 +46,7 @@ OTHER_VARIABLES = (
     "LAUNCHER_CONFIG",  # a file of defaults
     "LAUNCHER_TOKEN",  # authenticates the launchers of a job
     *("LAUNCHER_LAUNCHED", "LAUNCHER_RUN_ID", "LAUNCHER_STACKS_FILE"),  # set in the processes
+    "LAUNCHER_ATTEMPT",  # set in the processes from the first restart on
     "LAUNCHER_DEADLINE",  # set in the processes if the machine can be preempted
     *("LAUNCHER_HOOK", "LAUNCHER_HOOKED"),  # for the environment hook
     "LAUNCHER_REHEARSED",  # the node of a rehearsal
@@ -97,7 +101,14 @@ class Flag:
         return PREFIX + self.dest.upper()
 
 
+RESTART_RULES = (
+    *("restarts_per_cause", "restart_on", "no_restart_status", "restart_delay", "restart_delay_max"),
+    *("restarts_reset_after", "progress_file", "progress_pattern", "attempts_file", "rejoin_timeout"),
+    *("spares", "health_command"),
+)
+"""Flags about restarts, which do nothing without ``--restarts``."""
 NEEDS = {
+    **dict.fromkeys(RESTART_RULES, ("restarts", "")),
     "on_stall": ("stall_timeout", ""),
     "mpi_args": ("engine", "mpirun"),
     "forward": ("engine", "mpirun"),
@@ -112,12 +123,14 @@ EXCLUDES = (
     ("standalone", "hosts"),
     ("standalone", "hostfile"),
     ("restarts", "max_restarts"),
+    ("restarts", "keep_going"),
 )
 """Pairs of flags that exclude each other: one of them would be ignored."""
 GROUPS = {
     "job": "the job",
     "command": "the command",
-    "watch": "stopping, restarts, failures",
+    "watch": "stopping and failures",
+    "restarts": "restarts: the whole job starts again after a failure",
     "peers": "the launchers of several nodes: roll call and one verdict",
     "output": "output",
     "framework": "frameworks",
@@ -250,13 +263,6 @@ FLAGS = (
         group="watch",
     ),
     Flag(
-        "restarts",
-        "N",
-        "on one node: start all processes again after a failure, N times (0)",
-        parse_restarts,
-        group="watch",
-    ),
-    Flag(
         "failure_file",
         "FILE",
         "where to write the failure record (where the platform looks)",
@@ -312,6 +318,99 @@ FLAGS = (
         "service that announces preemption of this machine (auto: the platform's, if it has one)",
         one_of("auto", "azure", "aws", "gcp", "off"),
         group="watch",
+    ),
+    Flag(
+        "restarts",
+        "N",
+        "start all processes again, on all nodes, after a failure that a restart can help, N times (0)",
+        parse_restarts,
+        group="restarts",
+    ),
+    Flag(
+        "restarts_per_cause",
+        "N",
+        "at most N restarts after failures with the same cause (no limit)",
+        parse_restarts,
+        group="restarts",
+    ),
+    Flag(
+        "restart_on",
+        "retryable|any",
+        "restart unless the cause says that it does not help, or after any failure (retryable)",
+        one_of("retryable", "any"),
+        group="restarts",
+    ),
+    Flag(
+        "no_restart_status",
+        "N,...",
+        "exit statuses of a rank after which the job ends",
+        parse_statuses,
+        group="restarts",
+    ),
+    Flag(
+        "restart_delay",
+        "S",
+        "seconds to wait after the second failure in a row within a minute, doubled for each further one (1)",
+        parse_seconds,
+        group="restarts",
+    ),
+    Flag(
+        "restart_delay_max",
+        "S",
+        "longest wait before a restart (60)",
+        parse_seconds,
+        group="restarts",
+    ),
+    Flag(
+        "restarts_reset_after",
+        "S",
+        "an attempt that ran for so long gives back all restarts (never)",
+        parse_seconds,
+        group="restarts",
+    ),
+    Flag(
+        "progress_file",
+        "FILE",
+        "a file that changes as the job progresses, such as a checkpoint; after three attempts without "
+        "progress the job ends",
+        str,
+        group="restarts",
+    ),
+    Flag(
+        "progress_pattern",
+        "REGEX",
+        "the same for output: text that shows progress",
+        parse_regex,
+        group="restarts",
+    ),
+    Flag(
+        "attempts_file",
+        "FILE",
+        "where to write the record of failed attempts, one JSON object per line (nowhere)",
+        str,
+        group="restarts",
+    ),
+    Flag(
+        "spares",
+        "N",
+        "N nodes more than --nnodes, the last ones, wait; each can take the place of a lost node (0)",
+        parse_spares,
+        group="restarts",
+    ),
+    Flag(
+        "health_command",
+        "CMD",
+        "a command that checks this node before each attempt; a spare node takes the place of an unhealthy "
+        "one (status not 0)",
+        parse_words,
+        group="restarts",
+    ),
+    Flag(
+        "rejoin_timeout",
+        "S",
+        "how long the other nodes wait for a lost one to come back (300)",
+        parse_seconds,
+        group="restarts",
     ),
     Flag(
         "peers",

@@ -179,9 +179,8 @@ class Options:
             given = self._given.get(flag.dest)
             if flag.fact is not None and given is not None and isinstance(given.value, (int, str)):
                 is_range = flag.fact is Fact.NODE_COUNT and isinstance(given.value, str)
-                reader.claim(
-                    Fact.NODE_RANGE if is_range else flag.fact, given.value, given.origin, Trust.ASKED
-                )
+                fact = Fact.NODE_RANGE if is_range else flag.fact
+                reader.claim(fact, given.value, given.origin, Trust.ASKED)
         self._sign_lone_master(reader)
         return reader.evidence()
 
@@ -258,6 +257,7 @@ def read_options(
             continue
         given[flag.dest] = Given(value, origin, text)
     _settle_standalone(given)
+    _add_spares(given)
     problems += _find_conflicts(given)
     if problems:
         raise UsageError(*problems)
@@ -296,6 +296,14 @@ def _settle_standalone(given: dict[str, Given]) -> None:
     alone, nodes = given.get("standalone"), given.get("nnodes")
     if alone and alone.value and nodes and str(nodes.value).startswith("1:"):
         given["nnodes"] = Given(1, nodes.origin, "1")
+
+
+def _add_spares(given: dict[str, Given]) -> None:
+    """Count the spare nodes with those of ``--nnodes``: the platform's number of nodes has both."""
+    nodes, spares = given.get("nnodes"), given.get("spares")
+    if nodes and spares and isinstance(nodes.value, int) and isinstance(spares.value, int) and spares.value:
+        total = nodes.value + spares.value
+        given["nnodes"] = Given(total, f"{nodes.origin} {spares.origin}", str(total))
 
 
 def _find_conflicts(given: Mapping[str, Given]) -> Iterator[Problem]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from launcher.process.loop import Loop
+    from launcher.recovery.progress import ProgressGate
 
 DRAIN_S = 5.0
 """Seconds at the end in which readers of our output can read the rest."""
@@ -60,6 +61,7 @@ class OutputRouter:
         self.expect(several=several)
         # A process in a group of its own would be stopped (SIGTTIN) if it read from the terminal
         self._typed_in = not shares_terminal and os.isatty(0)
+        self.progress: ProgressGate | None = None
         self._streams: dict[int, Stream] = {}
         self._holding: set[Stream] = set()
         self._errors: dict[int, Stream] = {}
@@ -108,7 +110,10 @@ class OutputRouter:
 
     def _needs_pipe(self, bit: int) -> bool:
         """Whether the output of a single process to this stream needs work by us."""
-        if self._several or self._watch.prefix or self._watch.stall_timeout_s or self._watch.progress:
+        watch = self._watch
+        if self._several or watch.prefix or watch.stall_timeout_s or watch.progress:
+            return True
+        if watch.restarts.progress_pattern:
             return True
         if self._shares_terminal or self._consoles[1].is_terminal:
             return False
@@ -171,12 +176,18 @@ class OutputRouter:
 
     def _read(self, stream: Stream) -> None:
         more = stream.read()
+        self._search(stream)
         self._note_hold(stream)
         if not more:
             self._end(stream)
         self._watch_backlog()
         if any(console.backlog_bytes > BACKLOG_LIMIT_BYTES for console in self._consoles):
             self._pause()
+
+    def _search(self, stream: Stream) -> None:
+        """Look for progress in the latest output of a process."""
+        if self.progress is not None and self.progress.wants_output:
+            self.progress.read(stream.tail)
 
     def _note_hold(self, stream: Stream) -> None:
         if stream.hold_until_s is None:
@@ -186,6 +197,7 @@ class OutputRouter:
 
     def _end(self, stream: Stream) -> None:
         stream.finish()
+        self._search(stream)
         self._ended_s = max(self._ended_s, stream.last_ns / 1e9)
         self._loop.remove(stream.fd)
         os.close(stream.fd)

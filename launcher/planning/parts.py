@@ -279,6 +279,8 @@ def plan_peers(
         # torchrun assigns ranks at the start and again after a failure, so it decides about failures.
         keep_going=options.switch("keep_going") or allocation.ranks_at_start,
         member=member,
+        spare_count=int(options.number("spares", 0)) if member == NODE else 0,
+        index=allocation.index if member == NODE and allocation.index is not None else own,
     )
 
 

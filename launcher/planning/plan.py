@@ -8,6 +8,7 @@ frozen values.
 from __future__ import annotations
 
 from launcher.core.environ import shorten
+from launcher.core.errors import UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
     Agent,
@@ -35,7 +36,7 @@ from launcher.sources.launched import MARKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
@@ -49,6 +50,7 @@ def plan_job(
     command: Sequence[str],
     *,
     met: tuple[str, ...] = (),
+    seats: Mapping[int, int] | None = None,
 ) -> Plan:
     """Plan everything that will happen on this node.
 
@@ -58,11 +60,12 @@ def plan_job(
         options: The user's options.
         command: The command line to run in each process.
         met: The addresses of all nodes if the nodes have exchanged them for a first plan.
+        seats: The ranks of spare nodes that have taken the place of a lost one, by the node's index.
 
     Raises:
         LauncherError: The job cannot be planned; carries all problems found together.
     """
-    shape = decide_shape(environ, host, options, command, met)
+    shape = decide_shape(environ, host, options, command, met, seats or {})
     role, role_origin = _find_role(shape, environ)
     origins = {**name_origins(shape, met), "role": role_origin}
     parts = plan_parts(shape, environ, host, origins)
@@ -85,6 +88,11 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     warnings = (*warn_job(case, agent, parts.wiring.notes, host), *warn_gone(case, agent, stays=stays))
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
+    meeting = table.plan_meeting(case) if agent is None else None
+    if meeting is not None and options.number("spares", 0):
+        from launcher.identity.seats import needs_hosts
+
+        raise UsageError(needs_hosts(options))
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -107,7 +115,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         reads=shape.gathered.reads,
         companions=plan_companions(parts.beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),
-        meeting=table.plan_meeting(case) if agent is None else None,
+        meeting=meeting,
     )
 
 
@@ -131,6 +139,8 @@ def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -
         preemption=parts.preemption,
         towards=allocation.master_addr if spans_nodes(allocation) else "",
         blind=_find_blindness(parts, stays=stays),
+        has_channel=parts.peers is not None,
+        starts_again=parts.agent is not None and parts.agent.fleet is not None,
     )
 
 
@@ -174,6 +184,7 @@ def _gather_notes(
     # No notes about Horovod for a readable script that does not import it
     is_idle = shape.meeting.kind == TRAP and shape.script.text
     notes = (
+        *_note_spare(shape.allocation),
         *(*shape.ledger.notes, *parts.wiring.notes, *shape.request.notes, *parts.binding.notes),
         *(() if is_idle else shape.meeting.notes),
         *([f"{missing}: no such script here"] if missing else []),
@@ -182,6 +193,15 @@ def _gather_notes(
         *note_gone(parts.case, parts.agent, stays=stays),
     )
     return tuple(dict.fromkeys(notes))
+
+
+def _note_spare(allocation: Allocation) -> Iterator[str]:
+    """Yield that this node is a spare one, whose plan is that of the last node."""
+    if allocation.spare is not None:
+        yield (
+            f"node {allocation.spare} is a spare node: it waits, and takes the rank of a lost node; "
+            f"this is the plan for node {allocation.node_rank}"
+        )
 
 
 def spans_nodes(allocation: Allocation) -> bool:

@@ -66,7 +66,12 @@ class Shape:
 
 
 def decide_shape(
-    environ: Mapping[str, str], host: Host, options: Options, command: Sequence[str], met: tuple[str, ...]
+    environ: Mapping[str, str],
+    host: Host,
+    options: Options,
+    command: Sequence[str],
+    met: tuple[str, ...],
+    seats: Mapping[int, int],
 ) -> Shape:
     """Decide the number of processes, which of them are ours, and their rendezvous.
 
@@ -98,6 +103,10 @@ def decide_shape(
         starts_processes=starter is not None,
         starts_job=request.starts_job,
     )
+    if options.number("spares", 0):
+        from launcher.identity.seats import take_seat
+
+        allocation = take_seat(allocation, options, seats)
     if met:
         allocation = replace(allocation, hosts=met)
     forks = allocation.scope is Scope.NODE

@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from launcher.core.errors import Problem, Unavailable, UsageError
-from launcher.core.model import STDERR, STDOUT, Contact, Preemption, Proof, Route, Supervision, Topology
+from launcher.core.model import (
+    STDERR,
+    STDOUT,
+    Contact,
+    Preemption,
+    Proof,
+    Restarts,
+    Route,
+    Supervision,
+    Topology,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +36,8 @@ def plan_supervision(
     preemption: Preemption | None = None,
     towards: str = "",
     blind: str = "",
+    has_channel: bool = False,
+    starts_again: bool = False,
 ) -> Supervision:
     """Return how the processes of this node are watched.
 
@@ -34,11 +46,14 @@ def plan_supervision(
     ``of_agent``: an agent is the parent of the processes. We watch only the agent, which has its own logs and
     restarts. ``companion_count``: number of processes beside the ranks. ``towards``: node 0 of several; empty
     for a single node. ``blind``: why we cannot see whether the processes connect; empty if we can.
+    ``has_channel``: the launchers of all nodes have a control channel. ``starts_again``: the agent is mpirun,
+    which the launcher starts again for all nodes.
 
     Raises:
         UsageError: Options exclude each other, or cannot be honoured here.
     """
-    restarts = _read_restarts(options, topology, starts_node=starts_node)
+    together = has_channel or starts_again
+    restarts = _plan_restarts(options, topology, starts_node=starts_node, together=together)
     routes = tuple(plan_route(options, place.local_rank) for place in topology.places)
     count = 1 if of_agent else len(routes) + companion_count
     return Supervision(
@@ -51,7 +66,7 @@ def plan_supervision(
         progress=options.switch("progress") if options.get("progress") else None,
         stall_timeout_s=options.number("stall_timeout", 0.0),
         on_stall=options.text("on_stall", "report"),
-        restarts=0 if of_agent else restarts,
+        restarts=Restarts() if of_agent and not starts_again else restarts,
         failure_file=options.text("failure_file") or None,
         proof=proof,
         preemption=preemption,
@@ -128,18 +143,38 @@ def _bits(options: Options, dest: str, local_rank: int | None) -> int:
     return next((bits for rank, bits in options.streams(dest) if rank in (None, local_rank)), 0)
 
 
-def _read_restarts(options: Options, topology: Topology, *, starts_node: bool) -> int:
-    restarts, given = int(options.number("restarts", 0)), options.get("restarts")
-    if restarts and given and not starts_node and topology.world_size != 1:
+def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, together: bool) -> Restarts:
+    """Return when the processes start again; ``together``: all nodes of this job can start again together.
+
+    Raises:
+        UsageError: Restarts were asked for, and the launchers of this job cannot restart together.
+    """
+    most, given = int(options.number("restarts", 0)), options.get("restarts")
+    if most and given and not starts_node and topology.world_size != 1:
         raise UsageError(_restarts_of_others(given.origin))
-    if restarts and given and topology.node_count != 1:
-        raise UsageError(_restarts_on_one_node(given.origin, topology))
-    return restarts
+    if most and given and topology.node_count != 1 and not together:
+        raise UsageError(_restarts_apart(given.origin, topology))
+    default = Restarts()
+    per_cause = options.get("restarts_per_cause")
+    return Restarts(
+        most=most,
+        per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
+        on_any=options.text("restart_on") == "any",
+        never_status=options.numbers("no_restart_status") or (),
+        delay_s=options.number("restart_delay", default.delay_s),
+        delay_max_s=options.number("restart_delay_max", default.delay_max_s),
+        reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
+        progress_file=options.text("progress_file"),
+        progress_pattern=options.text("progress_pattern"),
+        attempts_file=options.text("attempts_file"),
+        rejoin_timeout_s=options.number("rejoin_timeout", default.rejoin_timeout_s),
+        health_argv=options.words("health_command"),
+    )
 
 
 def _restarts_of_others(asked: str) -> Problem:
     return Problem(
-        "restarts-need-one-node",
+        "restarts-need-one-launcher",
         f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
         "would be left waiting",
         "command line",
@@ -147,11 +182,11 @@ def _restarts_of_others(asked: str) -> Problem:
     )
 
 
-def _restarts_on_one_node(asked: str, topology: Topology) -> Problem:
+def _restarts_apart(asked: str, topology: Topology) -> Problem:
     return Problem(
-        "restarts-need-one-node",
-        f"{asked}: this job has {topology.node_count or 'several'} nodes, and processes of the others "
-        "would be left waiting",
+        "restarts-need-channel",
+        f"{asked}: this job has {topology.node_count or 'several'} nodes, and their launchers have no "
+        "control channel through which they restart together",
         "command line",
-        "--max-restarts N (torchrun restarts the processes of all nodes together), or restart the job",
+        "leave out --no-peers; with TensorFlow's parameter servers, let the platform restart the job",
     )

@@ -191,10 +191,20 @@ class ProcessGroup:
         except OSError:
             pass  # an old kernel or a strict seccomp profile: SIGCHLD reports the end, in no exact order
 
-    def start_watchdog(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
-        """Start the process that kills the others if the launcher is killed; the job runs without it, too."""
+    def start_watchdog(
+        self, run_id: str | None, clean_up: Callable[[], None], lease_until: float | None = None
+    ) -> None:
+        """Start the process that kills the others if the launcher is killed; the job runs without it, too.
+
+        Args:
+            run_id: See `Watchdog`.
+            clean_up: See `Watchdog`.
+            lease_until: When it also kills them if the launcher stands still; None for never.
+        """
         try:
-            self.watchdog = self.watchdog or Watchdog(run_id, clean_up)
+            self.watchdog = self.watchdog or Watchdog(run_id, clean_up, has_lease=lease_until is not None)
+            if lease_until is not None:
+                self.watchdog.renew(lease_until)
             for process in self.processes:
                 self.watchdog.tell(process.pid)
         except OSError as error:

@@ -4,11 +4,16 @@ The kernel kills the processes themselves (`launcher.process.kernel.die_with_par
 they have started would continue and hold the GPU. So a fork of the launcher waits at the end of a pipe. If
 the pipe closes before the launcher dismisses it, it kills the process groups that it was told about, and
 every process with this run's mark in its environment, in whatever group or session.
+
+If another node may take over, the launcher also renews a lease: when it ends without a renewal, because the
+launcher stands still, the watchdog kills the processes too, and stays.
 """
 
 from __future__ import annotations
 
 import os
+import select
+import time
 
 from launcher.core.signal import signal
 from launcher.machine.process import ENVIRON_BYTES, list_pids, read_file, read_name
@@ -26,6 +31,8 @@ NESTED_MAX = 8
 NAME = "launcher-watch"
 DESCRIPTORS = 4096
 """Number of descriptors to try if nothing lists the open ones."""
+LEASE = b"="
+"""Marks a number as the end of the lease, in milliseconds."""
 PASSES = 20
 """Number of searches: one may miss a process that forks meanwhile, but not so many."""
 
@@ -33,20 +40,22 @@ PASSES = 20
 class Watchdog:
     """The launcher's view of the watchdog of one run. Process 1 needs none: the kernel kills all with it."""
 
-    def __init__(self, run_id: str | None, clean_up: Callable[[], None]) -> None:
+    def __init__(self, run_id: str | None, clean_up: Callable[[], None], *, has_lease: bool = False) -> None:
         """Fork it.
 
         Args:
             run_id: Names this run; None to kill no processes, if others do so.
             clean_up: What the launcher would have done at its end.
+            has_lease: Whether a lease will be renewed: then process 1 needs a watchdog, too.
 
         Raises:
             OSError: No more processes or descriptors.
         """
         self.pid: int | None = None
-        if os.getpid() == 1:
+        if os.getpid() == 1 and not has_lease:
             return
         reading, self.writing = os.pipe()
+        os.set_blocking(self.writing, False)
         try:
             self.pid = os.fork()
         except OSError:
@@ -70,10 +79,14 @@ class Watchdog:
         """Remove an empty process group: its number can be reused."""
         self._write(-group)
 
-    def _write(self, number: int) -> None:
+    def renew(self, until: float) -> None:
+        """Renew the lease: the processes are killed at this time (monotonic seconds) if it is not renewed."""
+        self._write(int(until * 1000), LEASE)
+
+    def _write(self, number: int, kind: bytes = b"") -> None:
         if self.pid is not None:
             try:  # noqa: SIM105 - contextlib would be one more module on the launch path
-                os.write(self.writing, b"%d\n" % number)
+                os.write(self.writing, b"%b%d\n" % (kind, number))
             except OSError:
                 pass  # it was killed; SIGCHLD reports that as for any child
 
@@ -103,14 +116,47 @@ def _guard(fd: int, run_id: bytes | None) -> None:
         pass  # refused: SIGKILL to the launcher's whole group ends us, too
     set_name(NAME)
     close_others((2, fd))
-    told = b""
-    while data := os.read(fd, 4096):
-        told += data
+    orders = _Orders()
+    while True:
+        if not select.select([fd], [], [], orders.left_s)[0]:
+            orders.lease_until = None
+            _kill(run_id, orders.groups)
+            _say(b"the launcher stood still, and another node may take over: its processes were killed")
+        elif data := os.read(fd, 4096):
+            orders.take(data)
+        else:
+            break
+    if run_id is not None:
+        _kill(run_id, orders.groups)
+        _say(b"the launcher was killed; its processes were killed with it")
+
+
+class _Orders:
+    """What the launcher has told: the process groups, and when its lease ends."""
+
+    def __init__(self) -> None:
+        self.groups: set[int] = set()
+        self.lease_until: float | None = None
+        self._rest = b""
+
+    @property
+    def left_s(self) -> float | None:
+        return None if self.lease_until is None else max(0.0, self.lease_until - time.monotonic())
+
+    def take(self, data: bytes) -> None:
+        """Take the lines that are complete."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(LEASE):
+                self.lease_until = int(line[len(LEASE) :]) / 1000
+            else:
+                number = int(line)
+                (self.groups.add if number > 0 else self.groups.discard)(abs(number))
+
+
+def _kill(run_id: bytes | None, groups: Iterable[int]) -> None:
     if run_id is None:
         return
-    groups: set[int] = set()
-    for number in map(int, told.split()):
-        (groups.add if number > 0 else groups.discard)(abs(number))
     for group in groups:
         send(-group, signal.SIGKILL)
     for _ in range(PASSES):
@@ -119,8 +165,11 @@ def _guard(fd: int, run_id: bytes | None) -> None:
             send(pid, signal.SIGKILL)
         if not found:
             break
+
+
+def _say(text: bytes) -> None:
     try:  # noqa: SIM105
-        os.write(2, b"launcher: the launcher was killed; its processes were killed with it\n")
+        os.write(2, b"launcher: %b\n" % text)
     except OSError:
         pass  # the reader of our stderr was killed, too
 

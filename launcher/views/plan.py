@@ -69,7 +69,9 @@ def _headline(plan: Plan) -> str:
         nodes = "{} to {} nodes".format(*plan.allocation.node_range)
     world = shape.world_size
     processes = "a number of processes" if world is None else f"{world} process{'es' if world > 1 else ''}"
-    return f"{processes} on {nodes}; this is node {where}; {started}"
+    spare = plan.allocation.spare
+    place = f"node {where}" if spare is None else f"spare node {spare} (planned as node {where})"
+    return f"{processes} on {nodes}; this is {place}; {started}"
 
 
 def _facts_table(plan: Plan) -> Table:
@@ -245,7 +247,7 @@ def _watch(plan: Plan) -> list[str]:
     parts += ["lines begin with their rank"] if watch.prefix else []
     if any(route.to_file for route in watch.routes):
         parts.append(f"output in files below {watch.log_dir or 'a temporary folder'}")
-    parts += [f"{watch.restarts} restarts"] if watch.restarts else []
+    parts += [f"{watch.restarts.most} restarts"] if watch.restarts.most else []
     parts += (
         [f"{watch.on_stall} after {watch.stall_timeout_s:g} s of silence"] if watch.stall_timeout_s else []
     )

@@ -15,6 +15,7 @@ from launcher.core.model import (
     Plan,
     Policy,
     Process,
+    Restarts,
     Setting,
 )
 from launcher.core.redact import redact, redact_argv
@@ -117,11 +118,29 @@ def _supervision(plan: Plan) -> dict[str, object]:
         "on_stall": watch.on_stall,
         "meeting_timeout_s": None if watch.contact is None else watch.contact.timeout_s,
         "require_meeting": watch.contact is not None and watch.contact.required,
-        "restarts": watch.restarts,
+        "restarts": watch.restarts.most,
+        **({"restart_rules": _restart_rules(watch.restarts)} if watch.restarts.most else {}),
         "failure_file": None if watch.failure_file is None else redact(watch.failure_file),
         "verify_fabric": watch.proof is not None,
         "preemption": None if watch.preemption is None else watch.preemption.service,
         "metrics_port": watch.metrics_port or None,
+    }
+
+
+def _restart_rules(rule: Restarts) -> dict[str, object]:
+    """Return when the processes start again, without secrets of paths and commands."""
+    return {
+        "per_cause": rule.per_cause,
+        "on": "any" if rule.on_any else "retryable",
+        "never_status": list(rule.never_status),
+        "delay_s": rule.delay_s,
+        "delay_max_s": rule.delay_max_s,
+        "reset_after_s": rule.reset_after_s,
+        "progress_file": redact(rule.progress_file) or None,
+        "progress_pattern": rule.progress_pattern or None,
+        "attempts_file": redact(rule.attempts_file) or None,
+        "rejoin_timeout_s": rule.rejoin_timeout_s,
+        "health_command": redact_argv(rule.health_argv) or None,
     }
 
 
@@ -133,6 +152,7 @@ def _peers(peers: Peers) -> dict[str, object]:
         "timeout_s": peers.timeout_s,
         "lost_after_s": peers.lost_after_s,
         "keep_going": peers.keep_going,
+        **({"spare_count": peers.spare_count, "index": peers.index} if peers.spare_count else {}),
     }
 
 

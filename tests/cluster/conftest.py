@@ -16,7 +16,9 @@ import pytest
 
 from launcher.rehearse import namespaces
 from launcher.rehearse.cluster import Cluster, Node
+from tests.cluster.fleets import Fleet, make_key
 from tests.cluster.together import Job
+from tests.mpis import find_mpi
 
 RECORDINGS = Path(__file__).parent.parent / "golden" / "recordings"
 DUMP = """
@@ -27,6 +29,24 @@ with open(path, "w") as file:
     json.dump(record, file)
 """
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+MakeFleet = Callable[..., Fleet]
+StartSshd = Callable[[Cluster], str]
+SSHD = """\
+Port 22
+HostKey {home}/host
+AuthorizedKeysFile {home}/.ssh/id_ed25519.pub
+StrictModes no
+UsePAM no
+PidFile none
+"""
+SERVE = "mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e -f {home}/sshd_config"
+SSH = """\
+Host *
+  IdentityFile {home}/.ssh/id_ed25519
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
 
 
 @pytest.fixture
@@ -60,6 +80,51 @@ def pair(tmp_path: Path) -> Iterator[Job]:
     with Cluster(2) as two:
         yield (one := Job(two, tmp_path))
         one.close()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
+    """Return a function that makes N nodes with a family of MPI and a key of the job."""
+    need_namespaces()
+    made: list[Fleet] = []
+    clusters: list[Cluster] = []
+
+    def make(family: str, nodes: int = 2, *, key: bool = True) -> Fleet:
+        cluster = Cluster(nodes)
+        clusters.append(cluster)
+        cluster.__enter__()
+        made.append(Fleet(cluster, find_mpi(family), make_key(tmp_path) if key else "", tmp_path))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    for cluster in clusters:
+        cluster.close()
+
+
+@pytest.fixture
+def sshd_on_nodes(tmp_path: Path) -> Iterator[StartSshd]:
+    """Return a function that starts a plain sshd on all nodes, and returns ssh's configuration for it."""
+    servers: list[subprocess.Popen[bytes]] = []
+
+    def start(cluster: Cluster) -> str:
+        home = tmp_path / "home"
+        (home / ".ssh").mkdir(parents=True)
+        for name in ("host", ".ssh/id_ed25519"):
+            line = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)]
+            subprocess.run(line, check=True)
+        (home / "sshd_config").write_text(SSHD.format(home=home))
+        (home / "ssh").write_text(SSH.format(home=home))
+        for node in cluster.nodes:
+            line = cluster.argv(node, ["sh", "-c", SERVE.format(home=home)])
+            servers.append(subprocess.Popen(line))
+        return str(home / "ssh")
+
+    yield start
+    for server in servers:
+        server.kill()
+        server.wait()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,9 @@ ALLREDUCE = """
     line = json.dumps({**seen, "node": socket.gethostname(), "mpi_rank": world.rank, "sum": total})
     sys.stdout.write(line + "\\n")
 """
+
+FIND = "ls -d /dev/shm/launcher-* $TMPDIR/launcher_* 2>/dev/null"
+"""Keys, sessions and files of ranks; /tmp is the machine's own, and others use it, too."""
 
 
 class Done(NamedTuple):
@@ -55,6 +59,7 @@ class Fleet:
         self.cluster, self.mpi, self.key, self.folder = cluster, mpi, key, folder
         self.hosts = ",".join(node.hostname for node in cluster.nodes)
         self.launchers: list[subprocess.Popen[str]] = []
+        self.errors: list[Path | None] = []
 
     def script(self, text: str) -> str:
         """Return the path of a script."""
@@ -69,8 +74,18 @@ class Fleet:
         environ: Mapping[str, str] | None = None,
         cover: Sequence[str] = (),
         command: str = "run --engine mpirun",
+        errors: Path | None = None,
     ) -> subprocess.Popen[str]:
-        """Start ``launcher run --engine mpirun WORDS`` on a node; ``cover``: a file, and what it hides."""
+        """Start ``launcher run --engine mpirun WORDS`` on a node.
+
+        Args:
+            node: The node.
+            words: Flags and the command.
+            environ: More variables.
+            cover: A file, and the path of the one that it hides.
+            command: The launcher's command, if not this.
+            errors: Receives standard error, so that it can be read meanwhile.
+        """
         line: tuple[str, ...] = (sys.executable, "-m", "launcher", *command.split(), *words)
         if cover:
             mounted = 'mount --bind "$0" "$1" && shift && exec "$@"'
@@ -80,10 +95,11 @@ class Fleet:
             env=self.environ(**(environ or {})),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.PIPE if errors is None else errors.open("w"),
             text=True,
         )
         self.launchers.append(process)
+        self.errors.append(errors)
         return process
 
     def environ(self, **variables: str) -> dict[str, str]:
@@ -109,9 +125,9 @@ class Fleet:
     def wait(self, timeout_s: float = DEADLINE_S) -> list[Done]:
         """Wait for all launchers, in the order in which they were started."""
         done = []
-        for process in self.launchers:
+        for process, errors in zip_longest(self.launchers, self.errors):
             out, err = process.communicate(timeout=timeout_s)
-            done.append(Done(process.returncode, out, err))
+            done.append(Done(process.returncode, out, err if errors is None else errors.read_text()))
         return done
 
     def close(self) -> None:
@@ -151,3 +167,33 @@ def make_key(folder: Path) -> str:
     line = [sys.executable, "-m", "launcher", "keygen", str(path)]
     subprocess.run(line, env=clean_environ(), check=True, capture_output=True)
     return str(path)
+
+
+def run_on(two: Fleet, node: Node, command: str) -> str:
+    """Run a shell command on a node, and return what it prints."""
+    line = two.cluster.argv(node, ["sh", "-c", command])
+    return subprocess.run(line, env=two.environ(), capture_output=True, text=True, check=False).stdout
+
+
+def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
+    """Return the processes of a node, by its own numbers, whose command line begins or ends so."""
+    lines = [line.split(None, 1) for line in run_on(two, node, "ps -e -o pid=,args=").splitlines()]
+    return [int(pid) for pid, args in lines if any(mark in args for mark in marks)]
+
+
+def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
+    """Send a signal to a process of a node: a prted has a parent of its own, a wrapper its placeholder."""
+    index = -1 if {"prted -", "wrapper"} & {*marks} else 0
+    run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")
+
+
+def assert_nothing_left(two: Fleet) -> None:
+    """No process and no folder of ours, on any node."""
+    deadline = time.monotonic() + 10
+    while True:
+        processes = [line for node in two.cluster.nodes for line in two.processes(node)]
+        folders = [line for node in two.cluster.nodes for line in run_on(two, node, FIND).split()]
+        if not (processes or folders) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    assert (processes, folders) == ([], [])

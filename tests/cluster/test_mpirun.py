@@ -5,85 +5,18 @@ from __future__ import annotations
 import hashlib
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from launcher.rehearse.cluster import Cluster
-from tests.cluster.conftest import need_namespaces
-from tests.cluster.fleets import ALLREDUCE, Fleet, make_key
+from tests.cluster.conftest import MakeFleet, StartSshd
+from tests.cluster.fleets import ALLREDUCE, make_key
 from tests.cluster.sshing import NO_SUCH_NAME
-from tests.mpis import FAMILIES, find_mpi
+from tests.mpis import FAMILIES
 
 pytestmark = [pytest.mark.root]
-
-MakeFleet = Callable[..., Fleet]
-StartSshd = Callable[[Cluster], str]
-SSHD = """\
-Port 22
-HostKey {home}/host
-AuthorizedKeysFile {home}/.ssh/id_ed25519.pub
-StrictModes no
-UsePAM no
-PidFile none
-"""
-SERVE = "mkdir -p /run/sshd; exec /usr/sbin/sshd -D -e -f {home}/sshd_config"
-SSH = """\
-Host *
-  IdentityFile {home}/.ssh/id_ed25519
-  StrictHostKeyChecking no
-  UserKnownHostsFile /dev/null
-  LogLevel ERROR
-"""
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
-    """Return a function that makes N nodes with a family of MPI and a key of the job."""
-    need_namespaces()
-    made: list[Fleet] = []
-    clusters: list[Cluster] = []
-
-    def make(family: str, nodes: int = 2, *, key: bool = True) -> Fleet:
-        cluster = Cluster(nodes)
-        clusters.append(cluster)
-        cluster.__enter__()
-        made.append(Fleet(cluster, find_mpi(family), make_key(tmp_path) if key else "", tmp_path))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-    for cluster in clusters:
-        cluster.close()
-
-
-@pytest.fixture
-def sshd_on_nodes(tmp_path: Path) -> Iterator[StartSshd]:
-    """Return a function that starts a plain sshd on all nodes, and returns ssh's configuration for it."""
-    servers: list[subprocess.Popen[bytes]] = []
-
-    def start(cluster: Cluster) -> str:
-        home = tmp_path / "home"
-        (home / ".ssh").mkdir(parents=True)
-        for name in ("host", ".ssh/id_ed25519"):
-            line = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(home / name)]
-            subprocess.run(line, check=True)
-        (home / "sshd_config").write_text(SSHD.format(home=home))
-        (home / "ssh").write_text(SSH.format(home=home))
-        for node in cluster.nodes:
-            line = cluster.argv(node, ["sh", "-c", SERVE.format(home=home)])
-            servers.append(subprocess.Popen(line))
-        return str(home / "ssh")
-
-    yield start
-    for server in servers:
-        server.kill()
-        server.wait()
 
 
 @pytest.mark.parametrize("family", FAMILIES)

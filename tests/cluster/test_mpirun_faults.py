@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,14 @@ from launcher.core.messages import pack
 from launcher.mpi import session
 from launcher.mpi.messages import Briefing
 from launcher.mpi.session_folder import find_session
-from launcher.rehearse.cluster import Cluster, Node
-from tests.cluster.conftest import need_namespaces
-from tests.cluster.fleets import Done, Fleet, make_key
-from tests.mpis import FAMILIES, find_mpi
+from launcher.rehearse.cluster import Node
+from tests.cluster.conftest import MakeFleet
+from tests.cluster.fleets import Done, Fleet, assert_nothing_left, find_pids, run_on, signal_on
+from tests.mpis import FAMILIES
 from tests.process.starting import clean_environ
 
 pytestmark = [pytest.mark.root]
 
-MakeFleet = Callable[..., Fleet]
 SLEEP = """
     import os, signal, sys, time
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -35,26 +33,6 @@ SLEEP = """
     while True:
         time.sleep(1)
 """
-FIND = "ls -d /dev/shm/launcher-* $TMPDIR/launcher_* 2>/dev/null"
-"""Keys, sessions and files of ranks; /tmp is the machine's own, and others use it, too."""
-
-
-@pytest.fixture
-def fleet(tmp_path: Path) -> Iterator[MakeFleet]:
-    """Return a function that makes two nodes with a family of MPI and a key of the job."""
-    need_namespaces()
-    made: list[Fleet] = []
-
-    def make(family: str) -> Fleet:
-        cluster = Cluster(2)
-        made.append(Fleet(cluster, find_mpi(family), make_key(tmp_path), tmp_path))
-        cluster.__enter__()
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.cluster.close()
-        one.close()
 
 
 def start_sleepers(two: Fleet, folder: Path, *options: str) -> None:
@@ -70,36 +48,6 @@ def await_files(folder: Path, pattern: str, count: int) -> None:
     while len(list(folder.glob(pattern))) < count:
         assert time.monotonic() < deadline, f"fewer than {count} of {pattern}"
         time.sleep(0.02)
-
-
-def run_on(two: Fleet, node: Node, command: str) -> str:
-    """Run a shell command on a node, and return what it prints."""
-    line = two.cluster.argv(node, ["sh", "-c", command])
-    return subprocess.run(line, env=two.environ(), capture_output=True, text=True, check=False).stdout
-
-
-def find_pids(two: Fleet, node: Node, *marks: str) -> list[int]:
-    """Return the processes of a node, by its own numbers, whose command line begins or ends so."""
-    lines = [line.split(None, 1) for line in run_on(two, node, "ps -e -o pid=,args=").splitlines()]
-    return [int(pid) for pid, args in lines if any(mark in args for mark in marks)]
-
-
-def signal_on(two: Fleet, node: Node, number: int, *marks: str) -> None:
-    """Send a signal to a process of a node: a prted has a parent of its own, a wrapper its placeholder."""
-    index = -1 if {"prted -", "wrapper"} & {*marks} else 0
-    run_on(two, node, f"kill -{int(number)} {find_pids(two, node, *marks)[index]}")
-
-
-def assert_nothing_left(two: Fleet) -> None:
-    """No process and no folder of ours, on any node."""
-    deadline = time.monotonic() + 10
-    while True:
-        processes = [line for node in two.cluster.nodes for line in two.processes(node)]
-        folders = [line for node in two.cluster.nodes for line in run_on(two, node, FIND).split()]
-        if not (processes or folders) or time.monotonic() > deadline:
-            break
-        time.sleep(0.05)
-    assert (processes, folders) == ([], [])
 
 
 def end(two: Fleet, timeout_s: float = 30) -> list[Done]:

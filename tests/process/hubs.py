@@ -8,15 +8,21 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from launcher.channel.frames import Calling, Sealed
 from launcher.channel.keys import make_key
 from launcher.channel.listener import listen
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.join import Join
+from launcher.cluster.membership import Membership
+from launcher.cluster.messages import Start
+from launcher.cluster.regroup import Regroup
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack, parse
+from launcher.core.model import Restarts
 from launcher.process.loop import Loop
+from launcher.recovery.recovery import Recovery
 
 ADDRESS = "127.0.0.1"
 KEY = make_key(b"a token of sixteen", "1")
@@ -38,13 +44,20 @@ class LiveHub:
         told: What it has told its own node.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, rule: Restarts | None = None, **more: Any) -> None:
         self.said: list[str] = []
         self.told: list[dict[str, object]] = []
         listener, self.port = listen(ADDRESS, (0,))
         self.port = listener.getsockname()[1]
         self.loop = Loop(self.said.append)
-        shape = Shape(0, count, count, ADDRESS, (self.port,), lost_after_s=3600.0, grace_s=1.0)
+        timing = {"lost_after_s": 3600.0, "grace_s": 1.0, **more}
+        shape = Shape(0, count, count, ADDRESS, (self.port,), **timing)
+
+        def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
+            assert rule is not None
+            recovery, say = Recovery(rule, self.said.append), self.said.append
+            return Regroup(rule, recovery, shape, membership, say, lambda: {"master_port": 6200}, begin)
+
         self.hub = Coordinator(
             listener,
             KEY,
@@ -55,6 +68,7 @@ class LiveHub:
             lambda message: self.told.append(pack(message)),
             lambda: {"master_port": 6105},
             lambda ranks, take: take({}),
+            make_regroup if rule is not None else None,
         )
         self.loop.timers.append(self.hub)
         self._is_open = True
@@ -71,7 +85,11 @@ class LiveHub:
 
     def hear_own(self, message: object) -> None:
         """Let node 0 hear its own node, in the thread that turns it: what two seal is mixed up."""
-        self._asked.append(lambda: self.hub.hear_own(message))
+        self.do(lambda: self.hub.hear_own(message))
+
+    def do(self, action: Callable[[], object]) -> None:
+        """Act in the thread that turns it."""
+        self._asked.append(action)
         self._wake.send(b".")
 
     def _turn(self) -> None:
@@ -143,9 +161,9 @@ class Caller:
 
 
 @contextlib.contextmanager
-def live_hub(count: int) -> Iterator[LiveHub]:
-    """Return a node 0 that is ended in the end."""
-    hub = LiveHub(count)
+def live_hub(count: int, rule: Restarts | None = None, **more: Any) -> Iterator[LiveHub]:
+    """Return a node 0 that is ended in the end; ``more``: fields of its `Shape`."""
+    hub = LiveHub(count, rule, **more)
     try:
         yield hub
     finally:

@@ -11,10 +11,17 @@ DEADLINE_S = 20.0
 
 def wait_for(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Poll until something is true; fail with words at the deadline."""
-    deadline = time.monotonic() + deadline_s
+    assert is_true_by(condition, deadline_s), f"not within {deadline_s:g} s: {what}"
+
+
+def is_true_by(condition: Callable[[], object], wait_s: float) -> bool:
+    """Poll until something is true; return whether it is within these seconds."""
+    deadline = time.monotonic() + wait_s
     while not condition():
-        assert time.monotonic() < deadline, f"not within {deadline_s:g} s: {what}"
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.005)  # between two looks: there is nothing to wait on
+    return True
 
 
 def is_gone(pid: int) -> bool:

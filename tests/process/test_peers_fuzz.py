@@ -108,7 +108,7 @@ def hub() -> Iterator[LiveHub]:
         assert member.hear("beat")
         assert sorted(live.hub.members) == [0, 1]
         assert live.hub.members[1].connection is not None
-        assert live.told == [{"is": "start", "agreed": {"master_port": 6105}}]
+        assert live.told == [{"is": "start", "agreed": {"master_port": 6105}, "attempt": 0}]
         member.socket.close()
 
 

@@ -257,11 +257,13 @@ def test_a_single_node_tunes_without_ssh() -> None:
 
 
 def test_what_the_autotuner_cannot_do_is_told() -> None:
-    """No hosts, no key on a node that is to serve, GPUs that experiments would not run on."""
+    """No hosts, no key on a node that is to serve, GPUs that experiments would not run on, restarts."""
     assert refused(*TUNE, **TWO_NODES) == "no-hosts"
     assert refused(*TUNE, hosts="one,two", node_rank="1") == "no-key"
     assert refused(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "2,3"}) == "autotuner-gpus"
     assert plan(*TUNE, environ={"CUDA_VISIBLE_DEVICES": "0,1"})
+    assert refused(*TUNE, restarts="1") == refused(*TUNE, restarts="1", **HEAD) == "engine-conflict"
+    assert refused(*TUNE, restarts="1", **{**HEAD, "node_rank": "1"}) == "engine-conflict"
 
 
 def test_the_hosts_of_a_platform_are_enough_to_tune_on() -> None:

@@ -493,7 +493,7 @@ def test_logs_and_patience_are_torchruns_own() -> None:
     }  # fmt: skip
     assert (found["max_restarts"], found["role"]) == ("2", "trainer")
     assert agent_environ(job, {})["TORCH_ELASTIC_SHUTDOWN_TIMEOUT"] == "8"
-    assert (job.supervision.restarts, job.supervision.log_dir) == (0, None)
+    assert (job.supervision.restarts.most, job.supervision.log_dir) == (0, None)
 
 
 def test_the_launcher_stays_where_it_asks_for_the_machine() -> None:
@@ -1138,4 +1138,4 @@ def test_what_only_a_parent_can_do_is_said_where_there_is_none() -> None:
 def test_one_rank_is_not_started_again_alone() -> None:
     """The others would wait for a process that does not know them."""
     status, code, text = refuse(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", restarts="2")
-    assert (status, code) == (64, "restarts-need-one-node") and "a launcher for each" in text
+    assert (status, code) == (64, "restarts-need-one-launcher") and "a launcher for each" in text

@@ -429,14 +429,18 @@ def test_ipv6_hosts_are_refused_by_name(family: str) -> None:
     assert code == "mpirun-line" and "fd00::4" in what and "IPv4" in fix
 
 
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [({"max_restarts": "3"}, "--max-restarts 3"), ({"restarts": "2"}, "--restarts 2")],
-)
-def test_restarts_are_not_mpiruns(flags: dict[str, str], named: str) -> None:
+def test_torchruns_restarts_are_not_mpiruns() -> None:
     """An error before the start, where it would be left out silently."""
-    code, what, _ = refusal(node(environ=PLAIN), **flags)
-    assert code == "engine-conflict" and named in what
+    code, what, _ = refusal(node(environ=PLAIN), max_restarts="3")
+    assert code == "engine-conflict" and "--max-restarts 3" in what
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_launcher_starts_mpirun_again(index: int) -> None:
+    """On the head and on a node that serves; ranks are not told, because they do not decide."""
+    job = plan(node(index), restarts="2", rejoin_timeout="60", ssh_key="/job.key", hosts=",".join(HOSTS))
+    assert (job.supervision.restarts.most, job.supervision.restarts.rejoin_timeout_s) == (2, 60.0)
+    assert job.agent is not None and "restarts" not in " ".join(job.agent.argv)
 
 
 # --- what a person sees

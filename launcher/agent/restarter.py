@@ -1,0 +1,175 @@
+"""What follows an attempt of this node: its outcome, the verdict, a restart, and the summary of attempts."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.agent.coordination import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.agent.agent import Agent
+    from launcher.failure.model import Verdict
+    from launcher.recovery.policy import Attempt, Decision
+    from launcher.recovery.progress import ProgressGate
+    from launcher.recovery.recovery import Recovery
+
+TOLD = "the launcher was told to end"
+
+
+class Restarter:
+    """Finds and reports how attempts end; on one node it also decides whether the processes start again.
+
+    Attributes:
+        progress: Watches for progress; None if the user named no file and no pattern.
+    """
+
+    def __init__(self, agent: Agent) -> None:
+        self.progress: ProgressGate | None = None
+        self._agent = agent
+        self._outcome: Outcome | None = None
+        self._has_reported = False
+        self._recovery: Recovery | None = None
+        self._decision: Decision | None = None
+        rule = agent.watch.restarts
+        if rule.progress_file or rule.progress_pattern:
+            from launcher.recovery.progress import ProgressGate
+
+            self.progress = ProgressGate(rule)
+
+    def begin(self) -> None:
+        """Forget the attempt before."""
+        self._outcome, self._decision, self._has_reported = None, None, False
+        if self.progress is not None:
+            self.progress.begin()
+
+    @property
+    def recovery(self) -> Recovery:
+        """Restart decisions and record of this job; loaded after the first failure."""
+        if self._recovery is None:
+            from launcher.recovery.recovery import Recovery
+
+            self._recovery = Recovery(self._agent.watch.restarts, self._agent.say)
+        return self._recovery
+
+    # --- the end of an attempt
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a process of this node failed, or we ended the job as a failure."""
+        agent = self._agent
+        return agent.first is not None or agent.reason is not None or agent.observers.is_preempted
+
+    def find_outcome(self) -> Outcome:
+        """Return how the processes of this node ended; call it when all have ended."""
+        if self._outcome is None:
+            self._outcome = self._find_outcome()
+        return self._outcome
+
+    def _find_outcome(self) -> Outcome:
+        """Return the outcome; only a failure loads the code that tells failures apart."""
+        agent = self._agent
+        if not self.has_failed and not agent.group.find_survivors():
+            return Outcome(0)
+        found: list[Outcome] = []
+
+        def find() -> None:
+            from launcher.agent.report import find_outcome
+
+            found.append(find_outcome(agent))
+
+        agent.loop.guard(find)
+        return found[0] if found else Outcome(0 if agent.first is None else agent.first.status)
+
+    def report(self, outcome: Outcome) -> int:
+        """Report once how an attempt ended and what follows from it, and return the status."""
+        if not self._has_reported:
+            self._has_reported = True
+            if outcome.line:
+                self._agent.say(outcome.line)
+            if outcome.verdict is not None:
+                self._agent.coordination.publish(outcome.verdict, shown=outcome.shown)
+            if self._decision is not None:
+                self._agent.say(self.recovery.describe())
+        return outcome.status
+
+    def publish(self, verdict: Verdict, *, shown: bool) -> None:
+        """Show the verdict, and write the failure record."""
+        from launcher.agent.report import publish
+
+        self._agent.loop.guard(lambda: publish(self._agent, verdict, shown=shown))
+
+    # --- restarts
+
+    @property
+    def is_told(self) -> bool:
+        """Whether the job was told to end, so that no attempt may follow."""
+        return self._agent.forwarder.told is not None or self._agent.observers.is_preempted
+
+    def decide(self, outcome: Outcome) -> Decision | None:
+        """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
+        agent = self._agent
+        if not agent.watch.restarts.most or self.is_told or not outcome.status:
+            return None
+        found: list[Decision] = []
+        agent.loop.guard(lambda: found.append(self.recovery.decide(self.describe(outcome))))
+        self._decision = found[0] if found else None
+        return self._decision
+
+    def give_up(self, why: str) -> None:
+        """Report that the attempt that was to follow does not take place."""
+        self.recovery.give_up(why)
+        self._agent.say(self.recovery.describe())
+
+    def restart_alone(self) -> bool:
+        """Whether the processes of this node start again by themselves; returns when it is time."""
+        agent = self._agent
+        if not agent.watch.restarts.most or not self.has_failed:
+            return False
+        outcome = self.find_outcome()
+        decision = self.decide(outcome)
+        if decision is None or not decision.restarts:
+            return False  # the end of the job reports it
+        self.report(outcome)
+        agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
+        self._check_health()
+        if self.is_told:
+            self.give_up(TOLD)
+            return False
+        agent.begin_again(agent.attempt + 1)
+        return True
+
+    def _check_health(self) -> None:
+        """Run the health command, and report what it finds: a single node has no other in its place."""
+        argv, answers = self._agent.watch.restarts.health_argv, list[str]()
+        if not argv or self.is_told:
+            return
+        from launcher.recovery.health import LIMIT_S, MARGIN_S, ask_health
+
+        ask_health(argv, self._agent.group.helpers, answers.append)
+        self._agent.loop.turn_until(lambda: bool(answers) or self.is_told, LIMIT_S + MARGIN_S)
+        if answers and answers[0]:
+            self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
+
+    def describe(self, outcome: Outcome) -> Attempt:
+        """Return this node's failed attempt for the policy and the record."""
+        from launcher.recovery.nodes import read_machine
+        from launcher.recovery.recovery import describe_attempt
+
+        agent = self._agent
+        progressed = None if self.progress is None else self.progress.has_progressed()
+        started_ns = agent.started_ns
+        return describe_attempt(
+            outcome.verdict, agent.attempt, outcome.status, started_ns, time.time_ns(), progressed,
+            lambda node: read_machine(agent.environ),
+        )  # fmt: skip
+
+    def summarize(self, status: int) -> None:
+        """Print the summary of all attempts, if there were several."""
+        agent, recovery = self._agent, self._recovery
+        if agent.attempt and recovery is not None and recovery.history.failed:
+            history, now_ns = recovery.history, time.time_ns()
+            is_alone = not agent.coordination.has_others
+            agent.say(
+                history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status, is_alone=is_alone)
+            )

@@ -1,0 +1,326 @@
+"""Node 0 between two attempts: decides on a restart, waits for all nodes, and starts the next attempt.
+
+A node is ready once it says that nothing of the last attempt is left on it. A lost node may come back as a
+new launcher with the same rank. Until it has, or `rejoin_timeout_s` has passed, the others wait.
+
+No two attempts run at once. A node that fell silent may still run its processes: it has heard node 0 until
+we hung up at the latest. After `Shape.lease_s` its launcher has stopped them, or its watchdog has killed
+them. The next attempt does not start before. A connection that the other side has closed shows that the
+launcher has ended, and its watchdog kills the processes at once.
+"""
+
+from __future__ import annotations
+
+import time
+
+from launcher.channel.connection import CLOSED
+from launcher.cluster.messages import Again, First, Over, Start
+from launcher.cluster.outcome import LOST_FIX, read_verdict
+from launcher.cluster.settings import SAY_EVERY_S
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.frozen import replace
+from launcher.core.messages import pack
+from launcher.failure.arbiter import CUT_OFF, GAVE_UP, LOST, PREEMPTED, REFUSED, Event
+from launcher.failure.model import Cause
+from launcher.recovery.recovery import describe_attempt
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from launcher.cluster.membership import Member, Membership
+    from launcher.cluster.messages import ReadyAgain
+    from launcher.cluster.outcome import Ending
+    from launcher.cluster.settings import Shape
+    from launcher.core.model import Restarts
+    from launcher.recovery.recovery import Recovery
+
+KILLED_S = 2.0
+"""After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
+this time."""
+SLACK_S = 1.0
+SPARES_S = 10.0
+"""Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
+VETOES = {
+    PREEMPTED: "a node is taken back",
+    REFUSED: "a node could not start its processes",
+    CUT_OFF: "node 0 was cut off from all other nodes, and they have ended",
+}
+"""Kinds of events after which the nodes cannot start together again, and why."""
+NAMED_MAX = 20
+
+
+class Regroup:
+    """The roll call between two attempts.
+
+    Attributes:
+        again: The attempt that is about to start; None while one runs.
+        attempt: Number of the attempt that runs, or ran last.
+        is_told: Whether any node was told to end, after which no attempt follows.
+        gone: Launchers that were lost, by session; none of them may go on with an old attempt.
+        parts: Launchers that have taken part in an attempt, by session.
+    """
+
+    def __init__(
+        self,
+        rule: Restarts,
+        recovery: Recovery,
+        shape: Shape,
+        membership: Membership,
+        say: Callable[[str], None],
+        agree: Callable[[], Mapping[str, object]],
+        begin: Callable[[Start], None],
+    ) -> None:
+        """Wait for the first failure.
+
+        Args:
+            rule: What the user allows.
+            recovery: Decides about restarts.
+            shape: The job.
+            membership: Its nodes.
+            say: Prints one line.
+            agree: Returns the values of the next attempt that must be the same on all nodes.
+            begin: Starts the next attempt on all nodes.
+        """
+        self.again: Again | None = None
+        self.attempt, self.is_told = 0, False
+        self.gone: set[object] = set()
+        self.parts: set[object] = set()
+        self._rule, self._recovery, self._shape, self._membership = rule, recovery, shape, membership
+        self._say, self._agree, self._begin = say, agree, begin
+        self._ready: set[int] = set()
+        self._unhealthy: dict[int, float] = {}
+        """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
+        self._sessions: dict[int, object] = {}
+        self._ending: Ending | None = None
+        self._started_ns = time.time_ns()
+        self._not_before = self._give_up_at = self._say_at = 0.0
+
+    # --- the decision
+
+    def note_start(self) -> None:
+        """Note that the processes of an attempt start now."""
+        self._started_ns = time.time_ns()
+
+    def conclude(self, over: Over, ending: Ending) -> Over | Again:
+        """Return how the job ends after an attempt, or the attempt that follows."""
+        if over.first is None and not over.status:
+            return over
+        verdict = read_verdict(over, None, self._shape, self._started_ns, self.attempt)
+        failed = describe_attempt(
+            verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed,
+            self._find_machine,
+        )  # fmt: skip
+        decision = self._recovery.decide(failed, self._find_veto(over))
+        why = self._recovery.describe()
+        if not decision.restarts:
+            return replace(over, why=why)
+        self.again = again = Again(self.attempt + 1, over, why)
+        self._open(ending, decision.wait_s)
+        return again
+
+    def _find_machine(self, rank: int | None) -> str:
+        member = None if rank is None else self._membership.members.get(rank)
+        return "" if member is None else str(member.facts["machine"] or "")
+
+    def _find_veto(self, over: Over) -> str:
+        if self.is_told:
+            return "the job was told to end"
+        return "" if over.first is None else VETOES.get(over.first.event.kind, "")
+
+    # --- the nodes
+
+    def _open(self, ending: Ending, wait_s: float) -> None:
+        """Begin to wait for the nodes; lost ones are no members any more."""
+        now = time.monotonic()
+        self._ending, self._ready = ending, set()
+        self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
+        self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
+        left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
+        for rank, member in list(self._membership.members.items()):
+            self._sessions[rank] = member.facts["session"]
+            self.parts.add(member.facts["session"])
+            if rank and (ending.arbiter.is_lost(rank) or rank in left):
+                self._drop(member, now, has_given_up=rank in left)
+        self.fill()
+
+    def _drop(self, member: Member, now: float, *, has_given_up: bool = False) -> None:
+        """Forget a node that is lost, and wait until its processes have ended."""
+        if member.has_heard_end:
+            clear_at = now
+        elif member.closed is not None and member.why == CLOSED and not has_given_up:
+            clear_at = now + KILLED_S + SLACK_S
+        else:
+            clear_at = (member.closed or now) + self._shape.lease_s + KILLED_S
+        if member.facts["session"] in self.parts:
+            self._not_before = max(self._not_before, clear_at)
+        member.hang_up()
+        self.gone.add(member.facts["session"])
+        self._ready.discard(member.rank)
+        self._unhealthy.pop(member.rank, None)
+        self._membership.members.pop(member.rank, None)
+
+    def fill(self) -> None:
+        """Give the ranks of lost and unhealthy nodes to spare nodes."""
+        self.replace_unhealthy(time.monotonic())
+        if self.again is None:
+            return
+        for rank in self._membership.missing():
+            if not self._seat(rank):
+                return
+
+    def _seat(self, rank: int) -> bool:
+        """Give a rank to a spare node; return whether there was one."""
+        member = self._membership.seat_spare(rank, needs_health=bool(self._rule.health_argv))
+        if member is None:
+            return False
+        self._sessions[rank] = member.facts["session"]
+        self._ready.add(rank)
+        self._say(f"{member.host} takes the place of {member.kind} {rank}")
+        return True
+
+    def lose(self, member: Member, how: str) -> None:
+        """Note that a node was lost between two attempts."""
+        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        self._drop(member, time.monotonic())
+        self.fill()
+
+    def may_join(self, rank: int, session: object) -> bool:
+        """Whether a launcher may join as a node: as one that is missing."""
+        member = self._membership.members.get(rank)
+        if self.again is None or not 0 < rank < self._shape.node_count:
+            return False
+        return member is None or (member.connection is None and member.facts["session"] != session)
+
+    def join(self, member: Member) -> None:
+        """Take a node that has joined; a new launcher has nothing left of the last attempt."""
+        before, session = self._sessions.get(member.rank), member.facts["session"]
+        if session != before or session in self.gone:
+            self._say(f"{member.name} is back")
+        self.gone.discard(session)
+        self._sessions[member.rank] = session
+        if session not in self.parts and not self._rule.health_argv:
+            self._ready.add(member.rank)
+
+    def note_ready(self, member: Member, ready: ReadyAgain) -> None:
+        """Take the message that a node is ready, or what its health command found."""
+        member.health, now = ready.unhealthy, time.monotonic()
+        if self.again is not None and not self._membership.is_spare(member):
+            has_part = member.facts["session"] in self.parts
+            if ready.attempt == (self.again.attempt if has_part else 0):
+                self._ready.add(member.rank)
+        if not ready.unhealthy:
+            self.replace_unhealthy(now)  # it may be a spare node
+            return
+        self._recovery.note_unhealthy(
+            member.rank, member.host, str(member.facts["machine"] or ""), ready.unhealthy
+        )
+        if self._membership.is_spare(member):
+            del self._membership.spares[member.rank]
+            self._dismiss(member)
+        else:
+            self._unhealthy[member.rank] = now + SPARES_S
+            self.replace_unhealthy(now)
+
+    def is_examined(self, rank: int) -> bool:
+        """Whether a node may start: its health command has answered, and no spare node is awaited for it."""
+        if not self._rule.health_argv:
+            return True
+        return self._membership.members[rank].health is not None and rank not in self._unhealthy
+
+    def replace_unhealthy(self, now: float) -> None:
+        """Put spare nodes in the place of unhealthy ones; one without a spare node takes part."""
+        membership = self._membership
+        for rank, until in list(self._unhealthy.items()):
+            member = membership.members.get(rank)
+            if member is None or not member.health:
+                pass  # it has gone, or another launcher has its place
+            elif rank and self._seat(rank):
+                self._dismiss(member)
+            elif not rank or now >= until or membership.has_all_spares:
+                found = f"{member.name} is unhealthy: {member.health}"
+                self._say(f"{found}; no spare {member.kind} can take its place, so it takes part")
+            else:
+                continue
+            del self._unhealthy[rank]
+
+    def _dismiss(self, member: Member) -> None:
+        """End the launcher of an unhealthy node."""
+        what = f"{member.name} is unhealthy: {member.health}"
+        self._say(what)
+        self.gone.add(member.facts["session"])
+        if member.connection is not None:
+            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {what}")))
+
+    # --- time
+
+    @property
+    def due(self) -> float | None:
+        """Time of the next decision, monotonic seconds; None while an attempt runs."""
+        if self._unhealthy:
+            return min(self._unhealthy.values())
+        if self.again is None:
+            return None
+        if self._has_all():
+            return self._not_before
+        return min(self._say_at, max(self._give_up_at, self._not_before))
+
+    def _has_all(self) -> bool:
+        """Whether all nodes can start; nodes are asked one by one only when all have said so."""
+        return len(self._ready) == self._shape.node_count and not self._absent()
+
+    def _absent(self) -> list[int]:
+        """Return the ranks of the nodes that cannot start yet."""
+        silent = self._membership.why_silent
+        return [rank for rank in range(self._shape.node_count) if rank not in self._ready or silent(rank)]
+
+    def fire(self, now: float) -> None:
+        """Start the next attempt, or end the job if nodes are missing for too long."""
+        self.replace_unhealthy(now)
+        if self.again is None or self._unhealthy:
+            return
+        if self._has_all():
+            if now >= self._not_before:
+                self._start()
+        elif now >= max(self._give_up_at, self._not_before):
+            self._end_without(self._absent())
+        elif now >= self._say_at:
+            self._say_at = now + SAY_EVERY_S
+            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}")
+
+    def _name(self, ranks: list[int]) -> str:
+        kind = self._shape.member
+        names = ", ".join(map(str, ranks[:NAMED_MAX])) + (" and more" if len(ranks) > NAMED_MAX else "")
+        return f"{kind}{'s' if len(ranks) > 1 else ''} {names}"
+
+    def _start(self) -> None:
+        """Start the next attempt."""
+        assert self.again is not None  # noqa: S101 - see `fire`
+        self.attempt, self.again, self._ending = self.again.attempt, None, None
+        self._begin(Start({**self._agree(), **self._membership.describe_seats()}, self.attempt))
+        self.note_start()
+
+    # --- no other attempt
+
+    def end(self, why: str) -> None:
+        """End the job as the last attempt has ended; ``why``: the reason why no other follows."""
+        if self.again is not None:
+            self._finish(self.again.over, why)
+
+    def _end_without(self, absent: list[int]) -> None:
+        """End the job because nodes did not come back."""
+        assert self.again is not None  # noqa: S101 - see `fire`
+        over, rank = self.again.over, absent[0]
+        timeout = f"{self._rule.rejoin_timeout_s:g} s"
+        what = f"{self._name(absent)} did not come back within {timeout} (--rejoin-timeout)"
+        if over.first is None or over.first.event.kind != LOST:
+            cause = Cause("node-lost", what, LOST_FIX, retryable=True)
+            event = Event(rank, LOST, time.monotonic_ns(), EXIT_NOT_READY, what=what, cause=cause)
+            over = Over(EXIT_NOT_READY, First(event, "", 0, time.time_ns()))
+        self._finish(over, what)
+
+    def _finish(self, over: Over, why: str) -> None:
+        assert self._ending is not None  # noqa: S101 - see `_open`
+        self._recovery.give_up(why)
+        ending, self.again, self._ending = self._ending, None, None
+        ending.finish(replace(over, why=self._recovery.describe()))

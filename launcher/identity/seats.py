@@ -1,0 +1,93 @@
+"""Spare nodes: which node has which rank, if some nodes wait to take the place of a lost one.
+
+Each node has an index among all nodes. With ``node_count`` nodes in the job, the first ``node_count`` have
+their index as their rank, and the others are spare. A spare node that takes the place of a lost one gets its
+rank; the lost one, if it comes back, is a spare node from then on.
+"""
+
+from __future__ import annotations
+
+from launcher.core.errors import Problem, UsageError
+from launcher.core.frozen import replace
+from launcher.core.model import Allocation, Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from launcher.options.reading import Options
+
+
+def find_rank(index: int, node_count: int, seats: Mapping[int, int]) -> int | None:
+    """Return the rank of a node in the job; None for a spare one.
+
+    Args:
+        index: Index of the node among all nodes.
+        node_count: Number of nodes in the job.
+        seats: The ranks of nodes that have taken the place of another one, by index.
+    """
+    if index in seats:
+        return seats[index]
+    return index if index < node_count and index not in seats.values() else None
+
+
+def take_seat(allocation: Allocation, options: Options, seats: Mapping[int, int]) -> Allocation:
+    """Return the allocation of the job without its spare nodes.
+
+    A spare node has no rank before it takes a place; its plan is that of the last node until then.
+
+    Raises:
+        UsageError: The launchers of this job cannot wait as spare nodes, or too few nodes are left.
+    """
+    spares = int(options.number("spares", 0))
+    if not spares:
+        return allocation
+    asked, index = options.origins("spares")[0], allocation.node_rank
+    if allocation.scope is not Scope.NODE or allocation.node_count is None or index is None:
+        raise UsageError(_no_nodes(asked))
+    if allocation.ranks_at_start:
+        raise UsageError(_no_nodes(asked))
+    count = allocation.node_count - spares
+    if count < 2:
+        raise UsageError(_too_few(asked, allocation.node_count))
+    rank = find_rank(index, count, seats)
+    occupants = {taken: by for by, taken in seats.items()}
+    listed = allocation.hosts if len(allocation.hosts) == allocation.node_count else ()
+    return replace(
+        allocation,
+        node_count=count,
+        node_rank=count - 1 if rank is None else rank,
+        hosts=tuple(listed[occupants.get(place, place)] for place in range(count)) if listed else (),
+        spare=index if rank is None else None,
+        index=index,
+    )
+
+
+def _no_nodes(asked: str) -> Problem:
+    return Problem(
+        "no-spares-here",
+        f"{asked}: spare nodes need one launcher per node, which knows its rank before the start",
+        "command line and environment",
+        "let the platform start one launcher per node, without torchrun's agent; or leave out --spares",
+    )
+
+
+def _too_few(asked: str, count: int) -> Problem:
+    return Problem(
+        "no-spares-here",
+        f"{asked}: there are {count} nodes in all, and a job with spare nodes needs two more at least: "
+        "a spare node takes the place of any node but node 0",
+        "command line and environment",
+        "start more nodes, or pass a smaller --spares",
+    )
+
+
+def needs_hosts(options: Options) -> Problem:
+    """Return the problem of spare nodes in a job whose nodes would exchange their addresses first."""
+    return Problem(
+        "no-spares-here",
+        f"{options.origins('spares')[0]}: this framework needs the addresses of all nodes before the start, "
+        "and nothing lists them",
+        "command line and environment",
+        "pass --hosts HOST,... with all nodes, the spare ones last",
+    )

@@ -1,0 +1,1 @@
+"""Recovery: what happens after an attempt of the job has failed."""

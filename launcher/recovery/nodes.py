@@ -1,0 +1,117 @@
+"""Bad nodes: which nodes failed, how often and why, and what keeps the next job away from them. Pure."""
+
+from __future__ import annotations
+
+import shlex
+
+from launcher.core.frozen import frozen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from launcher.recovery.policy import Attempt
+
+OF_NODE = frozenset(
+    (
+        *("node-lost", "unhealthy", "node-out-of-memory", "storage-lost"),
+        *("gpu-xid", "gpu-lost", "gpu-memory-error", "gpu-missing", "nccl-cuda-error", "nccl-system-error"),
+    )
+)
+"""Causes that point at the node and not at the program."""
+FAILURES_MIN = 2
+"""A node on which so many attempts failed is bad, whatever the causes."""
+SLURM, BATCH, KUBERNETES = "slurm", "batch", "kubernetes"
+NAMES = (
+    (SLURM, "SLURMD_NODENAME"),
+    (BATCH, "AZ_BATCH_NODE_ID"),
+    (KUBERNETES, "NODE_NAME"),
+)
+"""Variables with the platform's name of a node. Kubernetes sets the last one only if the pod asks for
+``spec.nodeName`` under this name."""
+POOL = "AZ_BATCH_POOL_ID"
+
+
+@frozen
+class BadNode:
+    """A node that failed.
+
+    Attributes:
+        host: Its host name.
+        machine: The platform and its name of the node (``slurm:node2``); empty if unknown.
+        count: Number of attempts that failed on it.
+        causes: Their causes, each once, in order.
+    """
+
+    host: str
+    machine: str
+    count: int
+    causes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Return it for a list: ``node2 (2 x node-lost, gpu-xid)``."""
+        return f"{self.host} ({self.count} x {', '.join(self.causes)})"
+
+
+def read_machine(environ: Mapping[str, str]) -> str:
+    """Return the platform and its name of this node; empty if no variable has it.
+
+    Source:
+        sbatch(1), output environment variables; Azure Batch compute node environment variables; the
+        downward API of Kubernetes.
+    """
+    for platform, name in NAMES:
+        if environ.get(name):
+            pool = f"{environ[POOL]}/" if platform == BATCH and environ.get(POOL) else ""
+            return f"{platform}:{pool}{environ[name]}"
+    return ""
+
+
+def find_bad(attempts: Sequence[Attempt], *, is_alone: bool) -> list[BadNode]:
+    """Return the nodes that the next job should avoid, the worst first.
+
+    Args:
+        attempts: The failed attempts.
+        is_alone: Whether the job has one node: then repeated failures say nothing about it.
+    """
+    hosts = dict.fromkeys(one.host for one in attempts if one.host)
+    found = []
+    for host in hosts:
+        own = [one for one in attempts if one.host == host]
+        repeated = sum(one.retryable is not False for one in own) >= FAILURES_MIN and not is_alone
+        if repeated or any(one.cause in OF_NODE for one in own):
+            kinds = tuple(dict.fromkeys(one.kind for one in own))
+            found.append(BadNode(host, own[-1].machine, len(own), kinds))
+    return sorted(found, key=lambda node: -node.count)
+
+
+def render_bad(nodes: Sequence[BadNode]) -> Iterator[str]:
+    """Yield the lines for the last screen: the nodes, and a command for each platform."""
+    if not nodes:
+        return
+    yield f"bad nodes: {', '.join(map(str, nodes))}"
+    by = {platform: _names(nodes, platform) for platform in (SLURM, BATCH, KUBERNETES)}
+    if by[SLURM]:
+        yield f"  to avoid them: sbatch --exclude={','.join(map(shlex.quote, by[SLURM]))}"
+    for name in by[BATCH]:
+        pool, _, node = name.rpartition("/")
+        words = [
+            "az",
+            "batch",
+            "node",
+            "scheduling",
+            "disable",
+            "--pool-id",
+            pool or "POOL",
+            "--node-id",
+            node,
+        ]
+        yield f"  to avoid it: {shlex.join(words)}"
+    if by[KUBERNETES]:
+        words = ["kubectl", "taint", "nodes", *by[KUBERNETES], "cluster-launcher/bad=true:NoSchedule"]
+        yield f"  to avoid them: {shlex.join(words)}"
+
+
+def _names(nodes: Sequence[BadNode], platform: str) -> list[str]:
+    pairs = [node.machine.partition(":") for node in nodes]
+    return [name for kind, _, name in pairs if kind == platform]

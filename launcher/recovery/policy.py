@@ -1,0 +1,135 @@
+"""Restart policy: whether a job starts again after a failed attempt, and after how long. Pure.
+
+docs/restarts.md has the same rules as a table. The first rule that applies decides.
+"""
+
+from __future__ import annotations
+
+from launcher.core.frozen import frozen
+from launcher.core.messages import message
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from launcher.core.messages import Line, NodeRank, Status
+    from launcher.core.model import Restarts
+
+IDLE_MAX = 3
+"""Number of attempts in a row without progress after which there is no other."""
+QUICK_S = 60.0
+"""An attempt that lasted less is a quick failure: the next one but one waits before it starts."""
+JITTER = 0.5
+"""A wait is at least this share of its length, so that many jobs do not start at the same moment."""
+
+
+@message
+class Attempt:
+    """One failed attempt, as the record keeps it.
+
+    Attributes:
+        number: 0 for the first.
+        started_ns: When its processes were started, nanoseconds since 1970.
+        ended_ns: When it failed, nanoseconds since 1970.
+        status: Exit status that it would have given the job.
+        what: The verdict in one line.
+        cause: Code of the cause; empty if unknown.
+        retryable: Whether a restart can help; None if unknown.
+        node: Rank of the node where it failed; None if unknown.
+        host: Name of that node's host.
+        machine: The platform and its name of that node; empty if unknown.
+        progressed: Whether the job made progress; None if that is not watched.
+    """
+
+    number: int
+    started_ns: int
+    ended_ns: int
+    status: Status
+    what: Line = ""
+    cause: Line = ""
+    retryable: bool | None = None
+    node: NodeRank | None = None
+    host: Line = ""
+    machine: Line = ""
+    progressed: bool | None = None
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds from the start to the failure."""
+        return max(0, self.ended_ns - self.started_ns) / 1e9
+
+    @property
+    def kind(self) -> str:
+        """The cause, or the exit status where the cause is unknown: budgets count by this."""
+        return self.cause or f"status {self.status}"
+
+
+@frozen
+class Decision:
+    """What follows from a failed attempt.
+
+    Attributes:
+        restarts: Whether the job starts again.
+        why: The reason, for the log and the record.
+        wait_s: Seconds to wait before the restart.
+    """
+
+    restarts: bool
+    why: str
+    wait_s: float = 0.0
+
+
+def decide(rule: Restarts, attempts: Sequence[Attempt], chance: float = 1.0) -> Decision:
+    """Return whether another attempt follows the last of these.
+
+    Args:
+        rule: What the user allows.
+        attempts: All failed attempts, the oldest first; never empty.
+        chance: A random number in 0..1, for the jitter.
+    """
+    last = attempts[-1]
+    if not rule.most:
+        return Decision(False, "no restarts are allowed (--restarts N allows them)")
+    if last.status in rule.never_status:
+        return Decision(False, f"status {last.status} is not restarted (--no-restart-status)")
+    if last.retryable is False and not rule.on_any:
+        why = f"a restart does not help against {last.kind} (--restart-on any restarts all the same)"
+        return Decision(False, why)
+    counted = count_from(rule, attempts)
+    if len(counted) > rule.most:
+        return Decision(False, f"all {rule.most} restarts are used (--restarts)")
+    same = sum(one.kind == last.kind for one in counted)
+    if rule.per_cause is not None and same > rule.per_cause:
+        return Decision(False, f"{last.kind} has failed {same} attempts (--restarts-per-cause)")
+    idle = attempts[-IDLE_MAX:]
+    if len(idle) == IDLE_MAX and all(one.progressed is False for one in idle):
+        return Decision(False, f"{IDLE_MAX} attempts in a row made no progress")
+    wait_s = find_wait_s(rule, attempts, chance)
+    return Decision(True, f"restart {len(counted)} of {rule.most}", wait_s)
+
+
+def count_from(rule: Restarts, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+    """Return the attempts that the budgets count: all since the last one that ran for long enough."""
+    long = [
+        place
+        for place, one in enumerate(attempts)
+        if rule.reset_after_s and one.lasted_s >= rule.reset_after_s
+    ]
+    return attempts[long[-1] :] if long else attempts
+
+
+def find_wait_s(rule: Restarts, attempts: Sequence[Attempt], chance: float = 1.0) -> float:
+    """Return how many seconds the next attempt waits.
+
+    None after an attempt that ran for `QUICK_S` or made progress, and none after the first quick failure.
+    Each further one in a row doubles the wait, up to the limit.
+    """
+    quick = 0
+    for one in reversed(attempts):
+        if one.lasted_s >= QUICK_S or one.progressed:
+            break
+        quick += 1
+    if quick < 2:
+        return 0.0
+    longest = min(rule.delay_max_s, rule.delay_s * 2.0 ** min(quick - 2, 32))
+    return longest * (JITTER + (1.0 - JITTER) * chance)

@@ -1,0 +1,42 @@
+"""Random faults in the recovery of a job: no two attempts at once, one truth, nothing left, no hang.
+
+Eight seeds run by default; all of them, with more than 200 faults, where LAUNCHER_TEST_ALL is set. To run
+other seeds: ``LAUNCHER_FAULT_SEEDS=100-140``.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.faults import World, check, run
+
+pytestmark = [pytest.mark.root]
+
+FEW, MANY = 8, 64
+
+
+def find_seeds() -> range:
+    """Return the seeds that run."""
+    asked = os.environ.get("LAUNCHER_FAULT_SEEDS")
+    if asked:
+        first, _, last = asked.partition("-")
+        return range(int(first), int(last or first) + 1)
+    return range(MANY if os.environ.get("LAUNCHER_TEST_ALL") else FEW)
+
+
+@pytest.mark.parametrize("seed", find_seeds())
+def test_whatever_fails_while_a_job_recovers(seed: int, tmp_path: Path) -> None:
+    """Three or four faults at random moments; `tests.cluster.faults.check` has what must be true."""
+    need_namespaces()
+    with Cluster(7) as cluster:
+        world = World(cluster, tmp_path, seed)
+        try:
+            check(world, run(world))
+        finally:
+            world.close()
+            print(f"seed {seed}: {world.count} faults", *world.story, sep="\n  ")

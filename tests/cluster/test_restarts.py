@@ -1,0 +1,616 @@
+"""Restarts of a whole job on several nodes: all nodes start the next attempt together, or the job ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
+from launcher.cluster.node import read_seats
+from launcher.cluster.settings import Shape
+from launcher.core.messages import Garbled, pack
+from launcher.core.model import Restarts
+from launcher.failure.arbiter import GAVE_UP
+from launcher.rehearse.cluster import Cluster
+from tests.cluster.conftest import need_namespaces
+from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
+from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.process.hubs import Caller, LiveHub, live_hub, make_join
+from tests.process.looking import is_true_by, wait_for
+
+pytestmark = [pytest.mark.root, pytest.mark.xdist_group("restarts")]
+
+FAILS_ONCE = """
+import os, signal, sys, time
+attempt, rank, folder = int(os.environ.get("LAUNCHER_ATTEMPT", 0)), os.environ["RANK"], sys.argv[1]
+assert os.environ["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
+open(f"{folder}/port-{rank}-{attempt}", "w").write(os.environ["MASTER_PORT"])
+open(f"{folder}/up-{rank}-{attempt}", "w").close()
+deadline = time.monotonic() + 60
+while sum(name.endswith(f"-{attempt}") and name.startswith("up-") for name in os.listdir(folder)) < 4:
+    assert time.monotonic() < deadline
+    time.sleep(0.01)
+if attempt < int(sys.argv[2]):
+    if rank == "3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+"""
+LIVES = """
+import os, sys, time
+attempt, rank, folder = os.environ.get("LAUNCHER_ATTEMPT", "0"), os.environ["RANK"], sys.argv[1]
+open(f"{folder}/up-{rank}-{attempt}", "w").write(str(os.getpid()))
+while not os.path.exists(f"{folder}/go"):
+    time.sleep(0.02)
+"""
+
+
+def up(job: Job, attempt: int) -> int:
+    """Return how many ranks of an attempt have begun."""
+    return len(list(job.folder.glob(f"up-*-{attempt}")))
+
+
+def kill(job: Job, rank: int, attempt: int) -> None:
+    """Kill a rank of an attempt of `LIVES`."""
+    pid = (job.folder / f"up-{rank}-{attempt}").read_text()
+    job.on(job.cluster.nodes[rank], ("kill", "-9", pid))
+
+
+def start_living(job: Job, *flags: str) -> None:
+    """Start ranks that wait for a file, and wait until all run."""
+    job.start_all(*flags, "--", sys.executable, "-c", LIVES, str(job.folder))
+    wait_for(lambda: up(job, 0) == 4, "all ranks have begun")
+
+
+def test_all_nodes_start_again_and_know_the_attempt(job: Job) -> None:
+    """A rank dies by SIGKILL twice: all restart twice, meet at a new port, and end with 0."""
+    job.start_all("--restarts", "5", "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "2")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    for attempt in (0, 1, 2):
+        ports = {(job.folder / f"port-{rank}-{attempt}").read_text() for rank in range(4)}
+        assert len(ports) == 1
+    assert len({(job.folder / f"port-0-{attempt}").read_text() for attempt in (0, 1, 2)}) == 3
+    for one in done.values():
+        assert one.err.count("rank 3 of 4 failed first: it was killed by SIGKILL") == 2, one.err
+        assert re.search(r"restart 1 of 5\n.*restart 2 of 5 in \d", one.err, re.DOTALL)
+    assert "3 attempts, 2 failed" in done[0].err
+
+
+def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job) -> None:
+    """A missing module: one attempt, the status of the rank, and the flag that restarts all the same."""
+    job.start_all("--restarts", "5", "--", sys.executable, "-c", "import no_such_module")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {1}
+    for one in done.values():
+        assert len(one.first) == 1 and "import-error" in one.err, one.err
+        assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
+
+
+def test_the_budget_ends(job: Job) -> None:
+    job.start_all("--restarts", "1", "--", "sh", "-c", "exit $((RANK + 3))")
+    done = job.wait()
+    assert len({one.status for one in done.values()}) == 1 and done[0].status in range(3, 7)
+    assert all("no restart: all 1 restarts are used" in one.err for one in done.values())
+
+
+def test_the_record_has_a_line_for_each_attempt(job: Job) -> None:
+    record = job.folder / "attempts.jsonl"
+    flags = ("--restarts", "5", "--attempts-file", str(record))
+    job.start_all(*flags, "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "1")
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    (line,) = [json.loads(line) for line in record.read_text().splitlines()]
+    assert (line["number"], line["status"], line["node"], line["restarts"]) == (0, 137, 3, True)
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Job]:
+    """Return a job on the first four of five nodes."""
+    need_namespaces()
+    with Cluster(5) as cluster:
+        yield (one := Job(cluster, tmp_path))
+        one.close()
+
+
+LOSSES = ("--restarts", "5", "--lost-after", "5", "--grace", "1")
+
+
+@pytest.mark.parametrize("new", [2, 4], ids=["same-machine", "other-machine"])
+def test_a_node_that_comes_back_takes_part_in_the_next_attempt(five: Job, new: int) -> None:
+    """Its container is gone with all that ran in it; a new launcher with its rank is let in."""
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    for index in range(4):
+        five.start(index, *LOSSES, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    if new == 4:
+        five.cluster.crash(five.cluster.nodes[2])
+    else:
+        five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    five.start(new, *LOSSES, *living, rank=2, count=4, key=2)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert f"node 2 (node{new}) is back" in done[0].err
+    assert "node 2 failed first: it is lost" in done[0].err
+
+
+def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
+    """After --rejoin-timeout all other nodes end with 75, and the node is named."""
+    flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--rejoin-timeout", "2")
+    start_living(job, *flags)
+    job.cluster.crash(job.cluster.nodes[2])
+    job.launchers.pop(2).communicate()
+    done = job.wait()
+    assert_one_truth(done, 75, "node 2 failed first: it is lost")
+    assert all("no restart: node 2 did not come back within 2 s" in one.err for one in done.values())
+
+
+def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
+    """Nothing decides any more: 75, so that the platform starts the job again."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.cluster.crash(job.cluster.nodes[0])
+    job.launchers.pop(0).communicate()
+    done = job.wait()
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_second_failure_is_restarted_too(job: Job) -> None:
+    """A rank dies, and in the next attempt another at once."""
+    start_living(job, "--restarts", "5", "--restart-delay", "0", "--grace", "1")
+    kill(job, 1, 0)
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    kill(job, 2, 1)
+    wait_for(lambda: up(job, 2) == 4, "all ranks run again")
+    (job.folder / "go").touch()
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+
+
+@pytest.mark.parametrize("told", [0, 2])
+def test_sigterm_while_nodes_wait_for_a_restart_ends_the_job(job: Job, told: int) -> None:
+    """The third attempt would wait for a minute; any launcher that is told to end ends it for all."""
+    flags = ("--restarts", "9", "--restart-delay", "60")
+    job.start_all(*flags, "--", "sh", "-c", "exit 9")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2")
+    job.signal(told, signal.SIGTERM)
+    done = job.wait()
+    assert {one.status for one in done.values()} == {9}, {name: one.err for name, one in done.items()}
+    assert all("no restart: node" in one.err and "received SIGTERM" in one.err for one in done.values())
+
+
+def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, tmp_path: Path) -> None:
+    """Attempt 1 starts after the grace period, when nothing of attempt 0 is left."""
+    script = "import os, signal, sys, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + LIVES.replace(
+        "import os, sys, time\n", ""
+    )
+    job.start_all("--restarts", "5", "--grace", "1", "--", sys.executable, "-c", script, str(job.folder))
+    wait_for(lambda: up(job, 0) == 4, "all ranks have begun")
+    kill(job, 1, 0)
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    for rank in (0, 2, 3):
+        pid = (job.folder / f"up-{rank}-0").read_text()
+        shown = job.on(
+            job.cluster.nodes[rank], ("sh", "-c", f"test -e /proc/{pid} && echo there || echo gone")
+        )
+        assert shown.strip() == "gone"
+    (job.folder / "go").touch()
+    assert {one.status for one in job.wait().values()} == {0}
+
+
+def test_a_launcher_that_claims_a_node_that_runs_is_sent_away(job: Job) -> None:
+    """A second launcher as node 2, while the first one runs: nothing happens to the job."""
+    start_living(job, "--restarts", "5", "--roll-call-timeout", "3")
+    job.start(3, "--roll-call-timeout", "3", "--", "true", rank=2, key=9)
+    (second,) = job.wait(9).values()
+    assert second.status == 75 and "runs already" in second.err, second.err
+    (job.folder / "go").touch()
+    job.launchers.pop(9)
+    assert {one.status for one in job.wait().values()} == {0}
+    assert up(job, 1) == 0
+
+
+def test_without_restarts_nothing_waits(job: Job) -> None:
+    job.start_waiting()
+    job.kill_rank(1)
+    done = job.wait()
+    assert_one_truth(done, 137, "rank 1 of 4 failed first")
+    assert WAITER and "restart" not in done[0].err
+
+
+# --- spare nodes
+
+SPARED = (*LOSSES, "--spares", "1")
+
+
+def start_with_spare(five: Job, *flags: str) -> None:
+    """Start four ranks on the first four nodes, and a spare launcher on the fifth."""
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    for index in range(5):
+        five.start(index, *SPARED, *flags, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    wait_for(lambda: five.says(0, "as a spare node"), "the spare node is here")
+
+
+def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
+    """Nobody starts anything: rank 2 runs on the fifth node in the next attempt."""
+    start_with_spare(five)
+    five.cluster.crash(five.cluster.nodes[2])
+    five.launchers.pop(2).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    pid = (five.folder / "up-2-1").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "node4 takes the place of node 2" in done[0].err
+
+
+def test_a_spare_node_that_is_not_needed_ends_with_the_job(five: Job) -> None:
+    start_with_spare(five)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[4].err
+    assert up(five, 1) == 0 and not list(five.folder.glob("up-4-*"))
+
+
+def test_a_spare_node_that_dies_while_it_waits_changes_nothing(five: Job) -> None:
+    """The job goes on; a node that is lost later has to come back."""
+    start_with_spare(five, "--rejoin-timeout", "1")
+    five.cluster.crash(five.cluster.nodes[4])
+    five.launchers.pop(4).communicate()
+    wait_for(lambda: five.says(0, "a spare node, is lost"), "node 0 has noticed")
+    assert up(five, 1) == 0
+    kill(five, 1, 0)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_spare_node_that_is_told_to_end_leaves_the_job_alone(five: Job) -> None:
+    start_with_spare(five)
+    five.signal(4, signal.SIGTERM)
+    assert five.wait(4)[4].status == 143
+    five.launchers.pop(4)
+    wait_for(lambda: five.says(0, "a spare node, has left"), "node 0 has noticed")
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_node_that_was_replaced_ends_its_processes(five: Job) -> None:
+    """Its network is cut for a while: the spare node has its rank, and it may not go on beside that."""
+    start_with_spare(five)
+    five.cluster.disconnect(five.cluster.nodes[2])
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
+    pid = (five.folder / "up-2-0").read_text()
+    five.cluster.reconnect(five.cluster.nodes[2])
+    there = f"test -e /proc/{pid} && echo there || echo gone"
+    assert five.on(five.cluster.nodes[2], ("sh", "-c", there)).strip() == "gone"
+    assert five.wait(2)[2].status == 75
+    five.launchers.pop(2)
+    (five.folder / "go").touch()
+    assert {one.status for one in five.wait().values()} == {0}
+
+
+def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
+    """Node 2 is replaced by the fifth node, and later replaces node 3."""
+    start_with_spare(five)
+    five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    five.start(2, *SPARED, *living, count=4, key=12)
+    wait_for(lambda: five.says(0, "node 2 (node2) is here as a spare node"), "it is back")
+    five.cluster.crash(five.cluster.nodes[3])
+    five.launchers.pop(3).communicate()
+    wait_for(lambda: up(five, 2) == 4, "all ranks run again")
+    pid = (five.folder / "up-3-2").read_text()
+    assert five.on(five.cluster.nodes[2], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+
+
+# --- health, and bad nodes
+
+CHECK = "sh -c 'test ! -e {folder}/ill-$(hostname) || {{ echo GPU 3 has fallen off the bus; exit 1; }}'"
+
+
+def test_an_unhealthy_node_is_replaced_before_the_first_attempt(five: Job) -> None:
+    """It is named, and ends with 75; the fifth node has its rank from the beginning."""
+    (five.folder / "ill-node1").touch()
+    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    health = ("--health-command", CHECK.format(folder=five.folder))
+    for index in range(5):
+        five.start(index, *SPARED, *health, *living, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    pid = (five.folder / "up-1-0").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    done = five.wait(1)
+    assert done[1].status == 75 and "GPU 3 has fallen off the bus" in done[1].err
+    five.launchers.pop(1)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus" in done[0].err
+
+
+def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) -> None:
+    start_with_spare(five, "--health-command", CHECK.format(folder=five.folder))
+    (five.folder / "ill-node3").touch()
+    kill(five, 3, 0)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    pid = (five.folder / "up-3-1").read_text()
+    assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert [done[index].status for index in range(5)] == [0, 0, 0, 75, 0], done[0].err
+    assert "bad nodes: node3" in done[0].err and "unhealthy" in done[0].err
+
+
+def test_without_a_spare_node_an_unhealthy_one_takes_part(job: Job) -> None:
+    (job.folder / "ill-node2").touch()
+    start_living(job, "--restarts", "2", "--health-command", CHECK.format(folder=job.folder))
+    (job.folder / "go").touch()
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}
+    assert "no spare node can take its place, so it takes part" in done[0].err
+
+
+def test_bad_nodes_are_named_for_slurm(job: Job) -> None:
+    """Two failures on one node: the last screen has the line for the next sbatch."""
+    for index in range(4):
+        environ = {"SLURMD_NODENAME": f"gpu-{index}"}
+        job.start(index, "--restarts", "5", "--", sys.executable, "-c", FAILS_ONCE, str(job.folder), "2",
+                  environ=environ)  # fmt: skip
+    done = job.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert "bad nodes: node3 (2 x" in done[0].err
+    assert "sbatch --exclude=gpu-3" in done[0].err
+
+
+# --- no two attempts at once
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a job with a spare node whose ranks write the time."""
+    need_namespaces()
+    with Cluster(7) as cluster:
+        one = World(cluster, tmp_path, 0)
+        one.has_spare = True
+        yield one
+        one.close()
+
+
+def assert_restarted_apart(world: World) -> None:
+    """The next attempt runs, no process of the one before ran beside it, and all ends well."""
+    assert world.turn(60, lambda: world.up(1) == COUNT), world.explain("no restart")
+    world.turn(60, world.is_whole)
+    assert not find_overlap(world, {}), world.explain(find_overlap(world, {}))
+    for name, launcher in world.job.launchers.items():
+        if launcher.poll() is None:
+            world.job.signal(name, signal.SIGCONT)
+    for index in range(COUNT):
+        world.cluster.reconnect(world.cluster.nodes[index])
+        world.run_on(index, "iptables", "-F")
+    done = world.finish()
+    assert not find_overlap(world, done), world.explain(find_overlap(world, done))
+    assert not find_left(world, done)
+    assert [done[name].status for name in range(COUNT + 1)] == [0, 0, 75, 0, 0], world.explain("status")
+
+
+def test_a_node_that_only_hears_has_ended_before_the_next_attempt(world: World) -> None:
+    """Node 0 does not hear it, but is heard until it hangs up: only then does the silence begin."""
+    world.start()
+    rule = ("INPUT", "-s", world.cluster.nodes[2].address, "-j", "DROP")
+    world.run_on(0, "iptables", "-A", *rule)
+    assert_restarted_apart(world)
+
+
+def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world: World) -> None:
+    """It closes the connection when it gives node 0 up; a rank that ignores SIGTERM goes on for a while."""
+    world.grace_s = 9
+    (world.folder / "stubborn-2").touch()
+    world.start()
+    (world.folder / "stubborn-2").unlink()
+    rule = ("INPUT", "-s", world.cluster.nodes[0].address, "-j", "DROP")
+    world.run_on(2, "iptables", "-A", *rule)
+    assert_restarted_apart(world)
+
+
+def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> None:
+    """Its watchdog kills them when the lease ends, before a spare node takes the place."""
+    world.start()
+    world.job.signal(2, signal.SIGSTOP)
+    assert_restarted_apart(world)
+    assert "the launcher stood still" in world.job.errors[2].read_text()
+
+
+def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
+    """It waits for a place, and hears nothing any more."""
+    world.start()
+    world.cluster.crash(world.cluster.nodes[0])
+    done = world.job.wait(*range(1, COUNT + 1))
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+
+
+def test_a_spare_node_that_comes_late_waits_longer_than_the_roll_call(world: World) -> None:
+    world.start()
+    world.job.signal(SPARE, signal.SIGKILL)
+    world.job.launchers[SPARE].wait()
+    flags = (*world.flags(), "--roll-call-timeout", "1")
+    world.job.start(SPARE, *flags, *world.command(), rank=SPARE, count=COUNT, key=9)
+    assert not is_true_by(lambda: not world.is_there(9), 8), world.explain("it has left")
+    assert {world.finish()[name].status for name in (0, 1, 2, 3, 9)} == {0}
+
+
+def test_node_0_that_starts_again_ends_the_launchers_of_the_job_before(job: Job) -> None:
+    """It knows nothing of the attempt that they run: they end with 75, and there is no job of two halves."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.signal(0, signal.SIGKILL)
+    job.launchers.pop(0).communicate()
+    flags = ("--restarts", "5", "--roll-call-timeout", "3", "--", "true")
+    job.start(0, *flags, key=9)
+    done = job.wait(1, 2, 3)
+    assert {one.status for one in done.values()} == {75}, done[1].err
+    assert all(
+        "node 0 was started again" in one.err or "node 0 failed first" in one.err for one in done.values()
+    )
+
+
+# --- messages that come at the wrong moment
+
+RULE = Restarts(most=9, delay_s=0.0)
+
+
+def join(hub: LiveHub, rank: int, session: str = "", **more: object) -> Caller:
+    """Join as a launcher, and return its connection."""
+    caller, first = Caller(hub.port), make_join(rank, 3, **more)
+    caller.say({**first, "session": session or first["session"]})
+    return caller
+
+
+def kinds_until(caller: Caller, kind: str) -> list[object]:
+    """Return the kinds of the messages that come before one of this kind."""
+    while not any(one["is"] == kind for one in caller.waiting):
+        data = caller.socket.recv(1 << 16)
+        assert data, f"hung up before {kind}"
+        caller.waiting += caller.sealed.feed(data)
+    kinds = [one["is"] for one in caller.waiting]
+    return kinds[: kinds.index(kind)]
+
+
+def leave_2(hub: LiveHub) -> Caller:
+    """Start a job of three nodes, of which node 2 gives node 0 up; return node 1, which is ready again."""
+    node_1, node_2 = join(hub, 1), join(hub, 2)
+    node_2.hear("start")
+    for message in (Failed(GAVE_UP, 0, 75), Ended(75), Bye()):
+        node_2.say(pack(message))
+    node_1.say(pack(Ended(143)))
+    hub.hear_own(Ended(143))
+    node_1.hear("again")
+    hub.hear_own(ReadyAgain(1))
+    node_1.say(pack(ReadyAgain(1)))
+    return node_1
+
+
+def lose(hub: LiveHub, rank: int) -> None:
+    """Let node 0 find that a node is lost between two attempts."""
+    regroup = hub.hub.regroup
+    assert regroup is not None
+    hub.do(lambda: regroup.lose(hub.hub.members[rank], "it was silent"))
+
+
+def test_a_new_launcher_that_reconnects_is_not_told_of_the_attempt_before() -> None:
+    """It would start the processes of that attempt, alone."""
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        hub.do(lambda: setattr(hub.hub.regroup, "_not_before", time.monotonic() + 2))
+        new = join(hub, 2, "aa")
+        assert kinds_until(new, "again") == ["welcome"]
+        new.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        again = join(hub, 2, "aa")
+        assert kinds_until(again, "again") == ["welcome"]
+        assert again.hear("start")["attempt"] == node_1.hear("start")["attempt"] == 1
+        assert not hub.faults
+
+
+@pytest.mark.parametrize("index", [2, 3], ids=["new-launcher", "spare-node"])
+def test_a_launcher_that_is_lost_before_its_first_attempt_may_come_back(index: int) -> None:
+    """It has nothing left of an attempt, so it is ready without a word."""
+    with live_hub(3, RULE, spare_count=1) as hub:
+        node_1 = leave_2(hub)
+        hub.do(lambda: setattr(hub.hub.regroup, "_not_before", time.monotonic() + 2))
+        join(hub, index, "aa").hear("welcome")
+        wait_for(lambda: 2 in hub.hub.members, "it has the place of node 2")
+        lose(hub, 2)
+        wait_for(lambda: 2 not in hub.hub.members, "it is lost")
+        again = join(hub, index, "aa")
+        assert again.hear("start")["attempt"] == node_1.hear("start")["attempt"] == 1
+        assert not hub.faults
+
+
+def test_what_a_spare_node_says_is_not_said_of_the_node_that_has_its_place() -> None:
+    """Node 2 was replaced, and waits as a spare node: its preemption concerns no rank."""
+    with live_hub(3, RULE, spare_count=1) as hub:
+        node_1 = leave_2(hub)
+        heard: list[str] = []
+        hub.hub.subscribers[MachineNotice] = lambda rank, notice: heard.append(notice.what)
+        taker = join(hub, 3, "aa")
+        taker.hear("start")
+        node_1.hear("start")
+        back = join(hub, 2, "bb")
+        back.hear("start")  # it has no part in it: the seats say so
+        back.say(pack(Told(15, "SIGTERM")))
+        back.say(pack(MachineNotice("announced", "of the spare node", 1000)))
+        back.say(pack(ReadyAgain(0)))  # the last of its messages
+        wait_for(lambda: hub.hub.membership.spares[2].health == "", "node 0 has heard it")
+        taker.say(pack(MachineNotice("announced", "of node 2", 1000)))
+        wait_for(lambda: heard, "node 0 has heard of node 2")
+        assert heard == ["of node 2"]
+        assert hub.hub.ending.stop is None
+        assert not hub.faults
+
+
+def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
+    rule = Restarts(most=9, health_argv=("check",))
+    with live_hub(3, rule, spare_count=1) as hub:
+        node_1 = join(hub, 1)
+        node_1.hear("welcome")
+        node_1.say(pack(ReadyAgain(0, "no GPU")))
+        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        node_1.drain()
+        wait_for(lambda: 1 not in hub.hub.members, "it has left")
+        assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
+
+
+def test_a_launcher_that_does_not_fit_replaces_no_node_that_is_away() -> None:
+    """The connection of node 2 has just ended, and a launcher of another job has its rank."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        join(hub, 2, "aa", node_count=9).hear("busy")
+        assert not hub.hub.ending.arbiter.is_lost(2)
+        join(hub, 2, "bb").hear("busy")
+        assert hub.hub.ending.arbiter.is_lost(2)
+
+
+def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
+    """Node 0 was started again, and would count it as one that waits for the start."""
+    with live_hub(3, RULE) as hub:
+        for rank in (1, 2):
+            over = join(hub, rank, begun=True).hear("over")
+            assert over["status"] == 75 and "node 0 was started again" in str(over["why"])
+        assert list(hub.hub.members) == [0] and hub.hub.roll.is_open
+
+
+@pytest.mark.parametrize(
+    "seats",
+    [
+        ["x"], "x", {"x": 1}, {"-1": 1}, {"9" * 5000: 1}, {"٢": 1}, {"5": 1}, {"4": 4}, {"4": -1},
+        {"4": True}, {"4": "1"}, {"4": 1.0}, {"3": 1, "4": 1}, {"4": {}},
+    ],
+)  # fmt: skip
+def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
+    """They come from the network: they must not become a rank, nor a fault of the launcher."""
+    shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
+    with pytest.raises(Garbled):
+        read_seats({"seats": seats}, shape)
+
+
+def test_seats_that_can_be() -> None:
+    shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
+    assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
+    assert read_seats({}, shape) == {}

@@ -1,0 +1,156 @@
+"""Restarts on one node: when another attempt follows, what it sees, and what is said and kept of it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.process.starting import launch, open_launcher
+
+FAILS = 'import os, sys; print("attempt", os.environ.get("LAUNCHER_ATTEMPT", "0"), flush=True); sys.exit({})'
+TWO = ("run", "--nproc-per-node", "2")
+
+
+def attempts(errors: str) -> int:
+    """Return the number of attempts that failed: each has its report."""
+    return errors.count("failed first")
+
+
+def test_the_last_screen_sums_up_the_attempts() -> None:
+    """Each attempt has its report; then attempts, causes, and where the time went."""
+    script = "import os, sys; sys.exit(3 if os.environ.get('LAUNCHER_ATTEMPT', '0') == '0' else 0)"
+    done = launch(*TWO, "--restarts", "3", "--", sys.executable, "-c", script)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("failed first") == 1
+    assert "launcher: restart 1 of 3\n" in done.stderr
+    assert "launcher: 2 attempts, 1 failed (1 x status 3); exit status 0\n" in done.stderr
+    assert "s lost between attempts" in done.stderr and "% in attempts" in done.stderr
+
+
+def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
+    line = (*TWO, "--restarts", "3", "--", sys.executable, "-c", FAILS.format("__import__('no_such')"))
+    done = launch(*line)
+    assert (done.returncode, attempts(done.stderr)) == (1, 1), done.stderr
+    assert "no restart: a restart does not help against import-error" in done.stderr
+
+
+def test_any_cause_is_restarted_if_that_is_asked_for() -> None:
+    flags = ("--restarts", "2", "--restart-on", "any", "--restart-delay", "0")
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format("__import__('no_such')"))
+    assert (done.returncode, attempts(done.stderr)) == (1, 3), done.stderr
+    assert "no restart: all 2 restarts are used" in done.stderr
+
+
+def test_a_status_that_is_not_restarted() -> None:
+    flags = ("--restarts", "3", "--no-restart-status", "92,93")
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(93))
+    assert (done.returncode, attempts(done.stderr)) == (93, 1), done.stderr
+    assert "no restart: status 93 is not restarted" in done.stderr
+
+
+def test_a_budget_for_each_cause() -> None:
+    flags = ("--restarts", "9", "--restarts-per-cause", "1", "--restart-delay", "0")
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
+    assert (done.returncode, attempts(done.stderr)) == (5, 2), done.stderr
+    assert "no restart: status 5 has failed 2 attempts (--restarts-per-cause)" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "pattern"])
+def test_three_attempts_without_progress_are_enough(kind: str, tmp_path: Path) -> None:
+    flags = ("--restarts", "9", "--restart-delay", "0")
+    gate = (
+        ("--progress-file", str(tmp_path / "ckpt"))
+        if kind == "file"
+        else ("--progress-pattern", "step [0-9]")
+    )
+    done = launch(*TWO, *flags, *gate, "--", sys.executable, "-c", FAILS.format(5))
+    assert (done.returncode, attempts(done.stderr)) == (5, 3), done.stderr
+    assert "no restart: 3 attempts in a row made no progress" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "pattern"])
+def test_progress_keeps_the_job_going(kind: str, tmp_path: Path) -> None:
+    """The file is written, or the line printed, in each attempt: all restarts are used."""
+    path = tmp_path / "ckpt"
+    gate = ("--progress-file", str(path)) if kind == "file" else ("--progress-pattern", "step [0-9]")
+    moves = f'open({str(path)!r}, "a").write("x"); print("step 7"); ' + FAILS.format(5)
+    done = launch(*TWO, "--restarts", "4", *gate, "--", sys.executable, "-c", moves)
+    assert (done.returncode, attempts(done.stderr)) == (5, 5), done.stderr
+
+
+def test_a_single_process_whose_output_is_searched() -> None:
+    """The only process gets a pipe for that, and its lines arrive unchanged."""
+    moves = 'print("step 7", flush=True); ' + FAILS.format(5)
+    flags = ("--restarts", "4", "--progress-pattern", "step [0-9]")
+    done = launch("run", *flags, "--", sys.executable, "-c", moves)
+    assert done.returncode == 5 and done.stdout.count("step 7\n") == 5, done.stderr
+
+
+def test_the_record_has_a_json_line_for_each_failed_attempt(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "attempts.jsonl"
+    flags = ("--restarts", "1", "--attempts-file", str(path))
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert done.returncode == 5
+    assert [(line["number"], line["status"], line["restarts"]) for line in lines] == [
+        (0, 5, True),
+        (1, 5, False),
+    ]
+    assert lines[0]["why"] == "restart 1 of 1" and "all 1 restarts are used" in lines[1]["why"]
+
+
+def test_a_disk_that_is_full_costs_the_record_and_not_the_job() -> None:
+    flags = ("--restarts", "2", "--restart-delay", "0", "--attempts-file", "/dev/full/attempts")
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
+    assert (done.returncode, attempts(done.stderr)) == (5, 3)
+    assert done.stderr.count("no record of attempts") == 1
+
+
+def test_sigterm_while_a_restart_waits_ends_the_job() -> None:
+    """With the status of the attempt that failed, and no report twice."""
+    with open_launcher(
+        "run", "--restarts", "9", "--restart-delay", "60", "--", "sh", "-c", "exit 9"
+    ) as process:
+        assert process.stderr is not None
+        seen = ""
+        while "restart 2 of 9 in" not in seen:
+            line = process.stderr.readline()
+            assert line, seen
+            seen += line
+        process.send_signal(signal.SIGTERM)
+        _, rest = process.communicate(timeout=20)
+    assert process.returncode == 9
+    assert seen.count("failed first") == 2 and "failed first" not in rest
+
+
+def test_the_health_of_a_lone_node_is_reported(tmp_path: Path) -> None:
+    check = "sh -c 'echo the disk is slow; exit 1'"
+    flags = ("--restarts", "1", "--health-command", check)
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
+    assert (done.returncode, attempts(done.stderr)) == (5, 2), done.stderr
+    assert "this node is unhealthy (the disk is slow), and starts again" in done.stderr
+
+
+def test_flags_of_restarts_need_restarts() -> None:
+    done = launch("run", "--restarts-per-cause", "2", "--", "true")
+    assert done.returncode == 64 and "does nothing without --restarts" in done.stderr
+
+
+def test_nothing_of_an_attempt_is_left_in_the_next(tmp_path: Path) -> None:
+    """A child that has left its process group is gone before the second attempt looks for it."""
+    script = (
+        "import os, subprocess, sys\n"
+        f"path = {str(tmp_path / 'pid')!r}\n"
+        "if 'LAUNCHER_ATTEMPT' not in os.environ:\n"
+        "    child = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    open(path, 'w').write(str(child.pid))\n"
+        "    sys.exit(5)\n"
+        "pid = open(path).read()\n"
+        "print('left' if os.path.exists(f'/proc/{pid}') else 'gone')\n"
+    )
+    done = launch("run", "--restarts", "1", "--grace", "1", "--", sys.executable, "-c", script)
+    assert (done.returncode, done.stdout) == (0, "gone\n"), done.stderr

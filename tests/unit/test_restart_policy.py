@@ -1,0 +1,145 @@
+"""The restart policy: each row of the table in docs/restarts.md, and that no rule is passed over."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.core.model import Restarts
+from launcher.recovery.policy import IDLE_MAX, QUICK_S, Attempt, decide, find_wait_s
+
+
+def failed(
+    number: int = 0,
+    *,
+    status: int = 1,
+    cause: str = "",
+    retryable: bool | None = None,
+    lasted_s: float = 1.0,
+    progressed: bool | None = None,
+) -> Attempt:
+    return Attempt(
+        number=number,
+        started_ns=0,
+        ended_ns=int(lasted_s * 1e9),
+        status=status,
+        cause=cause,
+        retryable=retryable,
+        progressed=progressed,
+    )
+
+
+def test_without_restarts_the_job_ends() -> None:
+    assert not decide(Restarts(), [failed()]).restarts
+
+
+def test_a_cause_that_is_not_known_is_restarted() -> None:
+    found = decide(Restarts(most=2), [failed()])
+    assert (found.restarts, found.why, found.wait_s) == (True, "restart 1 of 2", 0.0)
+
+
+def test_a_cause_that_a_restart_can_help_is_restarted() -> None:
+    assert decide(Restarts(most=1), [failed(cause="node-lost", retryable=True)]).restarts
+
+
+def test_a_cause_that_a_restart_does_not_help_ends_the_job() -> None:
+    found = decide(Restarts(most=9), [failed(cause="missing-module", retryable=False)])
+    assert not found.restarts
+    assert "missing-module" in found.why and "--restart-on any" in found.why
+
+
+def test_any_cause_is_restarted_if_the_user_says_so() -> None:
+    rule = Restarts(most=1, on_any=True)
+    assert decide(rule, [failed(cause="missing-module", retryable=False)]).restarts
+
+
+def test_a_status_that_is_not_to_be_tried_ends_the_job_whatever_the_cause() -> None:
+    rule = Restarts(most=9, on_any=True, never_status=(93,))
+    assert not decide(rule, [failed(status=93, retryable=True)]).restarts
+    assert decide(rule, [failed(status=92, retryable=True)]).restarts
+
+
+def test_the_budget_of_the_job_ends() -> None:
+    rule = Restarts(most=2)
+    assert [decide(rule, [failed()] * count).restarts for count in (1, 2, 3)] == [True, True, False]
+
+
+def test_each_cause_has_a_budget() -> None:
+    rule = Restarts(most=20, per_cause=1)
+    oom, lost = failed(cause="host-oom"), failed(cause="node-lost")
+    assert decide(rule, [oom, lost]).restarts
+    assert not decide(rule, [oom, lost, oom]).restarts
+
+
+def test_causes_that_are_not_known_are_told_apart_by_status() -> None:
+    rule = Restarts(most=20, per_cause=1)
+    assert decide(rule, [failed(status=3), failed(status=4)]).restarts
+    assert not decide(rule, [failed(status=3), failed(status=3)]).restarts
+
+
+def test_budgets_begin_anew_after_a_time_without_failures() -> None:
+    rule = Restarts(most=2, per_cause=2, reset_after_s=3600)
+    quick, long = failed(), failed(lasted_s=3600)
+    assert not decide(rule, [quick, quick, quick]).restarts
+    assert decide(rule, [quick, quick, long]).restarts
+    assert decide(rule, [quick, quick, long, quick]).restarts
+    assert not decide(rule, [quick, quick, long, quick, quick]).restarts
+
+
+def test_three_attempts_without_progress_are_enough() -> None:
+    rule = Restarts(most=20)
+    idle, moved = failed(progressed=False, lasted_s=100), failed(progressed=True, lasted_s=100)
+    assert decide(rule, [idle] * (IDLE_MAX - 1)).restarts
+    assert not decide(rule, [idle] * IDLE_MAX).restarts
+    assert decide(rule, [idle, moved, idle]).restarts
+    assert decide(rule, [failed()] * IDLE_MAX).restarts, "progress that is not watched does not count"
+
+
+def test_the_first_quick_failure_waits_for_nothing_and_the_others_double() -> None:
+    rule = Restarts(most=20, delay_s=1, delay_max_s=5)
+    assert [find_wait_s(rule, [failed()] * count) for count in range(1, 7)] == [0, 1, 2, 4, 5, 5]
+
+
+def test_an_attempt_that_ran_or_progressed_resets_the_wait() -> None:
+    rule = Restarts(most=20, delay_s=1)
+    quick = failed()
+    assert find_wait_s(rule, [quick, quick, failed(lasted_s=QUICK_S)]) == 0
+    assert find_wait_s(rule, [quick, quick, failed(progressed=True)]) == 0
+    assert find_wait_s(rule, [quick, quick, failed(lasted_s=QUICK_S), quick]) == 0
+
+
+def test_no_delay_is_no_delay() -> None:
+    assert find_wait_s(Restarts(most=99, delay_s=0), [failed()] * 50) == 0
+
+
+@given(st.integers(1, 2000), st.floats(0, 1), st.floats(0, 1e4), st.floats(0, 1e4))
+def test_a_wait_is_between_half_and_all_of_its_length(
+    count: int, chance: float, delay_s: float, most_s: float
+) -> None:
+    rule = Restarts(most=9999, delay_s=delay_s, delay_max_s=most_s)
+    longest = find_wait_s(rule, [failed()] * count)
+    assert longest / 2 <= find_wait_s(rule, [failed()] * count, chance) <= longest <= most_s
+
+
+attempts = st.lists(
+    st.builds(
+        failed,
+        status=st.integers(1, 5),
+        cause=st.sampled_from(["", "a", "b"]),
+        retryable=st.sampled_from([None, True, False]),
+        lasted_s=st.sampled_from([0.0, 1.0, 1e5]),
+        progressed=st.sampled_from([None, True, False]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 3)), st.booleans(), attempts)
+def test_no_rule_is_passed_over(most: int, per_cause: int | None, on_any: bool, tried: list[Attempt]) -> None:
+    rule = Restarts(most=most, per_cause=per_cause, on_any=on_any, never_status=(5,))
+    if decide(rule, tried).restarts:
+        last = tried[-1]
+        assert last.status != 5 and (on_any or last.retryable is not False)
+        assert len(tried) <= most
+        assert per_cause is None or sum(one.kind == last.kind for one in tried) <= per_cause

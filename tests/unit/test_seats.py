@@ -1,0 +1,65 @@
+"""Spare nodes in the plan: who has which rank before and after one has taken the place of another."""
+
+from __future__ import annotations
+
+import pytest
+
+from launcher.core.errors import UsageError
+from launcher.core.model import Plan
+from launcher.identity.seats import find_rank
+from launcher.options.reading import read_options
+from launcher.planning.plan import plan_job
+from launcher.planning.recorded import RecordedHost
+
+HOSTS = ",".join(f"10.0.0.{number}" for number in range(4, 9))
+
+
+def plan(rank: int, seats: dict[int, int] | None = None, **flags: str) -> Plan:
+    given = {"nnodes": "4", "spares": "1", "restarts": "3", "master_addr": "10.0.0.4", "node_rank": str(rank)}
+    given |= flags
+    host = RecordedHost({"environ": {}, "gpus": 2})
+    return plan_job({}, host, read_options(given, {}), ("python", "train.py"), seats=seats)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_the_first_nodes_have_their_ranks(rank: int) -> None:
+    found = plan(rank)
+    assert (found.topology.node_rank, found.topology.node_count, found.topology.world_size) == (rank, 4, 8)
+    assert found.allocation.spare is None and found.peers is not None and found.peers.index == rank
+
+
+def test_a_spare_node_is_planned_as_the_last_one_and_says_so() -> None:
+    found = plan(4)
+    assert (found.allocation.spare, found.topology.node_count, found.topology.world_size) == (4, 4, 8)
+    assert found.peers is not None and (found.peers.index, found.peers.spare_count) == (4, 1)
+    assert any("node 4 is a spare node" in note for note in found.notes)
+
+
+def test_a_spare_node_with_a_seat_has_the_rank_of_the_lost_one() -> None:
+    found = plan(4, {4: 2})
+    assert (found.topology.node_rank, found.allocation.spare) == (2, None)
+    assert [place.rank for place in found.topology.places] == [4, 5]
+
+
+def test_hosts_follow_the_seats() -> None:
+    found = plan(4, {4: 2}, hosts=HOSTS)
+    assert found.allocation.hosts == ("10.0.0.4", "10.0.0.5", "10.0.0.8", "10.0.0.7")
+
+
+@pytest.mark.parametrize(
+    ("index", "seats", "rank"),
+    [(0, {}, 0), (3, {}, 3), (4, {}, None), (4, {4: 2}, 2), (2, {4: 2}, None), (2, {4: 2, 2: 3}, 3)],
+)
+def test_ranks_by_index(index: int, seats: dict[int, int], rank: int | None) -> None:
+    assert find_rank(index, 4, seats) == rank
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [{"nnodes": "1"}, {"nnodes": "1:4", "rdzv_endpoint": "10.0.0.4"}],
+    ids=["one-node", "elastic"],
+)
+def test_jobs_without_spare_nodes(flags: dict[str, str]) -> None:
+    with pytest.raises(UsageError) as caught:
+        plan(0, None, **flags)
+    assert {problem.code for problem in caught.value.problems} & {"no-spares-here", "engine-conflict"}
