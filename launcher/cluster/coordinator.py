@@ -193,6 +193,8 @@ class Coordinator:
             if refusal is not None:
                 connection.send(pack(refusal))
                 return
+            if may_join:
+                self.roll.warn_of(member)
         connection.redirect(
             lambda message: self._on_message(member, message),
             lambda why: self._on_closed(member, connection, why),

@@ -123,6 +123,13 @@ class Rendezvous:
             return None
         return _make_refusal(EXIT_UNTRUSTED, refusals.nodes_differ(self._kind, found), render_table(found))
 
+    def warn_of(self, member: Member) -> None:
+        """Print how a node that comes later differs from the others, as at the start."""
+        lines = render_table(self._compare_all({**self._membership.members, member.rank: member}))
+        if lines != render_table(self._compare()):
+            for line in lines:
+                self._say(line)
+
     def _begin(self, found: list[Disagreement]) -> None:
         for line in render_table(found):
             self._say(line)

@@ -476,8 +476,10 @@ def start_what_does_not_fit(world: World) -> None:
         world.strange.add(name)
         world.machine[name] = machine
         count = COUNT + 1 if how == "another number of nodes" else COUNT
-        command = ("--", "false") if how == "another command" else world.command()
-        world.job.start(machine, *world.flags(), *short, *command, rank=index, count=count, key=name)
+        more = ("another",) if how == "another command" else ()
+        world.job.start(
+            machine, *world.flags(), *short, *world.command(), *more, rank=index, count=count, key=name
+        )
     if world.rng.random() < 0.5:
         world.turn(world.rng.uniform(0, 1))
         kill_a_rank(world)

@@ -418,7 +418,7 @@ def test_a_node_that_only_hears_has_ended_before_the_next_attempt(world: World) 
 
 def test_a_node_that_is_deaf_has_its_grace_period_before_the_next_attempt(world: World) -> None:
     """It closes the connection when it gives node 0 up; a rank that ignores SIGTERM goes on for a while."""
-    world.grace_s = 9
+    world.grace_s = 12
     (world.folder / "stubborn-2").touch()
     world.start()
     (world.folder / "stubborn-2").unlink()
@@ -489,9 +489,9 @@ def kinds_until(caller: Caller, kind: str) -> list[object]:
     return kinds[: kinds.index(kind)]
 
 
-def leave_2(hub: LiveHub) -> Caller:
+def leave_2(hub: LiveHub, **facts: object) -> Caller:
     """Start a job of three nodes, of which node 2 gives node 0 up; return node 1, which is ready again."""
-    node_1, node_2 = join(hub, 1), join(hub, 2)
+    node_1, node_2 = join(hub, 1, **facts), join(hub, 2, **facts)
     node_2.hear("start")
     for message in (Failed(GAVE_UP, 0, 75), Ended(75), Bye()):
         node_2.say(pack(message))
@@ -614,3 +614,12 @@ def test_seats_that_can_be() -> None:
     shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
     assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
     assert read_seats({}, shape) == {}
+
+
+def test_a_node_that_comes_back_with_another_command_is_named() -> None:
+    """A path may be the node's own, so it may take part, as at the start; but not without a word."""
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub, command="one")
+        join(hub, 2, "aa", command="another").hear("start")
+        node_1.hear("start")
+        assert any("command" in line for line in hub.said) and not hub.faults, hub.said
