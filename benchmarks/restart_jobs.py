@@ -189,8 +189,8 @@ def _ours() -> Contender:
 class Job:
     """A job that runs, and the reports of its ranks."""
 
-    def __init__(self, contender: Contender, scene: Scene) -> None:
-        self.contender, self.scene = contender, scene
+    def __init__(self, contender: Contender, scene: Scene, until: float) -> None:
+        self.contender, self.scene, self._until = contender, scene, until
         self._reports = os.open(scene.folder / "reports", os.O_RDWR | os.O_NONBLOCK)
         self._unread = b""
         self.seen: dict[str, list[int]] = {"up": [], "step": [], "death": []}
@@ -211,11 +211,12 @@ class Job:
 
     def wait_for(self, what: str, count: int, limit_s: float) -> list[int]:
         """Return the times of so many reports, once they have come."""
-        deadline = time.monotonic() + limit_s
+        deadline = min(time.monotonic() + limit_s, self._until)
         while len(self.seen[what]) < count:
             left_s = deadline - time.monotonic()
             if left_s <= 0 or all(one.poll() is not None for one in self.processes):
-                raise self.trouble(f"{len(self.seen[what])} of {count} ranks said {what!r}")
+                spent = ", time is up" if time.monotonic() >= self._until else ""
+                raise self.trouble(f"{len(self.seen[what])} of {count} ranks said {what!r}{spent}")
             if select.select([self._reports], [], [], min(left_s, 0.2))[0]:
                 self._read()
         return self.seen[what]
@@ -305,6 +306,7 @@ def run_job(
     shape: tuple[int, int],
     mode: str,
     failures: int,
+    until: float,
     limit_s: float = RESTART_LIMIT_S,
 ) -> Iterator[Recovery]:
     """Start a job on nodes of its own, and give each recovery from a failure.
@@ -314,6 +316,7 @@ def run_job(
         shape: Number of nodes, and of ranks on each.
         mode: Mode of `benchmarks.restart_rank`.
         failures: Number of deaths, one after the other.
+        until: When the time for all is up, monotonic seconds.
         limit_s: Seconds for a recovery.
 
     Raises:
@@ -329,7 +332,7 @@ def run_job(
         with Cluster(nodes) as cluster:
             if not cluster.isolated:
                 raise NotMeasured(cluster.fallback_reason)
-            job = Job(contender, Scene(cluster, per_node, folder, command))
+            job = Job(contender, Scene(cluster, per_node, folder, command), until)
             try:
                 job.wait_for("up" if is_bare else "step", nodes * per_node, START_LIMIT_S)
                 for _ in range(failures):

@@ -71,11 +71,12 @@ def run_rehearsal(
 
 def base_environ(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of every process of a rehearsal, before the platform adds to it."""
-    own = os.path.dirname(os.path.abspath(sys.executable))
     path = environ.get("PATH", os.defpath)
+    if not sys.flags.isolated:  # in an image the launcher's own Python is not that of the command
+        path = f"{os.path.dirname(os.path.abspath(sys.executable))}:{path}"
     kept, _ = keep_own(environ)
     kept.setdefault("HOME", os.path.expanduser("~"))  # Open MPI 5 does not start without it
-    return {"PYTHONUNBUFFERED": "1", **kept, "PATH": f"{own}:{path}"}
+    return {"PYTHONUNBUFFERED": "1", **kept, "PATH": path}
 
 
 def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
@@ -89,6 +90,8 @@ def _say_taken(environ: Mapping[str, str], env: Mapping[str, str]) -> None:
 def with_launcher(command: Sequence[str]) -> list[str]:
     """Return the command as the entry point of an image with the launcher would run it."""
     launcher = [sys.executable, MAIN]
+    if sys.flags.isolated:  # as the program of an image starts it: docker/launcher.sh
+        launcher = [sys.executable, "-I", "-S", sys.argv[0]]
     words = list(command)
     if words and os.path.basename(words[0]) == "launcher":
         return launcher + words[1:]

@@ -98,6 +98,20 @@ def test_two_processes_train(container: Container, built: str, training: Trainin
     assert training.is_done(done.stdout), done.stdout + done.stderr[-2000:]
 
 
+def test_a_script_of_ones_own_is_rehearsed_in_a_container(container: Container) -> None:
+    """README's script in an image with PyTorch: a job of two nodes, without a flag and another program."""
+    (script,) = re.findall(
+        r"^```python\n(.*?)^```$", Path(ROOT, "README.md").read_text(), re.MULTILINE | re.DOTALL
+    )
+    container.image = build_image("pytorch")
+    container.folder.chmod(0o777)
+    (container.folder / "train.py").write_text(script)
+    options = ("--user", "1000:1000", "--shm-size", "1g", "--env", "HOME=/job", "--env", "OMP_NUM_THREADS=1")
+    done = container.run("launcher", "rehearse", "/job/train.py", options=options, timeout_s=TRAIN_S)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert re.search(r"loss 0\.\d+ on 2 processes", done.stdout), done.stdout + done.stderr[-2000:]
+
+
 def test_every_environment_is_tried() -> None:
     """A new file in docker/environments is built, and has a job."""
     files = sorted(

@@ -144,7 +144,7 @@ def test_a_port_that_was_typed_and_is_taken_is_said_before_the_start(squatter: i
         done = launch("run", "--nproc-per-node", count, "--master-port", str(squatter), *SHOW)
         assert (done.returncode, done.stdout) == (75, "")
         said = f"port {squatter} of this node is needed for the rendezvous (--master-port {squatter})"
-        assert f"error: [port-taken] {said}, and process {os.getpid()} (" in done.stderr
+        assert f"error: [port-taken] {said}, but process {os.getpid()} (" in done.stderr
         assert f"fix:  end that, or leave out --master-port {squatter}: one node takes a port" in done.stderr
 
 
