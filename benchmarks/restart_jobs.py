@@ -214,12 +214,15 @@ class Job:
         deadline = min(time.monotonic() + limit_s, self._until)
         while len(self.seen[what]) < count:
             left_s = deadline - time.monotonic()
-            if left_s <= 0 or all(one.poll() is not None for one in self.processes):
+            if left_s <= 0 or self._has_ended():
                 spent = ", time is up" if time.monotonic() >= self._until else ""
                 raise self.trouble(f"{len(self.seen[what])} of {count} ranks said {what!r}{spent}")
             if select.select([self._reports], [], [], min(left_s, 0.2))[0]:
                 self._read()
         return self.seen[what]
+
+    def _has_ended(self) -> bool:
+        return all(one.poll() is not None for one in self.processes)
 
     def _read(self) -> None:
         *lines, self._unread = (self._unread + os.read(self._reports, 65536)).split(b"\n")
@@ -276,13 +279,13 @@ class Job:
 
     def _tell(self) -> None:
         """Give the last rank the order to die; it may not yet have come to wait for it."""
-        deadline = time.monotonic() + RESTART_LIMIT_S
+        deadline = min(time.monotonic() + RESTART_LIMIT_S, self._until)
         while True:
             try:
                 go = os.open(self.scene.folder / "go", os.O_WRONLY | os.O_NONBLOCK)
                 break
             except OSError:
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or self._has_ended():
                     raise self.trouble("the last rank does not wait for its end") from None
                 time.sleep(0.005)  # between two looks: there is nothing to wait on
         os.write(go, b"x")
@@ -291,7 +294,8 @@ class Job:
     def trouble(self, what: str) -> NotMeasured:
         """Return the error that says what is missing, with the end of what was said."""
         lines = [line for line in self._errors.read_text(errors="replace").splitlines() if line.strip()]
-        return NotMeasured(f"{what}: {' / '.join(lines[-3:])[-300:]}")
+        ended = f", all launchers have ended ({self.processes[0].returncode})" if self._has_ended() else ""
+        return NotMeasured(f"{what}{ended}: {' / '.join(lines[-3:])[-300:]}")
 
     def close(self) -> None:
         """Forget the job; its cluster ends the processes."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @message
 class Identity:
-    """Who joins: the part that is cheap to parse. See `Join`."""
+    """Identity of a joining launcher: the part that is cheap to parse. See `Join`."""
 
     rank: NodeRank
     session: Word
