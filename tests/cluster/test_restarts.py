@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -489,7 +490,7 @@ def kinds_until(caller: Caller, kind: str) -> list[object]:
     return kinds[: kinds.index(kind)]
 
 
-def leave_2(hub: LiveHub, **facts: object) -> Caller:
+def leave_2(hub: LiveHub, **facts: Any) -> Caller:
     """Start a job of three nodes, of which node 2 gives node 0 up; return node 1, which is ready again."""
     node_1, node_2 = join(hub, 1, **facts), join(hub, 2, **facts)
     node_2.hear("start")
