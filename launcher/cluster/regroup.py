@@ -141,6 +141,8 @@ class Regroup:
             self._sessions[rank] = member.facts["session"]
             self.parts.add(member.facts["session"])
             if rank and (ending.arbiter.is_lost(rank) or rank in left):
+                if rank in ending.arbiter.ended:
+                    member.has_heard_end = True  # it has reported that nothing of it runs
                 self._drop(member, now, has_given_up=rank in left)
         self.fill()
 
