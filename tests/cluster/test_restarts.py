@@ -33,7 +33,7 @@ import os, signal, sys, time
 attempt, rank, folder = int(os.environ.get("LAUNCHER_ATTEMPT", 0)), os.environ["RANK"], sys.argv[1]
 assert os.environ["TORCHELASTIC_RESTART_COUNT"] == str(attempt)
 open(f"{folder}/port-{rank}-{attempt}", "w").write(os.environ["MASTER_PORT"])
-open(f"{folder}/up-{rank}-{attempt}", "w").close()
+open(f"{folder}/up-{rank}-{attempt}", "w").write("up")
 deadline = time.monotonic() + 60
 while sum(name.endswith(f"-{attempt}") and name.startswith("up-") for name in os.listdir(folder)) < 4:
     assert time.monotonic() < deadline
@@ -54,7 +54,7 @@ while not os.path.exists(f"{folder}/go"):
 
 def up(job: Job, attempt: int) -> int:
     """Return how many ranks of an attempt have begun."""
-    return len(list(job.folder.glob(f"up-*-{attempt}")))
+    return sum(path.stat().st_size > 0 for path in job.folder.glob(f"up-*-{attempt}"))
 
 
 def kill(job: Job, rank: int, attempt: int) -> None:
