@@ -136,7 +136,7 @@ def test_a_node_that_comes_back_takes_part_in_the_next_attempt(five: Job, new: i
         five.signal(2, signal.SIGKILL)
     five.launchers.pop(2).communicate()
     five.start(new, *LOSSES, *living, rank=2, count=4, key=2)
-    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
@@ -168,9 +168,9 @@ def test_a_second_failure_is_restarted_too(job: Job) -> None:
     """A rank dies, and in the next attempt another at once."""
     start_living(job, "--restarts", "5", "--restart-delay", "0", "--grace", "1")
     kill(job, 1, 0)
-    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again", 60)
     kill(job, 2, 1)
-    wait_for(lambda: up(job, 2) == 4, "all ranks run again")
+    wait_for(lambda: up(job, 2) == 4, "all ranks run again", 60)
     (job.folder / "go").touch()
     done = job.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
@@ -196,7 +196,7 @@ def test_a_rank_that_ignores_sigterm_is_gone_before_the_next_attempt(job: Job, t
     job.start_all("--restarts", "5", "--grace", "1", "--", sys.executable, "-c", script, str(job.folder))
     wait_for(lambda: up(job, 0) == 4, "all ranks have begun")
     kill(job, 1, 0)
-    wait_for(lambda: up(job, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(job, 1) == 4, "all ranks run again", 60)
     for rank in (0, 2, 3):
         pid = (job.folder / f"up-{rank}-0").read_text()
         shown = job.on(
@@ -246,7 +246,7 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     start_with_spare(five)
     five.cluster.crash(five.cluster.nodes[2])
     five.launchers.pop(2).communicate()
-    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     pid = (five.folder / "up-2-1").read_text()
     assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
     (five.folder / "go").touch()
@@ -271,7 +271,7 @@ def test_a_spare_node_that_dies_while_it_waits_changes_nothing(five: Job) -> Non
     wait_for(lambda: five.says(0, "a spare node, is lost"), "node 0 has noticed")
     assert up(five, 1) == 0
     kill(five, 1, 0)
-    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     (five.folder / "go").touch()
     assert {one.status for one in five.wait().values()} == {0}
 
@@ -306,13 +306,13 @@ def test_a_node_that_was_replaced_comes_back_as_a_spare_one(five: Job) -> None:
     start_with_spare(five)
     five.signal(2, signal.SIGKILL)
     five.launchers.pop(2).communicate()
-    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     living = ("--", sys.executable, "-c", LIVES, str(five.folder))
     five.start(2, *SPARED, *living, count=4, key=12)
     wait_for(lambda: five.says(0, "node 2 (node2) is here as a spare node"), "it is back")
     five.cluster.crash(five.cluster.nodes[3])
     five.launchers.pop(3).communicate()
-    wait_for(lambda: up(five, 2) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 2) == 4, "all ranks run again", 60)
     pid = (five.folder / "up-3-2").read_text()
     assert five.on(five.cluster.nodes[2], ("cat", f"/proc/{pid}/comm")).startswith("python")
     (five.folder / "go").touch()
@@ -348,7 +348,7 @@ def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) ->
     start_with_spare(five, "--health-command", CHECK.format(folder=five.folder))
     (five.folder / "ill-node3").touch()
     kill(five, 3, 0)
-    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
     pid = (five.folder / "up-3-1").read_text()
     assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
     (five.folder / "go").touch()
