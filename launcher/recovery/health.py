@@ -5,6 +5,8 @@ Exit status 0 means healthy. Otherwise the first line of its output is the reaso
 
 from __future__ import annotations
 
+from launcher.core.redact import printable, redact
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -28,20 +30,18 @@ def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None
 
     def read(lines: Sequence[str]) -> None:
         found = lines[0] if lines else f"{argv[0]} gave no answer within {LIMIT_S:g} s"
-        take("" if found == HEALTHY else found)
+        take("" if found == HEALTHY else printable(redact(found)))
 
     try:
         helpers.ask(lambda: run_health(argv), read, LIMIT_S + MARGIN_S, name="launcher-health")
     except OSError as error:
-        take(f"{argv[0]} could not be started: {error.strerror}")
+        take(printable(redact(f"{argv[0]} could not be started: {error.strerror}")))
 
 
 def run_health(argv: Sequence[str]) -> Iterator[str]:
     """Yield `HEALTHY`, or what is wrong; runs in a fork of the launcher, whose signals are blocked."""
     import signal
     import subprocess
-
-    from launcher.core.redact import printable, redact
 
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
@@ -60,4 +60,4 @@ def run_health(argv: Sequence[str]) -> Iterator[str]:
     text = done.stdout.decode("utf-8", "replace")
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     status = done.returncode if done.returncode > 0 else 128 - done.returncode
-    yield printable(redact(line))[:400] or f"{argv[0]} ended with status {status}"
+    yield line[:400] or f"{argv[0]} ended with status {status}"

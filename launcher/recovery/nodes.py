@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from launcher.core.frozen import frozen
+from launcher.core.redact import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def read_machine(environ: Mapping[str, str]) -> str:
     for platform, name in NAMES:
         if environ.get(name):
             pool = f"{environ[POOL]}/" if platform == BATCH and environ.get(POOL) else ""
-            return f"{platform}:{pool}{environ[name]}"
+            return printable(f"{platform}:{pool}{environ[name]}")
     return ""
 
 

@@ -242,7 +242,7 @@ def start_with_spare(five: Job, *flags: str) -> None:
 
 
 def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
-    """Nobody starts anything: rank 2 runs on the fifth node in the next attempt."""
+    """No launcher is started by hand: rank 2 runs on the fifth node in the next attempt."""
     start_with_spare(five)
     five.cluster.crash(five.cluster.nodes[2])
     five.launchers.pop(2).communicate()

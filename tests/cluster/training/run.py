@@ -78,7 +78,7 @@ class Run:
 
 
 def replace(path: Path, content: bytes) -> None:
-    """Write a file so that nobody sees a part of it."""
+    """Write a file so that no reader sees a part of it."""
     new = path.with_name(f"{path.name}.new")
     new.write_bytes(content)
     os.replace(new, path)
