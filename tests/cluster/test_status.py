@@ -96,7 +96,7 @@ def test_any_node_shows_all_nodes(job: Job, index: int) -> None:
     assert [row[:3] for row in rows] == [[str(r // 2), f"node{r // 2}", str(r)] for r in range(4)]
     assert all(row[4] == "running" for row in rows)
     assert "2 nodes" in done.stdout and "4 of 4 ranks run" in done.stdout
-    assert status(job, index)["nodes"][0]["nodes"] == {"count": 2, "heard": 2, "lost": 0}
+    assert status(job, index)["nodes"][0]["nodes"] == {"count": 2, "heard": 2, "lost": 0, "spares": 0}
 
 
 def test_a_launcher_of_the_machine_is_not_of_a_node_that_shares_its_files(job: Job) -> None:

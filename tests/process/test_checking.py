@@ -30,7 +30,7 @@ RANK_OF_MPIRUN = {
 }
 PROGRAM = """
 import os, sys, time
-from launcher.core.model import Route, Supervision
+from launcher.core.model import Restarts, Route, Supervision
 from launcher.agent import observers
 from launcher.process.spawn import Child
 from launcher.agent.agent import Place, run_processes
@@ -48,7 +48,7 @@ def look():
 words = ("sh", "-c", {job!r})
 count = {count}
 children = [Child(rank, rank, words, dict(os.environ)) for rank in range(count)]
-watch = Supervision(routes=(Route(),) * count, restarts={restarts}, grace_s=10.0)
+watch = Supervision(routes=(Route(),) * count, restarts=Restarts(most={restarts}), grace_s=10.0)
 sys.exit(run_processes(children, watch, Place(), os.environ, checks=look))
 """
 HANG = "time.sleep(1000)"
