@@ -5,6 +5,9 @@ its node. Its address is the one that the connection comes from. When all have c
 sends the addresses of all nodes to each. The port is free again before any process starts. The handshake is
 that of the control channel, with the job's key: a client that fails it is turned away, and a launcher that
 has connected already is rejected.
+
+A job that may restart has no such exchange. There the start signal of each attempt has the addresses, because
+a lost node may come back with another one (`Meeting.at_start`).
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from launcher.cluster.reach import find_address, resolve
 from launcher.core.environ import Malformed, each_once
 from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import Garbled, message, pack, unpack
+from launcher.core.model import HOSTS_AT_ONCE
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit
 from launcher.process.loop import Loop
@@ -44,8 +48,6 @@ TICK_S = 0.2
 """Seconds between two checks of the time, and about that between two calls to the first launcher."""
 TAKE_S = 5.0
 """Seconds that a launcher may take to receive the addresses."""
-HOSTS_AT_ONCE = 1000
-"""Maximum number of addresses in one message, so that it fits into a frame."""
 NAMED_MAX = 8
 
 
@@ -80,6 +82,21 @@ class Addresses:
     """Addresses of nodes in node order; a large job needs several such messages."""
 
     hosts: tuple[Line, ...]
+
+
+def read_hosts(meeting: Meeting, hosts: object) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first, as a start signal has them.
+
+    Raises:
+        NotReady: They are not one for each node.
+    """
+    try:
+        found = each_once(map(str, hosts if isinstance(hosts, list | tuple) else ()))
+    except Malformed as error:
+        raise NotReady(_problem(meeting, f"no addresses: {error}")) from error
+    if len(found) != meeting.node_count:
+        raise NotReady(_problem(meeting, f"{len(found)} addresses for {meeting.node_count} nodes"))
+    return found
 
 
 def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:

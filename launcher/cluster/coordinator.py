@@ -105,14 +105,17 @@ class Coordinator:
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
         self.membership = Membership(
-            shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
+            shape.node_count,
+            Member(shape.member, own, shape.address, None, now),
+            shape.spare_count,
+            tells_hosts=shape.tells_hosts,
         )
         reasons = acceptor.turned_away.reasons
 
-        def agree_on_seats() -> Message:
-            return {**agree(), **self.membership.describe_seats()}
+        def agree_on_nodes() -> Message:
+            return {**agree(), **self.membership.describe_nodes()}
 
-        seen = Seen(agree_on_seats, find_reasons, reasons, lambda: acceptor.has_heard)
+        seen = Seen(agree_on_nodes, find_reasons, reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
         if self.regroup is not None:

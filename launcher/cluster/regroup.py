@@ -299,7 +299,7 @@ class Regroup:
         """Start the next attempt."""
         assert self.again is not None  # noqa: S101 - see `fire`
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start({**self._agree(), **self._membership.describe_seats()}, self.attempt))
+        self._begin(Start({**self._agree(), **self._membership.describe_nodes()}, self.attempt))
         self.note_start()
 
     # --- no other attempt
