@@ -297,7 +297,8 @@ class Agent:
         """Return a process with all its settings, and its standard streams."""
         streams = self.output.open(index, child, self.folder, self.attempt)
         mark = {MARK: mark_of(self.run_id, self.environ)}
-        settings = mark | self.folder.variables(self.attempt, child.folder) | self.observers.plan(child)
+        files = self.folder.variables(self.attempt, child.folder, child.environ)
+        settings = mark | files | self.observers.plan(child)
         if self.deadline_file and (self.watch.preemption is not None or self.coordination.awaits_deadline):
             settings[DEADLINE_FILE] = self.deadline_file
         if self.attempt:

@@ -22,16 +22,6 @@ ERROR_VARIABLE = "TORCHELASTIC_ERROR_FILE"
 """Variable with the path of the file for the exception that ends a process (torch's error-file protocol)."""
 WRITER = "launcher"
 """Value of ``extraInfo.writer`` in our error files; torch's own files have no such key."""
-STACK_SIGNAL = 61
-"""The signal that requests a stack dump from a process: ``SIGRTMAX-3``.
-
-It is a real-time signal because the others are in use: SIGUSR1 and SIGUSR2 tell scripts to checkpoint
-(Slurm's ``--signal``, submitit, Lightning), and torch, Kineto and the JVM use SIGUSR2 themselves. It is
-counted from the end because the first real-time signal differs between C libraries (34 in glibc, 35 in musl)
-and because profilers and .NET take the first ones. (systemd's SIGRTMIN+13 to SIGRTMIN+29 are meant for
-process 1 only.) It is not the last one, which Valgrind uses. It is a number so that a process that is not
-armed need not ``import signal``.
-"""
 
 
 OTHERS = ("SUDO_UID", "PKEXEC_UID")

@@ -13,13 +13,12 @@ Python 3.8 and newer.
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 import stat
 import sys
 
-from launcher.guest import STACK_SIGNAL, WRITER
+from launcher.guest import WRITER
+from launcher.guest.site.sitecustomize import answer_signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ READ_LIMIT_BYTES = 1 << 20
 
 _SAFE = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 """In a folder like /tmp another user can put a link, a pipe or a device in place of the file."""
-_STACKS_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | _SAFE
 _ERROR_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _SAFE
 
 
@@ -57,7 +55,6 @@ class _Recorder:
 
 
 _recorder: _Recorder | None = None
-_answers = False
 
 
 def arm_process(stacks_path: str | None, error_path: str | None) -> None:
@@ -71,20 +68,12 @@ def arm_process(stacks_path: str | None, error_path: str | None) -> None:
         OSError: The file for stacks cannot be made or is not a regular file. The excepthook is installed
             nevertheless.
     """
-    global _recorder, _answers
+    global _recorder
     # The hook and launcher.setup() may use two copies of this module
     if error_path and _recorder is None and getattr(sys.excepthook, "path", None) != error_path:
         sys.excepthook = _recorder = _Recorder(error_path, sys.excepthook)
-    # A handler of the user stays: it was there first, and we do not know its purpose.
-    if stacks_path and not _answers and signal.getsignal(STACK_SIGNAL) is signal.SIG_DFL:
-        # Forked children (of a DataLoader) and children that arm themselves write to the same file. This is
-        # safe because the launcher sends one request at a time.
-        fd = os.open(stacks_path, _STACKS_FLAGS, 0o600)
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            os.close(fd)
-            raise OSError("no regular file")
-        faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
-        _answers = True
+    if stacks_path:
+        answer_signal(stacks_path)
 
 
 def write_error_file(

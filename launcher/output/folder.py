@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from launcher.core.errors import NotReady, Problem
+from launcher.guest import site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,6 +22,8 @@ STACKS_FILE = "LAUNCHER_STACKS_FILE"
 """Variable with the file for a process's stacks, which the hook writes on request."""
 FILES = {ERROR_FILE: "error.json", STACKS_FILE: "stacks.txt"}
 """Files that each process may write, by the variable with their path."""
+PYTHONPATH = "PYTHONPATH"
+SITE = os.path.dirname(os.path.abspath(site.__file__))
 
 SOCKET_PATH_BYTES = 107
 """The kernel's limit for the path of a socket, without the terminating zero (unix(7))."""
@@ -82,10 +85,21 @@ class RunFolder:
             return None if folder is None else f"{folder}/{name}"
         return f"{self.path}/{attempt}_{process}_{name}"
 
-    def variables(self, attempt: int, process: str) -> dict[str, str]:
-        """Return the variables that tell a process the paths of its files; none without a folder."""
+    def variables(self, attempt: int, process: str, environ: Mapping[str, str]) -> dict[str, str]:
+        """Return the variables that tell a process the paths of its files; none without a folder.
+
+        With them comes PYTHONPATH, with a folder of ours in front: see `launcher.guest.site.sitecustomize`.
+
+        Args:
+            attempt: Number of the attempt.
+            process: Its local rank or name.
+            environ: Its environment.
+        """
         paths = {name: self.file(attempt, process, file) for name, file in FILES.items()}
-        return {name: path for name, path in paths.items() if path is not None}
+        found = {name: path for name, path in paths.items() if path is not None}
+        if found:
+            found[PYTHONPATH] = os.pathsep.join(filter(None, (SITE, environ.get(PYTHONPATH))))
+        return found
 
     def make_file(self, attempt: int, process: str, name: str) -> str | None:
         """Return the path of a new empty file for one process; None if it cannot be created.

@@ -14,7 +14,8 @@ import sys
 from errno import ESRCH
 
 from launcher.core.redact import redact
-from launcher.guest import STACK_SIGNAL, STACKS_NAME
+from launcher.guest import STACKS_NAME
+from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.machine.process import LIMIT_BYTES, has_signal, list_open, read_all
 from launcher.process.descendants import find_descendants
 from launcher.stacks.answer import Answer, parse_faulthandler, parse_py_spy

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from launcher.failure.stderr import read_last_words
-from launcher.guest import STACK_SIGNAL
+from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from tests.process.starting import ROOT, clean_environ
 from tests.pythons import find_python
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.guest import STACK_SIGNAL, STACKS_NAME
+from launcher.guest import STACKS_NAME
+from launcher.guest.site.sitecustomize import STACK_SIGNAL
 from launcher.observers.stall import StallDetector
 from launcher.output.progress import GpuUse
 from launcher.process.descendants import find_descendants, is_alive

@@ -1,0 +1,93 @@
+"""Makes every Python of a job answer `STACK_SIGNAL` with its stacks, without an installation in that Python.
+
+The launcher puts the folder of this file in front of PYTHONPATH, and Python's `site` imports the file at the
+start. Afterwards the process is as it would be without it: the folder is no longer in `sys.path`, and the
+next ``sitecustomize`` has run. Children inherit PYTHONPATH and with it the same. A Python with ``-I``, ``-E``
+or ``-S`` does not come here.
+
+It imports only what is built into Python, because it runs in every process of the job. It causes no error.
+Python 2 runs it as well and is left alone.
+
+Source: docs.python.org, "site - Site-specific configuration hook" and "faulthandler".
+"""
+
+import os
+import sys
+
+STACK_SIGNAL = 61
+"""The signal that requests a stack dump from a process: ``SIGRTMAX-3``.
+
+It is a real-time signal because the others are in use: SIGUSR1 and SIGUSR2 tell scripts to checkpoint
+(Slurm's ``--signal``, submitit, Lightning), and torch, Kineto and the JVM use SIGUSR2 themselves. It is
+counted from the end because the first real-time signal differs between C libraries (34 in glibc, 35 in musl)
+and because profilers and .NET take the first ones. (systemd's SIGRTMIN+13 to SIGRTMIN+29 are meant for
+process 1 only.) It is not the last one, which Valgrind uses. It is a number so that a process that is not
+armed need not ``import signal``.
+"""
+_TYPE, _REGULAR = 0o170000, 0o100000
+
+
+def answer_signal(path):
+    # type: (str) -> None
+    """Write the stacks of all threads to a file at `STACK_SIGNAL`, unless the signal has a handler.
+
+    Forked children (of a DataLoader) and children that arm themselves write to the same file. This is safe
+    because the launcher sends one request at a time.
+
+    Raises:
+        OSError: The file cannot be made, or is not a regular file.
+    """
+    import faulthandler
+
+    if not _is_free():
+        return
+    # In a folder like /tmp another user can put a link, a pipe or a device in place of the file.
+    safe = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | safe, 0o600)
+    if os.fstat(fd).st_mode & _TYPE != _REGULAR:
+        os.close(fd)
+        raise OSError("no regular file")
+    faulthandler.register(STACK_SIGNAL, file=fd, all_threads=True)
+
+
+def _is_free():
+    # type: () -> bool
+    """Whether nothing handles or ignores the signal.
+
+    A handler of the user stays: it was there first, and we do not know its purpose. Ours may be there too,
+    from another copy of this module. The kernel knows both, and `signal` takes 2 ms to import.
+    """
+    with open("/proc/self/status", "rb") as file:
+        masks = [line.split()[1] for line in file if line.startswith((b"SigCgt:", b"SigIgn:"))]
+    return not any(int(mask, 16) >> (STACK_SIGNAL - 1) & 1 for mask in masks)
+
+
+def _start():
+    # type: () -> None
+    """Arm this process, and become the ``sitecustomize`` that this one stands in front of.
+
+    Raises:
+        ImportError: There is no other; `site` takes it for no ``sitecustomize`` at all.
+    """
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [folder for folder in sys.path if os.path.abspath(folder) != here]
+    if sys.version_info < (3, 4):  # noqa: UP036 - a job may start any Python
+        raise ImportError("no sitecustomize")
+    try:
+        path = os.environ.get("LAUNCHER_STACKS_FILE")
+        if path:
+            answer_signal(path)
+    except Exception:  # noqa: S110 - not even a broken installation may end the job
+        pass
+    from _frozen_importlib import module_from_spec
+    from _frozen_importlib_external import PathFinder
+
+    spec = PathFinder.find_spec(__name__, sys.path)
+    if spec is None or spec.loader is None:
+        raise ImportError("no sitecustomize", name=__name__)
+    sys.modules[__name__] = module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    _start()

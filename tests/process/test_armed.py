@@ -1,0 +1,173 @@
+"""Every Python of a job answers with its stacks, without a hook, without py-spy, with any script."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.guest import site
+from tests.process.looking import wait_for
+from tests.process.starting import ROOT, clean_environ, launch, open_launcher
+from tests.process.test_hook import interpreters
+
+SITE = os.path.dirname(str(site.__file__))
+WAITS = """
+import sys, time
+def fetch():
+    open(sys.argv[1] + "/up", "w").close()
+    time.sleep(3600)
+fetch()
+"""
+IN_C = """
+import sys
+def count():
+    open(sys.argv[1] + "/up", "w").close()
+    sum(iter(int, 1))
+count()
+"""
+LOCKED = """
+import sys, threading
+lock = threading.Lock()
+lock.acquire()
+def take():
+    open(sys.argv[1] + "/up", "w").close()
+    lock.acquire()
+take()
+"""
+WORKER = """
+import multiprocessing, sys, time
+def load(folder):
+    open(folder + "/up", "w").close()
+    time.sleep(3600)
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("{method}").Process(target=load, args=(sys.argv[1],))
+    worker.start()
+    worker.join()
+"""
+LOADER = """
+import sys, time, torch
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, index):
+        open(sys.argv[1] + "/up", "w").close()
+        time.sleep(3600)
+if __name__ == "__main__":
+    next(iter(torch.utils.data.DataLoader(Data(), num_workers=1)))
+"""
+TELLS = """
+import json, os, signal, sys
+print(json.dumps([sys.path, sorted(sys.modules), sys.argv, os.environ.get("MARK", "")]))
+"""
+
+
+def without_py_spy() -> str:
+    """Return PATH without the folders that have py-spy."""
+    folders = os.environ["PATH"].split(os.pathsep)
+    return os.pathsep.join(folder for folder in folders if not os.path.exists(os.path.join(folder, "py-spy")))
+
+
+def ask(tmp_path: Path, script: str, *words: str) -> str:
+    """Run a script as a job, and return what ``launcher stacks`` says when it waits.
+
+    py-spy is beside the launcher here; a copy of its Python without it stands for a plain installation.
+    """
+    plain = tmp_path / "bin"
+    plain.mkdir()
+    (plain / "python").symlink_to(os.path.realpath(sys.executable))
+    (tmp_path / "train.py").write_text(script)
+    packages = next(folder for folder in sys.path if folder.endswith("site-packages"))
+    environ = clean_environ(PATH=without_py_spy(), PYTHONPATH=f"{ROOT}:{packages}")
+    line = [str(plain / "python"), "-m", "launcher"]
+    words = words or (sys.executable,)
+    job = (*words, str(tmp_path / "train.py"), str(tmp_path))
+    with subprocess.Popen([*line, "run", "--", *job], env=environ, stdout=subprocess.DEVNULL) as launcher:
+        try:
+            wait_for(lambda: (tmp_path / "up").exists(), "the script waits")
+            done = subprocess.run(
+                [*line, "stacks", "--job", str(launcher.pid)],
+                env=environ,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+        finally:
+            launcher.terminate()
+    assert done.returncode == 0, done.stderr
+    assert "py-spy" not in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_every_python_answers(tmp_path: Path, python: str) -> None:
+    text = ask(tmp_path, WAITS, python)
+    assert "rank 0 waits in " in text and f'{tmp_path}/train.py", line 5, in fetch' in text
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        (IN_C, "line 5, in count"),
+        (LOCKED, "line 7, in take"),
+        (WORKER.format(method="spawn"), "line 5, in load"),
+        (WORKER.format(method="fork"), "line 5, in load"),
+        (WORKER.format(method="forkserver"), "line 5, in load"),
+    ],
+    ids=["in-c", "lock", "spawn", "fork", "forkserver"],
+)
+def test_wherever_it_waits(tmp_path: Path, script: str, says: str) -> None:
+    """In C that holds the interpreter's lock, in a lock, and in children made in any way."""
+    assert says in ask(tmp_path, script)
+
+
+@pytest.mark.torch
+def test_a_worker_of_a_dataloader_answers(tmp_path: Path) -> None:
+    text = ask(tmp_path, LOADER)
+    assert "in __getitem__" in text and "below rank 0" in text
+
+
+def test_an_isolated_python_is_left_alone() -> None:
+    """It ignores PYTHONPATH."""
+    done = launch("run", "--", sys.executable, "-I", "-c", TELLS)
+    path, modules, *_ = json.loads(done.stdout)
+    assert SITE not in path and "faulthandler" not in modules
+
+
+@pytest.mark.parametrize("python", interpreters())
+def test_a_process_is_as_without_it(tmp_path: Path, python: str) -> None:
+    """Its path, modules and sitecustomize are the user's, but for the module that answers."""
+    (tmp_path / "sitecustomize.py").write_text("import os\nos.environ['MARK'] = __name__ + __file__\n")
+    (tmp_path / "script.py").write_text(TELLS)
+    line = [python, str(tmp_path / "script.py"), "--a", "b"]
+    environ = clean_environ(PYTHONPATH=str(tmp_path))
+    alone = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=60, check=True).stdout
+    job = launch("run", "--", *line, environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    path, modules, argv, mark = json.loads(job.stdout)
+    path.remove(ROOT)
+    modules.remove("faulthandler")
+    assert [path, modules, argv, mark] == json.loads(alone)
+    assert mark == f"sitecustomize{tmp_path}/sitecustomize.py"
+
+
+def test_a_sitecustomize_that_fails_fails_as_without_it(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import nothing_of_this_name\n")
+    line = [sys.executable, "-c", "print('goes on')"]
+    environ = clean_environ(PYTHONPATH=str(tmp_path))
+    alone = subprocess.run(line, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    job = launch("run", "--", *line, environ={"PYTHONPATH": f"{ROOT}:{tmp_path}"})
+    assert "nothing_of_this_name" in alone.stderr
+    assert (job.returncode, job.stdout) == (0, "goes on\n")
+    assert alone.stderr.splitlines()[-1] in job.stderr
+
+
+def test_children_keep_the_users_pythonpath(tmp_path: Path) -> None:
+    """The folder stands in front, and what the user has set follows."""
+    job = launch("run", "--", "sh", "-c", "echo $PYTHONPATH", environ={"PYTHONPATH": f"{ROOT}:/users/own"})
+    assert job.stdout == f"{SITE}:{ROOT}:/users/own\n"
+    running = open_launcher("run", "--", "sh", "-c", "echo $PYTHONPATH")
+    assert running.communicate()[0] == f"{SITE}:{ROOT}\n"
