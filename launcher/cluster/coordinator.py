@@ -475,22 +475,24 @@ class Coordinator:
                 self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
                 spare.hang_up()
                 del self.membership.spares[index]
-        if self.regroup is not None and self._is_between:
-            for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
-                self.regroup.lose(member, _describe_loss(member))
-            return
+        between = self.regroup if self._is_between else None
         others = [
             member
             for rank, member in self.members.items()
-            if rank and rank not in self.ending.arbiter.ended and not self._is_lost(rank)
+            if rank and (between or (rank not in self.ending.arbiter.ended and not self._is_lost(rank)))
         ]
         late = [member for member in others if _since(member) < now - after]
-        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in others)
+        heard_by = (*others, *self.membership.spares.values())
+        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in heard_by)
         if self.has_started and late and len(others) > 1 and is_alone:
             if len(late) == len(others):
-                self.ending.lose_all(others, max(map(_since, others)))
+                since = max(map(_since, others))
+                (between or self.ending).lose_all(others, since)
             return  # wait: if one is heard again, or all are late, it is clear whose network it is
         for member in late:
+            if between is not None:
+                between.lose(member, _describe_loss(member))
+                continue
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue
