@@ -539,7 +539,7 @@ class ClusterNode(Coordination):
         self.agent.loop.guard(lambda: self._report(again.over, own))
         self.say(again.why)
         self._clear(again.attempt)
-        self._check_health(again.attempt)
+        self.agent.restarter.wait_for_gpus(lambda: self._check_health(again.attempt))
         self._turn_while(lambda: not self._has_news)
         if self.agreed is None:
             return False
