@@ -328,6 +328,11 @@ class CoordinatorClient:
         """Return the reason, with the result of probing node 0's host."""
         return self.reason if self.is_connected else self.connect_status.explain(time.monotonic())
 
+    def count_nodes(self) -> dict[str, object]:
+        """Return the number of nodes of the job, of those present, and of those lost, as far as we know."""
+        heard = 1 + self.is_connected
+        return {"count": self._shape.node_count, "heard": heard, "lost": int(self.is_lost)}
+
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]
         if self._retry_at is not None:

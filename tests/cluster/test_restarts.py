@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
-from launcher.cluster.node import read_seats
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
