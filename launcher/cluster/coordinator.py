@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from launcher.channel.connection import Connection
     from launcher.cluster.messages import Again
+    from launcher.cluster.offset import Offset
     from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
@@ -68,7 +69,12 @@ class Coordinator:
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
             None.
+        offset: No offset: times are those of our own clock.
+        is_lost: No: node 0 does not lose itself.
     """
+
+    offset: Offset | None = None
+    is_lost = False
 
     def __init__(
         self,

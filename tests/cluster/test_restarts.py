@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
-from launcher.cluster.node import read_seats
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
@@ -610,7 +610,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
         node_1 = join(hub, 1)
         node_1.hear("welcome")
         node_1.say(pack(ReadyAgain(0, "no GPU")))
-        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        wait_for(lambda: 1 in hub.hub.members and hub.hub.members[1].health, "node 0 has heard")
         node_1.drain()
         wait_for(lambda: 1 not in hub.hub.members, "it has left")
         assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
