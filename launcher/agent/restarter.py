@@ -104,7 +104,8 @@ class Restarter:
     @property
     def is_told(self) -> bool:
         """Whether the job was told to end, so that no attempt may follow."""
-        return self._agent.forwarder.told is not None or self._agent.observers.is_preempted
+        forwarder, observers = self._agent.forwarder, self._agent.observers
+        return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
     def decide(self, outcome: Outcome) -> Decision | None:
         """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
