@@ -33,6 +33,7 @@ from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
+from launcher.failure.arbiter import PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -212,7 +213,6 @@ class Coordinator:
         if not connection.is_open:
             return  # it has left already, and will call again
         if may_join and self.regroup is not None:
-            self.members[rank] = member
             self.regroup.join(member)
         elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
@@ -334,6 +334,8 @@ class Coordinator:
                 pass  # it has no part in the job yet
             case Ask() | Reply() if is_spare and rank in self.members:
                 pass  # an answer would go to the node that has taken its place
+            case Failed() if message.kind == PREEMPTED and self._is_between:
+                self._end_restarts(f"{member.name} is taken back: {message.what}")
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():

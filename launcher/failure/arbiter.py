@@ -113,7 +113,10 @@ class FailureArbiter:
             known = [one for one in self.events if one.kind == STALLED]  # the job hangs as a whole
         if event.kind == RANK:
             known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
-        if known or sum(one.node == event.node for one in self.events) >= EVENTS_OF_NODE:
+        if known:
+            return False
+        ranks = sum((one.node, one.kind) == (event.node, RANK) for one in self.events)
+        if event.kind == RANK and ranks >= EVENTS_OF_NODE:
             return False
         if event.kind == LOST:
             if event.node in self.ended:

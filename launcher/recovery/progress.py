@@ -21,7 +21,7 @@ class ProgressGate:
 
     def __init__(self, rule: Restarts) -> None:
         self._path = rule.progress_file
-        self._pattern = re.compile(rule.progress_pattern.encode()) if rule.progress_pattern else None
+        self._pattern = re.compile(os.fsencode(rule.progress_pattern)) if rule.progress_pattern else None
         self._before: Version = None
         self.wants_output = False
         self._has_matched = False

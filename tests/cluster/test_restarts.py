@@ -18,7 +18,9 @@ from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAg
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
-from launcher.failure.arbiter import GAVE_UP
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
+from launcher.failure.model import ProcessExit
+from launcher.failure.verdict import make_verdict
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -665,3 +667,95 @@ def test_a_node_that_comes_back_with_another_command_is_named() -> None:
         join(hub, 2, "aa", command="another").hear("start")
         node_1.hear("start")
         assert any("command" in line for line in hub.said) and not hub.faults, hub.said
+
+
+def fail(hub: LiveHub, *nodes: Caller, status: int = 9) -> None:
+    """Let a rank of node 1 fail; the ranks of the other nodes end because of it."""
+    what = "rank 1 (pid 5) exited with status 9"
+    nodes[0].say(pack(Failed(RANK, time.monotonic_ns(), status, what=what, rank=1, pid=5, code=status)))
+    nodes[0].say(pack(Ended(status)))
+    for node in nodes[1:]:
+        node.say(pack(Ended(143)))
+    hub.hear_own(Ended(143))
+
+
+def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
+    """Start a job of three nodes; return nodes 1 and 2."""
+    node_1, node_2 = join(hub, 1), join(hub, 2)
+    for node in (node_1, node_2):
+        if hub.needs_health:
+            node.say(pack(ReadyAgain(0)))
+    if hub.needs_health:
+        hub.hear_own(ReadyAgain(0))
+    node_1.hear("start")
+    node_2.hear("start")
+    return node_1, node_2
+
+
+TAKEN = "Azure reclaims this spot machine"
+
+
+def test_a_preemption_after_another_failure_ends_the_job() -> None:
+    """The rank of node 1 fails first; while all stop, the time of node 2 has come."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        for pid in range(10):  # reports of ranks do not crowd it out
+            node_2.say(pack(Failed(RANK, time.monotonic_ns() + 10**9, 1, what="x", rank=2, pid=pid, code=1)))
+        node_2.say(pack(Failed(PREEMPTED, time.monotonic_ns() + 10**9, 75, what=TAKEN, left_ms=30_000)))
+        node_2.hear("stop")
+        fail(hub, node_1, node_2)
+        over = node_1.hear("over")
+        assert (over["status"], over["why"]) == (9, "no restart: a node is taken back")
+        assert not hub.faults
+
+
+def test_a_preemption_between_two_attempts_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        node_1.say(pack(Failed(PREEMPTED, time.monotonic_ns(), 75, what=TAKEN, left_ms=30_000, attempt=1)))
+        over = node_1.hear("over")
+        assert over["status"] == 75 and TAKEN in str(over["why"]), over
+        assert not hub.faults
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set forward during an attempt, or that of the node that fails is: the attempt was short."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        clock, ahead_ns = time.time_ns, 7200 * 10**9
+        if whose == "own":
+            monkeypatch.setattr(time, "time_ns", lambda: clock() + ahead_ns)
+            fail(hub, node_1, node_2)
+        else:
+            exit_ = ProcessExit(1, 0, 5, 9, clock() + ahead_ns)
+            verdict = make_verdict(exit_, [], host_name="b", node_rank=1, world_size=3, attempt=0,
+                                   started_ns=clock() + ahead_ns, told=None, causes=[])  # fmt: skip
+            node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+            node_1.say(pack(Ended(9, verdict)))
+            node_2.say(pack(Ended(143)))
+            hub.hear_own(Ended(143))
+        node_1.hear("again")
+        assert hub.recovery.history.failed[0].lasted_s < 60
+
+
+@pytest.mark.parametrize("health", [(), ("check",)], ids=["no-check", "check"])
+def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(health: tuple[str, ...]) -> None:
+    """That of node 2 is killed between two attempts: its watchdog needs a moment; its health was its own."""
+    with live_hub(3, Restarts(most=9, delay_s=0.0, health_argv=health)) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        node_2.say(pack(ReadyAgain(1)))
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        new, since = join(hub, 2, "aa"), time.monotonic()
+        new.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        if health:
+            assert not is_true_by(lambda: hub.hub.ending.attempt == 1, 4), "nothing has examined it"
+            new.say(pack(ReadyAgain(0)))
+        new.hear("start")
+        assert time.monotonic() - since > 2
+        assert not hub.faults
