@@ -6,6 +6,7 @@ import os
 import time
 
 from launcher.agent.coordination import Outcome
+from launcher.core.frozen import replace
 from launcher.output.folder import STARTS_FILE
 
 TYPE_CHECKING = False
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from launcher.failure.model import Verdict
     from launcher.process.spawn import Child
     from launcher.recovery.gpus import GpuGate
-    from launcher.recovery.policy import Attempt, Decision
+    from launcher.recovery.policy import Decision, FailedAttempt
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
 TORCHRUN = "torchrun"
+SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
 class Restarter:
@@ -148,7 +150,8 @@ class Restarter:
     @property
     def is_told(self) -> bool:
         """Whether the job was told to end, so that no attempt may follow."""
-        return self._agent.forwarder.told is not None or self._agent.observers.is_preempted
+        forwarder, observers = self._agent.forwarder, self._agent.observers
+        return forwarder.told is not None or forwarder.was_interrupted or observers.is_taken_back
 
     def decide(self, outcome: Outcome) -> Decision | None:
         """Return what follows from a failed attempt; None if no attempt may follow, whatever the cause."""
@@ -156,9 +159,15 @@ class Restarter:
         if not agent.watch.restarts.most or self.is_told or not outcome.status:
             return None
         found: list[Decision] = []
-        agent.loop.guard(lambda: found.append(self.recovery.decide(self.describe(outcome))))
+        agent.loop.guard(
+            lambda: found.append(self.recovery.decide(self.describe(outcome), self._find_veto()))
+        )
         self._decision = found[0] if found else None
         return self._decision
+
+    def _find_veto(self) -> str:
+        """Return why no attempt can follow here; empty for no reason."""
+        return SURVIVES if self._agent.group.find_survivors() else ""
 
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
@@ -199,18 +208,22 @@ class Restarter:
         if answers and answers[0]:
             self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
 
-    def describe(self, outcome: Outcome) -> Attempt:
+    def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
         from launcher.recovery.nodes import read_machine
         from launcher.recovery.recovery import describe_attempt
 
         agent = self._agent
         progressed = None if self.progress is None else self.progress.has_progressed()
-        started_ns = agent.started_ns
-        return describe_attempt(
+        started_ns, reason = agent.started_ns, agent.reason
+        attempt = describe_attempt(
             outcome.verdict, agent.attempt, outcome.status, started_ns, time.time_ns(), progressed,
             lambda node: read_machine(agent.environ),
         )  # fmt: skip
+        if outcome.verdict is not None or reason is None:
+            return attempt
+        cause = reason.cause  # all processes ended with 0 when they were told to end
+        return replace(attempt, what=outcome.line, cause=cause.code, retryable=cause.retryable)
 
     def summarize(self, status: int) -> None:
         """Print the summary of all attempts, if there were several, and torchrun's restarts."""

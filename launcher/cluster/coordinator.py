@@ -33,6 +33,7 @@ from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
+from launcher.failure.arbiter import PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from launcher.channel.connection import Connection
     from launcher.cluster.messages import Again
+    from launcher.cluster.offset import Offset
     from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
@@ -68,7 +70,12 @@ class Coordinator:
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
             None.
+        offset: No offset: times are those of our own clock.
+        is_lost: No: node 0 does not lose itself.
     """
+
+    offset: Offset | None = None
+    is_lost = False
 
     def __init__(
         self,
@@ -105,14 +112,17 @@ class Coordinator:
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
         self.membership = Membership(
-            shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
+            shape.node_count,
+            Member(shape.member, own, shape.address, None, now),
+            shape.spare_count,
+            tells_hosts=shape.tells_hosts,
         )
         reasons = acceptor.turned_away.reasons
 
-        def agree_on_seats() -> Message:
-            return {**agree(), **self.membership.describe_seats()}
+        def agree_on_nodes() -> Message:
+            return {**agree(), **self.membership.describe_nodes()}
 
-        seen = Seen(agree_on_seats, find_reasons, reasons, lambda: acceptor.has_heard)
+        seen = Seen(agree_on_nodes, find_reasons, reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
         if self.regroup is not None:
@@ -203,7 +213,6 @@ class Coordinator:
         if not connection.is_open:
             return  # it has left already, and will call again
         if may_join and self.regroup is not None:
-            self.members[rank] = member
             self.regroup.join(member)
         elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
@@ -325,6 +334,8 @@ class Coordinator:
                 pass  # it has no part in the job yet
             case Ask() | Reply() if is_spare and rank in self.members:
                 pass  # an answer would go to the node that has taken its place
+            case Failed() if message.kind == PREEMPTED and self._is_between:
+                self._end_restarts(f"{member.name} is taken back: {message.what}")
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():

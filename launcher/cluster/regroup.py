@@ -93,14 +93,19 @@ class Regroup:
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
         self._sessions: dict[int, object] = {}
         self._ending: Ending | None = None
-        self._started_ns = time.time_ns()
+        self._started_mono_ns = time.monotonic_ns()
         self._not_before = self._give_up_at = self._say_at = 0.0
 
     # --- the decision
 
     def note_start(self) -> None:
         """Note that the processes of an attempt start now."""
-        self._started_ns = time.time_ns()
+        self._started_mono_ns = time.monotonic_ns()
+
+    @property
+    def _started_ns(self) -> int:
+        """Start time of the attempt in nanoseconds since 1970, by the clock as it is set now."""
+        return time.time_ns() - (time.monotonic_ns() - self._started_mono_ns)
 
     def conclude(self, over: Over, ending: Ending) -> Over | Again:
         """Return how the job ends after an attempt, or the attempt that follows."""
@@ -111,7 +116,10 @@ class Regroup:
             verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed,
             self._find_machine,
         )  # fmt: skip
-        decision = self._recovery.decide(failed, self._find_veto(over))
+        if over.first is not None:  # the verdict has the time by the clock of its node
+            ended_ns = over.first.wall_ns - over.first.ago_ns
+            failed = replace(failed, ended_ns=max(ended_ns, failed.started_ns))
+        decision = self._recovery.decide(failed, self._find_veto(over, ending))
         why = self._recovery.describe()
         if not decision.restarts:
             return replace(over, why=why)
@@ -123,9 +131,11 @@ class Regroup:
         member = None if rank is None else self._membership.members.get(rank)
         return "" if member is None else str(member.facts["machine"] or "")
 
-    def _find_veto(self, over: Over) -> str:
+    def _find_veto(self, over: Over, ending: Ending) -> str:
         if self.is_told:
             return "the job was told to end"
+        if any(event.kind == PREEMPTED for event in ending.arbiter.events):
+            return VETOES[PREEMPTED]  # also if something else has failed before
         return "" if over.first is None else VETOES.get(over.first.event.kind, "")
 
     # --- the nodes
@@ -206,6 +216,10 @@ class Regroup:
 
     def join(self, member: Member) -> None:
         """Take a node that has joined; a new launcher has nothing left of the last attempt."""
+        replaced = self._membership.members.get(member.rank)
+        if replaced is not None and replaced is not member:
+            self._drop(replaced, time.monotonic())  # its processes may still end
+        self._membership.members[member.rank] = member
         before, session = self._sessions.get(member.rank), member.facts["session"]
         if session != before or session in self.gone:
             self._say(f"{member.name} is back")
@@ -309,7 +323,7 @@ class Regroup:
         """Start the next attempt."""
         assert self.again is not None  # noqa: S101 - see `fire`
         self.attempt, self.again, self._ending = self.again.attempt, None, None
-        self._begin(Start({**self._agree(), **self._membership.describe_seats()}, self.attempt))
+        self._begin(Start({**self._agree(), **self._membership.describe_nodes()}, self.attempt))
         self.note_start()
 
     # --- no other attempt

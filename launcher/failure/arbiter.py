@@ -40,7 +40,7 @@ SILENT_NS = 2_500_000_000
 """A silent node may have been lost this long after its last message: a bit more than a heartbeat."""
 LATENESS_NS = 25_000_000
 """A launcher on a busy machine may notice the exit of a process this late."""
-RANKS_OF_NODE = 8
+EVENTS_OF_NODE = 8
 """Number of failed ranks of a node that are kept, the first ones that are reported."""
 
 
@@ -114,10 +114,10 @@ class FailureArbiter:
             known = [one for one in self.events if one.kind == STALLED]  # the job hangs as a whole
         if event.kind == RANK:
             known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
-            ranks = sum((one.node, one.kind) == (event.node, RANK) for one in self.events)
-            if ranks >= RANKS_OF_NODE:
-                return False  # that the node is lost must count all the same
         if known:
+            return False
+        ranks = sum((one.node, one.kind) == (event.node, RANK) for one in self.events)
+        if event.kind == RANK and ranks >= EVENTS_OF_NODE:
             return False
         if event.kind == LOST:
             if event.node in self.ended:

@@ -26,7 +26,7 @@ class ProgressGate:
     def __init__(self, rule: Restarts) -> None:
         self._path = rule.progress_file
         self._pattern = (
-            re.compile(rule.progress_pattern.encode(), re.MULTILINE) if rule.progress_pattern else None
+            re.compile(os.fsencode(rule.progress_pattern), re.MULTILINE) if rule.progress_pattern else None
         )
         self._before: Version = None
         self.wants_output = self._has_matched = False

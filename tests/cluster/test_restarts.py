@@ -7,18 +7,20 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
-from launcher.cluster.node import read_seats
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
-from launcher.failure.arbiter import GAVE_UP
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
+from launcher.failure.model import ProcessExit
+from launcher.failure.verdict import make_verdict
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -47,7 +49,8 @@ if attempt < int(sys.argv[2]):
 LIVES = """
 import os, sys, time
 attempt, rank, folder = os.environ.get("LAUNCHER_ATTEMPT", "0"), os.environ["RANK"], sys.argv[1]
-open(f"{folder}/up-{rank}-{attempt}", "w").write(str(os.getpid()))
+open(f"{folder}/new-{rank}", "w").write(str(os.getpid()))
+os.rename(f"{folder}/new-{rank}", f"{folder}/up-{rank}-{attempt}")
 while not os.path.exists(f"{folder}/go"):
     time.sleep(0.02)
 """
@@ -173,6 +176,35 @@ def test_a_node_that_comes_back_takes_part_in_the_next_attempt(five: Job, new: i
     assert "node 2 failed first: it is lost" in done[0].err
 
 
+TELLS = LIVES + "open(f'{folder}/config-{rank}-{attempt}', 'w').write(os.environ['TF_CONFIG'])\n"
+"""Without a list of hosts only the launchers can know the addresses of all nodes."""
+
+
+def require_workers(five: Job, attempt: int, indices: Sequence[int]) -> None:
+    """Check that all four ranks of an attempt were told the addresses of these nodes, and their places."""
+    workers = [f"{five.cluster.nodes[index].address}:2222" for index in indices]
+    for rank in range(4):
+        config = json.loads((five.folder / f"config-{rank}-{attempt}").read_text())
+        assert config["cluster"]["worker"] == workers
+        assert config["task"]["index"] == rank
+
+
+@pytest.mark.parametrize("new", [2, 4], ids=["same-machine", "other-machine"])
+def test_tensorflow_is_told_the_address_of_a_node_that_comes_back(five: Job, new: int) -> None:
+    words = (*LOSSES, "--framework", "tensorflow", "--", sys.executable, "-c", TELLS, str(five.folder))
+    for index in range(4):
+        five.start(index, *words, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    five.start(new, *words, rank=2, count=4, key=2)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    require_workers(five, 1, (0, 1, new, 3))
+
+
 def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
     """After --rejoin-timeout all other nodes end with 75, and the node is named."""
     flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--rejoin-timeout", "2")
@@ -261,9 +293,9 @@ def test_without_restarts_nothing_waits(job: Job) -> None:
 SPARED = (*LOSSES, "--spares", "1")
 
 
-def start_with_spare(five: Job, *flags: str) -> None:
+def start_with_spare(five: Job, *flags: str, script: str = LIVES) -> None:
     """Start four ranks on the first four nodes, and a spare launcher on the fifth."""
-    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    living = ("--", sys.executable, "-c", script, str(five.folder))
     for index in range(5):
         five.start(index, *SPARED, *flags, *living, count=4)
     wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
@@ -282,6 +314,17 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
     assert "node4 takes the place of node 2" in done[0].err
+
+
+def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
+    start_with_spare(five, "--framework", "tensorflow", script=TELLS)
+    five.cluster.crash(five.cluster.nodes[1])
+    five.launchers.pop(1).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    require_workers(five, 1, (0, 4, 2, 3))
 
 
 def test_a_spare_node_that_is_not_needed_ends_with_the_job(five: Job) -> None:
@@ -598,7 +641,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
         node_1 = join(hub, 1)
         node_1.hear("welcome")
         node_1.say(pack(ReadyAgain(0, "no GPU")))
-        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        wait_for(lambda: 1 in hub.hub.members and hub.hub.members[1].health, "node 0 has heard")
         node_1.drain()
         wait_for(lambda: 1 not in hub.hub.members, "it has left")
         assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
@@ -672,3 +715,95 @@ def test_a_node_that_comes_back_with_another_command_is_named() -> None:
         join(hub, 2, "aa", command="another").hear("start")
         node_1.hear("start")
         assert any("command" in line for line in hub.said) and not hub.faults, hub.said
+
+
+def fail(hub: LiveHub, *nodes: Caller, status: int = 9) -> None:
+    """Let a rank of node 1 fail; the ranks of the other nodes end because of it."""
+    what = "rank 1 (pid 5) exited with status 9"
+    nodes[0].say(pack(Failed(RANK, time.monotonic_ns(), status, what=what, rank=1, pid=5, code=status)))
+    nodes[0].say(pack(Ended(status)))
+    for node in nodes[1:]:
+        node.say(pack(Ended(143)))
+    hub.hear_own(Ended(143))
+
+
+def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
+    """Start a job of three nodes; return nodes 1 and 2."""
+    node_1, node_2 = join(hub, 1), join(hub, 2)
+    for node in (node_1, node_2):
+        if hub.needs_health:
+            node.say(pack(ReadyAgain(0)))
+    if hub.needs_health:
+        hub.hear_own(ReadyAgain(0))
+    node_1.hear("start")
+    node_2.hear("start")
+    return node_1, node_2
+
+
+TAKEN = "Azure reclaims this spot machine"
+
+
+def test_a_preemption_after_another_failure_ends_the_job() -> None:
+    """The rank of node 1 fails first; while all stop, the time of node 2 has come."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        for pid in range(10):  # reports of ranks do not crowd it out
+            node_2.say(pack(Failed(RANK, time.monotonic_ns() + 10**9, 1, what="x", rank=2, pid=pid, code=1)))
+        node_2.say(pack(Failed(PREEMPTED, time.monotonic_ns() + 10**9, 75, what=TAKEN, left_ms=30_000)))
+        node_2.hear("stop")
+        fail(hub, node_1, node_2)
+        over = node_1.hear("over")
+        assert (over["status"], over["why"]) == (9, "no restart: a node is taken back")
+        assert not hub.faults
+
+
+def test_a_preemption_between_two_attempts_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        node_1.say(pack(Failed(PREEMPTED, time.monotonic_ns(), 75, what=TAKEN, left_ms=30_000, attempt=1)))
+        over = node_1.hear("over")
+        assert over["status"] == 75 and TAKEN in str(over["why"]), over
+        assert not hub.faults
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set forward during an attempt, or that of the node that fails is: the attempt was short."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        clock, ahead_ns = time.time_ns, 7200 * 10**9
+        if whose == "own":
+            monkeypatch.setattr(time, "time_ns", lambda: clock() + ahead_ns)
+            fail(hub, node_1, node_2)
+        else:
+            exit_ = ProcessExit(1, 0, 5, 9, clock() + ahead_ns)
+            verdict = make_verdict(exit_, [], host_name="b", node_rank=1, world_size=3, attempt=0,
+                                   started_ns=clock() + ahead_ns, told=None, causes=[])  # fmt: skip
+            node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+            node_1.say(pack(Ended(9, verdict)))
+            node_2.say(pack(Ended(143)))
+            hub.hear_own(Ended(143))
+        node_1.hear("again")
+        assert hub.recovery.history.failed[0].lasted_s < 60
+
+
+@pytest.mark.parametrize("health", [(), ("check",)], ids=["no-check", "check"])
+def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(health: tuple[str, ...]) -> None:
+    """That of node 2 is killed between two attempts: its watchdog needs a moment; its health was its own."""
+    with live_hub(3, Restarts(most=9, delay_s=0.0, health_argv=health)) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        node_2.say(pack(ReadyAgain(1)))
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        new, since = join(hub, 2, "aa"), time.monotonic()
+        new.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        if health:
+            assert not is_true_by(lambda: hub.hub.ending.attempt == 1, 4), "nothing has examined it"
+            new.say(pack(ReadyAgain(0)))
+        new.hear("start")
+        assert time.monotonic() - since > 2
+        assert not hub.faults

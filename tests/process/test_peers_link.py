@@ -17,7 +17,7 @@ from launcher.cluster.join import Join
 from launcher.cluster.messages import Ended, Failed
 from launcher.cluster.settings import Shape
 from launcher.core.messages import parse
-from launcher.failure.arbiter import GAVE_UP, RANK, RANKS_OF_NODE
+from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_join
@@ -90,7 +90,7 @@ def test_the_end_is_told_again_however_many_ranks_have_failed() -> None:
         loop.turn_until(lambda: 1 in arbiter.ended, WAIT_S)
         assert 1 in arbiter.ended
         heard = [event.facts and event.facts["rank"] for event in arbiter.events]
-        assert heard == [*range(1, RANKS_OF_NODE + 1), None]
+        assert heard == [*range(1, EVENTS_OF_NODE + 1), None]
         link.close()
         loop.guard(hub.hub.members[1].hang_up)
     loop.close()
