@@ -24,7 +24,7 @@ from launcher.channel.acceptor import PENDING_MAX, Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import listen
-from launcher.cluster.attempt import NOT_YET, Attempt, Outcome, answer_s
+from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, answer_s
 from launcher.cluster.reach import find_address, resolve
 from launcher.core.environ import Malformed, each_once
 from launcher.core.errors import NotReady, Problem
@@ -288,9 +288,9 @@ class OtherLauncher:
         self._why = "no answer yet"
         self._calls = 0
         self._retry_at: float | None = self.due
-        self._attempt: Attempt | None = None
+        self._attempt: ConnectAttempt | None = None
         self._connection: Connection | None = None
-        self._outcome = Outcome(self._open, self._on_refused, lambda why, _: self._fail(why))
+        self._outcome = ConnectOutcome(self._open, self._on_refused, lambda why, _: self._fail(why))
 
     @property
     def is_done(self) -> bool:
@@ -322,7 +322,7 @@ class OtherLauncher:
             self._fail(f"{self._meeting.address} cannot be resolved")
             return
         within_s = answer_s(self._meeting.member_count)
-        self._attempt = Attempt(self._key, within_s, self._loop, self._outcome)
+        self._attempt = ConnectAttempt(self._key, within_s, self._loop, self._outcome)
         self._calls += 1
         self._attempt.begin(places[self._calls % len(places)], self._meeting.port)
 
@@ -334,7 +334,7 @@ class OtherLauncher:
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """Identify ourselves on the new connection, after both sides have proved themselves."""
-        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._attempt = None
         self._connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._fail

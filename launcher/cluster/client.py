@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.attempt import NOT_YET, Attempt, ConnectStatus, Outcome, answer_s
+from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
@@ -28,6 +28,7 @@ from launcher.cluster.reach import read_address, resolve
 from launcher.cluster.settings import BEAT_S, SAY_EVERY_S, Shape
 from launcher.core.frozen import replace
 from launcher.core.messages import pack, unpack
+from launcher.failure.arbiter import EVENTS_OF_NODE, RANK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +50,6 @@ LOOK_ROUND = 4
 """Every so many attempts the further ports are tried too."""
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended, ReadyAgain)
-KEPT_MAX = 16
-"""Number of messages that are kept; the end of a job sends only a few."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
@@ -112,8 +111,8 @@ class CoordinatorClient:
         self._port = 0  # index in shape.ports
         self._address = 0
         self._attempts = 0
-        self._outcome = Outcome(self._open, self._on_refused, self._fail)
-        self._attempt: Attempt | None = None
+        self._outcome = ConnectOutcome(self._open, self._on_refused, self._fail)
+        self._attempt: ConnectAttempt | None = None
         self._connection: Connection | None = None
         self._until = self._called_at = 0.0
         self._retry_at: float | None = now
@@ -150,7 +149,7 @@ class CoordinatorClient:
     def _begin(self) -> None:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
-        self._attempt = Attempt(self._key, self._answer_s, self._loop, self._outcome)
+        self._attempt = ConnectAttempt(self._key, self._answer_s, self._loop, self._outcome)
         self._attempt.begin(address, port)
 
     def _on_refused(self, error: int) -> None:
@@ -163,7 +162,7 @@ class CoordinatorClient:
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """Join on the new connection, after both sides have proved themselves."""
-        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._attempt = None
         self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
@@ -205,8 +204,9 @@ class CoordinatorClient:
 
     def send(self, message: object) -> None:
         """Send a message to node 0; one about the end of the job is sent again after each reconnection."""
-        if isinstance(message, REPEATED) and len(self._kept) < KEPT_MAX:
-            self._kept.append(message)
+        if isinstance(message, REPEATED):
+            is_more = _is_of_rank(message) and sum(map(_is_of_rank, self._kept)) >= EVENTS_OF_NODE
+            self._kept += [] if is_more else [message]
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
 
@@ -328,6 +328,11 @@ class CoordinatorClient:
         """Return the reason, with the result of probing node 0's host."""
         return self.reason if self.is_connected else self.connect_status.explain(time.monotonic())
 
+    def count_nodes(self) -> dict[str, object]:
+        """Return the number of nodes of the job, of those present, and of those lost, as far as we know."""
+        heard = 1 + self.is_connected
+        return {"count": self._shape.node_count, "heard": heard, "lost": int(self.is_lost)}
+
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]
         if self._retry_at is not None:
@@ -359,3 +364,7 @@ class CoordinatorClient:
         self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
+
+
+def _is_of_rank(message: object) -> bool:
+    return isinstance(message, Failed) and message.kind == RANK

@@ -11,8 +11,9 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.join import Join
-from launcher.cluster.node import ClusterNode, read_seats
+from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
@@ -78,7 +79,7 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, node.on_lost, node.on_heard)
+            return make_client(node, node.say, node.deliver, lambda: node.reporter.tell_lost(), node.on_heard)
         return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
@@ -98,7 +99,7 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
+        return make_client(node, lambda _: None, node.rendezvous.on_twin, lambda: None) if has_twin else None
 
     place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
@@ -189,7 +190,7 @@ def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) ->
     from launcher.cluster import regroup
 
     def agree_again() -> dict[str, object]:
-        agreed = node.agreed_last or {}
+        agreed = node.view.agreed_last or {}
         return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
 
     def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
