@@ -50,7 +50,7 @@ LOOK_ROUND = 4
 LATE_S = 1.0
 REPEATED = (Failed, Told, Ended, ReadyAgain)
 KEPT_MAX = 16
-"""Number of messages that are kept; the end of a job sends only a few."""
+"""Number of messages that are kept, after which no further failure is; one end follows all failures."""
 RESOLVE_S = 20.0
 """Seconds to resolve a name: a resolver tries twice, 5 s each, for each of its search domains."""
 LOOK_S = 3.0
@@ -205,7 +205,8 @@ class CoordinatorClient:
 
     def send(self, message: object) -> None:
         """Send a message to node 0; one about the end of the job is sent again after each reconnection."""
-        if isinstance(message, REPEATED) and len(self._kept) < KEPT_MAX:
+        has_room = len(self._kept) < KEPT_MAX or not isinstance(message, Failed)
+        if isinstance(message, REPEATED) and has_room:
             self._kept.append(message)
         if self.is_connected and self._connection is not None:
             self._connection.send(pack(message))
@@ -253,7 +254,7 @@ class CoordinatorClient:
                 if isinstance(message, (Start, Again)):
                     self.has_started = True
                 if isinstance(message, Start):
-                    self._kept = [one for one in self._kept if isinstance(one, Told)]  # the rest is history
+                    self._kept = [one for one in self._kept if not _is_history(one, message)]
                 self._deliver(message)
 
     def _is_refused(self, why: str) -> None:
@@ -359,3 +360,13 @@ class CoordinatorClient:
         self._attempt = self._connection = None
         self.is_connected = False
         self.due = None
+
+
+def _is_history(kept: object, start: Start) -> bool:
+    """Whether a message need not be sent again once an attempt has started; node 0 repeats its start."""
+    match kept:
+        case Failed() | Ended():
+            return kept.attempt < start.attempt
+        case ReadyAgain():
+            return kept.attempt <= start.attempt
+    return False
