@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
@@ -624,3 +626,18 @@ def test_a_node_that_comes_back_with_another_command_is_named() -> None:
         join(hub, 2, "aa", command="another").hear("start")
         node_1.hear("start")
         assert any("command" in line for line in hub.said) and not hub.faults, hub.said
+
+
+def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
+    """Otherwise the other nodes would wait for the start for ever."""
+
+    def refuse() -> dict[str, object]:
+        raise OSError(EMFILE, os.strerror(EMFILE))
+
+    with live_hub(3, RULE) as hub:
+        hub.do(lambda: setattr(hub.hub.regroup, "_agree", refuse))
+        node_1 = leave_2(hub)
+        join(hub, 2, "aa")
+        over = node_1.hear("over")
+        assert "no port for attempt 1: [Errno 24] Too many open files" in str(over["why"])
+        assert over["status"] == 75 and not hub.faults
