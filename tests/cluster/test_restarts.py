@@ -20,7 +20,7 @@ from launcher.cluster.node import read_seats
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
-from launcher.failure.arbiter import GAVE_UP
+from launcher.failure.arbiter import GAVE_UP, RANK
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
@@ -641,3 +641,14 @@ def test_a_job_ends_if_node_0_finds_no_port_for_the_next_attempt() -> None:
         over = node_1.hear("over")
         assert "no port for attempt 1: [Errno 24] Too many open files" in str(over["why"])
         assert over["status"] == 75 and not hub.faults
+
+
+def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
+    """Its launcher stood still at the start, so that its lease was over; the others would wait for ever."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.say(pack(Failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
+        node_2.say(pack(Ended(137)))
+        assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
+        assert not hub.faults
