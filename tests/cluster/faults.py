@@ -581,7 +581,7 @@ def find_wrong_status(world: World, done: Mapping[int, Done]) -> str:
     for name, one in loyal.items():
         if one.status != status and not (one.status == NOT_READY and (world.may_leave or world.may_end)):
             return f"the job ended with {status}, and launcher {name} with {one.status}"
-    for name in world.strange:
+    for name in world.strange - world.dead:
         if done[name].status not in (NOT_READY, 78, 64, status):
             return f"launcher {name} ended with {done[name].status}"
     return ""
