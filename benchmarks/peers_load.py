@@ -260,8 +260,8 @@ def main(words: list[str]) -> int:
     print("\n".join(markdown(HEAD, rows)))
     print(f"\nNodes speak every {BEAT_S:g} s, node 0 every {COORDINATOR_BEAT_S:g} s.\n")
     promised = list(zip(HEAD[1:], PROMISES, found.get(PROMISED, ()), strict=False))
-    for words, limit, value in promised:
-        print(promise(f"for {PROMISED:,} nodes: {words}", limit, value))
+    for name, limit, value in promised:
+        print(promise(f"for {PROMISED:,} nodes: {name}", limit, value))
     return int(any(value > limit for _, limit, value in promised))
 
 

@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.agent.agent import Agent
     from launcher.failure.model import Verdict
-    from launcher.recovery.policy import Attempt, Decision
+    from launcher.recovery.policy import Decision, FailedAttempt
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
@@ -151,7 +151,7 @@ class Restarter:
         if answers and answers[0]:
             self._agent.say(f"this node is unhealthy ({answers[0]}), and starts again: there is no other")
 
-    def describe(self, outcome: Outcome) -> Attempt:
+    def describe(self, outcome: Outcome) -> FailedAttempt:
         """Return this node's failed attempt for the policy and the record."""
         from launcher.recovery.nodes import read_machine
         from launcher.recovery.recovery import describe_attempt

@@ -65,11 +65,11 @@ def run(argv: Sequence[str], environ: Mapping[str, str], commands: Collection[st
         raise
     checks = _plan_checks(plan, options, environ, command)
 
-    def replan(port: int, seats: Mapping[int, int] | None = None) -> Plan:
+    def replan(port: int, seats: Mapping[int, int] | None = None, hosts: tuple[str, ...] = ()) -> Plan:
         from launcher.planning.plan import plan_job
 
         changed = read_options(_name_port(typed, options, port), environ, host)
-        return plan_job(environ, host, changed, command, met=met, seats=seats)
+        return plan_job(environ, host, changed, command, met=hosts or met, seats=seats)
 
     if plan.peers is not None:
         return _run_together(plan, plan.peers, command, replan, environ, checks)
@@ -108,7 +108,7 @@ def _plan_start(
         raise CommandNotFound(describe_missing(plan.missing))
     if is_first_here(plan):
         _warn((*plan.warnings, *name_unknown(environ)))
-    if plan.meeting is not None:
+    if plan.meeting is not None and not plan.meeting.at_start:
         from launcher.cluster.address_exchange import meet
 
         met = meet(plan.meeting, environ)
@@ -161,7 +161,7 @@ def _run_together(
     plan: Plan,
     peers: Peers,
     command: Sequence[str],
-    replan: Callable[[int, Mapping[int, int]], Plan],
+    replan: Callable[[int, Mapping[int, int], tuple[str, ...]], Plan],
     environ: Mapping[str, str],
     checks: Checks | None,
 ) -> int:

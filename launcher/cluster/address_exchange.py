@@ -5,6 +5,9 @@ its node. Its address is the one that the connection comes from. When all have c
 sends the addresses of all nodes to each. The port is free again before any process starts. The handshake is
 that of the control channel, with the job's key: a client that fails it is turned away, and a launcher that
 has connected already is rejected.
+
+A job that may restart has no such exchange. There the start signal of each attempt has the addresses, because
+a lost node may come back with another one (`Meeting.at_start`).
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from launcher.channel.acceptor import PENDING_MAX, Acceptor
 from launcher.channel.connection import Connection
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.listener import listen
-from launcher.cluster.attempt import NOT_YET, Attempt, Outcome, answer_s
+from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, answer_s
 from launcher.cluster.reach import find_address, resolve
 from launcher.core.environ import Malformed, each_once
 from launcher.core.errors import NotReady, Problem
 from launcher.core.messages import Garbled, message, pack, unpack
+from launcher.core.model import HOSTS_AT_ONCE
 from launcher.machine.host import Host
 from launcher.process.limits import raise_limit
 from launcher.process.loop import Loop
@@ -44,8 +48,6 @@ TICK_S = 0.2
 """Seconds between two checks of the time, and about that between two calls to the first launcher."""
 TAKE_S = 5.0
 """Seconds that a launcher may take to receive the addresses."""
-HOSTS_AT_ONCE = 1000
-"""Maximum number of addresses in one message, so that it fits into a frame."""
 NAMED_MAX = 8
 
 
@@ -80,6 +82,21 @@ class Addresses:
     """Addresses of nodes in node order; a large job needs several such messages."""
 
     hosts: tuple[Line, ...]
+
+
+def read_hosts(meeting: Meeting, hosts: object) -> tuple[str, ...]:
+    """Return the address of every node, node 0 first, as a start signal has them.
+
+    Raises:
+        NotReady: They are not one for each node.
+    """
+    try:
+        found = each_once(map(str, hosts if isinstance(hosts, list | tuple) else ()))
+    except Malformed as error:
+        raise NotReady(_problem(meeting, f"no addresses: {error}")) from error
+    if len(found) != meeting.node_count:
+        raise NotReady(_problem(meeting, f"{len(found)} addresses for {meeting.node_count} nodes"))
+    return found
 
 
 def meet(meeting: Meeting, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -271,9 +288,9 @@ class OtherLauncher:
         self._why = "no answer yet"
         self._calls = 0
         self._retry_at: float | None = self.due
-        self._attempt: Attempt | None = None
+        self._attempt: ConnectAttempt | None = None
         self._connection: Connection | None = None
-        self._outcome = Outcome(self._open, self._on_refused, lambda why, _: self._fail(why))
+        self._outcome = ConnectOutcome(self._open, self._on_refused, lambda why, _: self._fail(why))
 
     @property
     def is_done(self) -> bool:
@@ -305,7 +322,7 @@ class OtherLauncher:
             self._fail(f"{self._meeting.address} cannot be resolved")
             return
         within_s = answer_s(self._meeting.member_count)
-        self._attempt = Attempt(self._key, within_s, self._loop, self._outcome)
+        self._attempt = ConnectAttempt(self._key, within_s, self._loop, self._outcome)
         self._calls += 1
         self._attempt.begin(places[self._calls % len(places)], self._meeting.port)
 
@@ -317,7 +334,7 @@ class OtherLauncher:
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """Identify ourselves on the new connection, after both sides have proved themselves."""
-        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._attempt = None
         self._connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._fail

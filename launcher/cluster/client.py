@@ -9,7 +9,7 @@ from os import strerror
 
 from launcher.channel.connection import Connection
 from launcher.channel.frames import Calling
-from launcher.cluster.attempt import NOT_YET, Attempt, ConnectStatus, Outcome, answer_s
+from launcher.cluster.connect import NOT_YET, ConnectAttempt, ConnectOutcome, ConnectStatus, answer_s
 from launcher.cluster.messages import (
     FROM_COORDINATOR,
     Again,
@@ -112,8 +112,8 @@ class CoordinatorClient:
         self._port = 0  # index in shape.ports
         self._address = 0
         self._attempts = 0
-        self._outcome = Outcome(self._open, self._on_refused, self._fail)
-        self._attempt: Attempt | None = None
+        self._outcome = ConnectOutcome(self._open, self._on_refused, self._fail)
+        self._attempt: ConnectAttempt | None = None
         self._connection: Connection | None = None
         self._until = self._called_at = 0.0
         self._retry_at: float | None = now
@@ -150,7 +150,7 @@ class CoordinatorClient:
     def _begin(self) -> None:
         address = self._addresses[self._address % len(self._addresses)]
         port = self._shape.ports[self._port % len(self._shape.ports)]
-        self._attempt = Attempt(self._key, self._answer_s, self._loop, self._outcome)
+        self._attempt = ConnectAttempt(self._key, self._answer_s, self._loop, self._outcome)
         self._attempt.begin(address, port)
 
     def _on_refused(self, error: int) -> None:
@@ -163,7 +163,7 @@ class CoordinatorClient:
 
     def _open(self, connected: socket.socket, calling: Calling) -> None:
         """Join on the new connection, after both sides have proved themselves."""
-        assert calling.sealed is not None  # noqa: S101 - see `Attempt`
+        assert calling.sealed is not None  # noqa: S101 - see `ConnectAttempt`
         self._attempt = None
         self._connection = connection = Connection.of_socket(
             connected, calling.sealed, self._loop, self._on_message, self._on_closed
@@ -328,6 +328,11 @@ class CoordinatorClient:
     def explain(self) -> str:
         """Return the reason, with the result of probing node 0's host."""
         return self.reason if self.is_connected else self.connect_status.explain(time.monotonic())
+
+    def count_nodes(self) -> dict[str, object]:
+        """Return the number of nodes of the job, of those present, and of those lost, as far as we know."""
+        heard = 1 + self.is_connected
+        return {"count": self._shape.node_count, "heard": heard, "lost": int(self.is_lost)}
 
     def _set_due(self, now: float) -> None:
         times = [now + BEAT_S / 2]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from launcher.channel.connection import Connection
     from launcher.cluster.messages import Again
+    from launcher.cluster.offset import Offset
     from launcher.cluster.regroup import Regroup
     from launcher.cluster.rendezvous import FindReasons
     from launcher.process.loop import Loop
@@ -68,7 +69,12 @@ class Coordinator:
         acceptor: Connections that have not identified their node yet.
         subscribers: Handlers of messages that are not the channel's own, by type: (node rank, message) ->
             None.
+        offset: No offset: times are those of our own clock.
+        is_lost: No: node 0 does not lose itself.
     """
+
+    offset: Offset | None = None
+    is_lost = False
 
     def __init__(
         self,
@@ -105,14 +111,17 @@ class Coordinator:
         self._shape, self._loop, self._say, self._deliver = shape, loop, say, deliver
         own = {**vars(join), "clock_ahead_s": 0.0}
         self.membership = Membership(
-            shape.node_count, Member(shape.member, own, shape.address, None, now), shape.spare_count
+            shape.node_count,
+            Member(shape.member, own, shape.address, None, now),
+            shape.spare_count,
+            tells_hosts=shape.tells_hosts,
         )
         reasons = acceptor.turned_away.reasons
 
-        def agree_on_seats() -> Message:
-            return {**agree(), **self.membership.describe_seats()}
+        def agree_on_nodes() -> Message:
+            return {**agree(), **self.membership.describe_nodes()}
 
-        seen = Seen(agree_on_seats, find_reasons, reasons, lambda: acceptor.has_heard)
+        seen = Seen(agree_on_nodes, find_reasons, reasons, lambda: acceptor.has_heard)
         self.roll = Rendezvous(shape, self.membership, seen, say, self._tell_all)
         self.regroup = None if make_regroup is None else make_regroup(self.membership, self._begin)
         if self.regroup is not None:

@@ -113,8 +113,10 @@ class Membership:
         seats: The ranks of nodes that have taken the place of another one, by index.
     """
 
-    def __init__(self, node_count: int, own: Member, spare_count: int = 0) -> None:
-        self.node_count = node_count
+    def __init__(
+        self, node_count: int, own: Member, spare_count: int = 0, *, tells_hosts: bool = False
+    ) -> None:
+        self.node_count, self._tells_hosts = node_count, tells_hosts
         self.members: dict[int, Member] = {0: own}
         self.spares: dict[int, Member] = {}
         self.seats: dict[int, int] = {}
@@ -160,10 +162,13 @@ class Membership:
         self.members[rank] = member
         return member
 
-    def describe_seats(self) -> dict[str, object]:
-        """Return the part of the start signal that tells which nodes have taken the place of others."""
+    def describe_nodes(self) -> dict[str, object]:
+        """Return the part of the start signal about nodes: which took the place of others, all addresses."""
         seats = {str(index): rank for index, rank in self.seats.items()}
-        return {"seats": seats} if seats else {}
+        found: dict[str, object] = {"seats": seats} if seats else {}
+        if self._tells_hosts:
+            found["hosts"] = [self.members[rank].address for rank in range(self.node_count)]
+        return found
 
     def _find(self, rank: int) -> Member | None:
         """Return a node by its rank, or a spare one by its index."""

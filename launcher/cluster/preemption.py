@@ -16,6 +16,7 @@ from launcher.preemption.events import ANNOUNCED, DUE, WITHDRAWN
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from launcher.cluster.node import ClusterNode
+    from launcher.cluster.reporter import Reporter
 
 WORDS_LENGTH = 400
 LEFT_LIMIT_MS = 366 * 86_400_000
@@ -30,13 +31,13 @@ def subscribe(node: ClusterNode) -> None:
     node.subscribers[NodeNotice] = lambda noticed: hear(node, noticed)
 
 
-def tell(node: ClusterNode, kind: str, what: str, left_s: float, ends: bool) -> None:
+def tell(reporter: Reporter, kind: str, what: str, left_s: float, ends: bool) -> None:
     """Tell the other nodes of a preemption notice for this node; ``ends``: the job ends because of it."""
     left_ms = int(left_s * 1000)
     if kind != DUE:
-        node.tell(MachineNotice(kind, what[:WORDS_LENGTH], left_ms))
+        reporter.tell(MachineNotice(kind, what[:WORDS_LENGTH], left_ms))
     elif ends:
-        node.tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms=left_ms)
+        reporter.tell_event(PREEMPTED, EXIT_NOT_READY, what, left_ms=left_ms)
 
 
 def read_left_s(left_ms: int) -> float:
@@ -47,10 +48,10 @@ def read_left_s(left_ms: int) -> float:
 def hear(node: ClusterNode, noticed: NodeNotice) -> None:
     """Handle a notice of another node, or its withdrawal, that node 0 has passed on."""
     by, notice = noticed.by, noticed.notice
-    if by == node.shape.node_rank:
+    if by == node.view.shape.node_rank:
         return  # it is our own notice
-    what = f"{node.shape.member} {by}: {notice.what[:WORDS_LENGTH]}"
-    if node.shape.keep_going:
+    what = f"{node.view.shape.member} {by}: {notice.what[:WORDS_LENGTH]}"
+    if node.view.shape.keep_going:
         node.agent.say(f"preemption: {what}: {notice.kind} (--keep-going: this node goes on)")
-    elif notice.kind in (ANNOUNCED, WITHDRAWN) and node.has_begun:
+    elif notice.kind in (ANNOUNCED, WITHDRAWN) and node.view.attempt.has_begun:
         node.agent.observers.respond(notice.kind, what, read_left_s(notice.left_ms), by)

@@ -150,8 +150,8 @@ class Questions:
         self._node = node
         self._open: dict[int, tuple[Take, float]] = {}
         self._last = 0
-        channel = node.channel
-        self._rounds = Rounds(channel, node.shape.node_count) if isinstance(channel, Coordinator) else None
+        channel, count = node.channel, node.view.shape.node_count
+        self._rounds = Rounds(channel, count) if isinstance(channel, Coordinator) else None
         node.subscribers[Ask] = self._on_ask
         node.subscribers[Passed] = self._on_passed
 
@@ -172,19 +172,19 @@ class Questions:
         if isinstance(channel, CoordinatorClient) and not channel.is_connected:
             self._ask_here(what, more, take, f"only this node: node 0 cannot be asked ({channel.reason})")
             return self._last
-        nodes = self._node.shape.node_count
+        nodes = self._node.view.shape.node_count
         rounds = -(-nodes // PACES[what].at_a_time)
         self._open[self._last] = take, time.monotonic() + PACES[what].wait_s * rounds + MORE_S
-        self._node.tell(Ask(self._last, what, more.get("threads") is True))
+        self._node.reporter.tell(Ask(self._last, what, more.get("threads") is True))
         return self._last
 
     def _ask_here(self, what: str, more: Mapping[str, object], take: Take, note: str) -> None:
         def give(answer: Message) -> None:
-            take({"node": self._node.shape.node_rank, "answer": answer})
+            take({"node": self._node.view.shape.node_rank, "answer": answer})
             take({"note": printable(note)})
             take({"over": True})
 
-        self._node.answer(what, more, give)
+        self._answer(what, more, give)
 
     def drop(self, question: int) -> None:
         """Stop waiting for answers to a question; ignore those that arrive."""
@@ -193,16 +193,20 @@ class Questions:
     def _on_ask(self, ask: Ask) -> None:
         """Answer a question of node 0."""
         if ask.what in PACES:
-            self._node.answer(
-                ask.what, {"threads": ask.threads}, lambda answer: self._give(ask.number, answer)
-            )
+            self._answer(ask.what, {"threads": ask.threads}, lambda answer: self._give(ask.number, answer))
+
+    def _answer(self, what: str, more: Mapping[str, object], take: Take) -> None:
+        """Answer a question about this node, now or later; no question comes before the server exists."""
+        server = self._node.agent.observers.server
+        if server is not None:
+            server.answer(what, more, take)
 
     def _give(self, number: int, answer: Message) -> None:
         """Send node 0 the answer of this node."""
         try:
-            self._node.tell(Reply(number, answer))
+            self._node.reporter.tell(Reply(number, answer))
         except ValueError:  # longer than a frame: answer so that node 0 does not wait for its time limit
-            self._node.tell(Reply(number, {"error": TOO_LONG}))
+            self._node.reporter.tell(Reply(number, {"error": TOO_LONG}))
 
     def _on_passed(self, passed: Passed) -> None:
         """Take an answer that node 0 has passed on."""

@@ -301,7 +301,7 @@ class Regroup:
         """Start the next attempt, or end the job if it has no port."""
         assert self.again is not None  # noqa: S101 - see `fire`
         try:
-            agreed = {**self._agree(), **self._membership.describe_seats()}
+            agreed = {**self._agree(), **self._membership.describe_nodes()}
         except (OSError, LauncherError) as error:
             self.end(f"node 0 finds no port for attempt {self.again.attempt}: {printable(str(error))}")
             return

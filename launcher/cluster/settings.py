@@ -36,6 +36,7 @@ class Shape:
         spare_count: Number of nodes that wait to take the place of a lost one.
         index: Index of this node among all nodes, with the spare ones.
         is_spare: Whether this node is a spare one at the start; its rank is only a placeholder then.
+        tells_hosts: Whether the start signal has the addresses of all nodes.
     """
 
     node_rank: int
@@ -54,6 +55,7 @@ class Shape:
     spare_count: int = 0
     index: int = 0
     is_spare: bool = False
+    tells_hosts: bool = False
 
     @property
     def lease_s(self) -> float:

@@ -11,8 +11,9 @@ from launcher.channel.listener import listen
 from launcher.cluster.client import LOOK_S, CoordinatorClient
 from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.facts import read_facts
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.join import Join
-from launcher.cluster.node import ClusterNode, read_seats
+from launcher.cluster.node import ClusterNode
 from launcher.cluster.reach import find_address, find_reasons, read_reasons
 from launcher.cluster.settings import Shape
 from launcher.core.environ import is_loopback
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from launcher.process.spawn import Child
 
     MakeChildren = Callable[[Plan], Sequence[Child]]
-    Replan = Callable[[int, Mapping[int, int]], Plan]
+    Replan = Callable[[int, Mapping[int, int], tuple[str, ...]], Plan]
 
 
 def run_together(
@@ -60,7 +61,7 @@ def run_together(
         peers: The control channel between the launchers.
         command: The user's command, before it became that of each process.
         make_children: Makes the processes to start from a plan.
-        replan: Makes a plan with another port of the rendezvous.
+        replan: Makes a plan with another port of the rendezvous, and with the nodes of an attempt.
         environ: The environment that the launcher was started with.
         checks: Checks to run beside the processes; see `launcher.agent.agent.Agent`.
         serve: Makes the server that answers questions about the job.
@@ -78,7 +79,7 @@ def run_together(
 
     def make_channel(node: ClusterNode) -> Coordinator | CoordinatorClient:
         if address is None:
-            return make_client(node, node.say, node.deliver, node.on_lost, node.on_heard)
+            return make_client(node, node.say, node.deliver, lambda: node.reporter.tell_lost(), node.on_heard)
         return make_coordinator(plan, shape, address, join, key, node, replan, has_token=has_token)
 
     def make_client(
@@ -98,7 +99,7 @@ def run_together(
         widen_cpus()
 
     def make_twin(node: ClusterNode) -> CoordinatorClient | None:
-        return make_client(node, lambda _: None, node.on_twin, lambda: None) if has_twin else None
+        return make_client(node, lambda _: None, node.rendezvous.on_twin, lambda: None) if has_twin else None
 
     place = Place(shape.index if peers.member == NODE else plan.topology.node_rank, shape.world_size)
     node = ClusterNode(shape, make_channel, make, make_twin)
@@ -108,12 +109,12 @@ def run_together(
 
 def remember_last(replan: Replan) -> Replan:
     """Return the same function with a memory of one plan: node 0 asks for each twice, 5 ms of a restart."""
-    last: dict[tuple[int, tuple[tuple[int, int], ...]], Plan] = {}
+    last: dict[object, Plan] = {}
 
-    def find(port: int, seats: Mapping[int, int]) -> Plan:
-        key = port, tuple(sorted(seats.items()))
+    def find(port: int, seats: Mapping[int, int], hosts: tuple[str, ...]) -> Plan:
+        key = port, tuple(sorted(seats.items())), hosts
         if key not in last:
-            plan = replan(port, seats)
+            plan = replan(port, seats, hosts)
             last.clear()
             last[key] = plan
         return last[key]
@@ -189,7 +190,7 @@ def plan_regroup(plan: Plan, shape: Shape, node: ClusterNode, replan: Replan) ->
     from launcher.cluster import regroup
 
     def agree_again() -> dict[str, object]:
-        agreed = node.agreed_last or {}
+        agreed = node.view.agreed_last or {}
         return {"master_port": find_next_port(plan, agreed.get("master_port"), replan)}
 
     def make(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
@@ -207,7 +208,7 @@ def find_next_port(plan: Plan, last: object, replan: Replan) -> int:
     """
     before = last if isinstance(last, int) else plan.topology.master_port
     port = find_free_port(before) or Host().free_port()
-    return port if replan(port, {}).topology.master_port == port else before
+    return port if replan(port, {}, ()).topology.master_port == port else before
 
 
 def look_for(
@@ -270,6 +271,7 @@ def plan_shape(plan: Plan, peers: Peers, *, shares_log: bool = False) -> Shape:
         spare_count=peers.spare_count,
         index=peers.index,
         is_spare=allocation.spare is not None,
+        tells_hosts=plan.meeting is not None and plan.meeting.at_start,
     )
 
 
@@ -304,22 +306,28 @@ def agree(plan: Plan, say: Callable[[str], None]) -> dict[str, object]:
 
 
 def adopt(plan: Plan, agreed: Mapping[str, object], seats: Mapping[int, int], replan: Replan) -> Plan:
-    """Return the plan with the port of the rendezvous that node 0 has chosen, and with this node's seat.
+    """Return the plan with the port of the rendezvous that node 0 has chosen, and the nodes of this attempt.
 
     Args:
         plan: The plan of this node.
         agreed: The values of the start signal; a port that is none changes nothing.
         seats: The ranks of nodes that took the place of others, by index.
-        replan: Plans again with another port, and with the ranks of nodes that took the place of others.
+        replan: Plans again with another port, the ranks of nodes that took the place of others, and the
+            addresses of all nodes, unless they are listed.
 
     Raises:
-        NotReady: A setting of the user requires another port.
+        NotReady: A setting of the user requires another port, or the addresses do not fit the job.
     """
     told = agreed.get("master_port")
+    hosts: tuple[str, ...] = ()
+    if plan.meeting is not None:
+        from launcher.cluster.address_exchange import read_hosts
+
+        hosts = read_hosts(plan.meeting, agreed.get("hosts"))
     port = told if type(told) is int and 0 < told < 1 << 16 else plan.topology.master_port
-    if port == plan.topology.master_port and not seats:
+    if port == plan.topology.master_port and not seats and not hosts:
         return plan
-    found = replan(port, seats)
+    found = replan(port, seats, hosts)
     if found.topology.master_port == port:
         return found
     user = "MASTER_PORT, which this node requires"

@@ -605,6 +605,7 @@ class Meeting:
         node_count: Number of nodes.
         timeout_s: Time limit of the exchange.
         token_file: Path of the job's token; empty for the variable's token, or none.
+        at_start: Whether the launchers exchange nothing: the start signal of each attempt has the addresses.
     """
 
     address: str
@@ -615,8 +616,11 @@ class Meeting:
     node_count: int
     timeout_s: float
     token_file: str = ""
+    at_start: bool = False
 
 
+HOSTS_AT_ONCE = 1000
+"""Maximum number of addresses in one message between launchers, so that it fits into a frame."""
 NODE, RANK = "node", "rank"
 
 

@@ -11,6 +11,8 @@ from launcher.core.environ import shorten
 from launcher.core.errors import UsageError
 from launcher.core.frozen import replace
 from launcher.core.model import (
+    HOSTS_AT_ONCE,
+    NODE,
     Agent,
     Allocation,
     Fact,
@@ -38,6 +40,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from launcher.core.model import Meeting
     from launcher.frameworks.case import Case
     from launcher.machine.host import Host
     from launcher.options.reading import Options
@@ -88,11 +91,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
     missing = "" if host.is_recorded() or shape.request.own is not None else find_missing(shape.request.argv)
     warnings = (*warn_job(case, agent, parts.wiring.notes, host), *warn_gone(case, agent, stays=stays))
     notes = _gather_notes(shape, parts, host, missing, warnings, stays=stays)
-    meeting = table.plan_meeting(case) if agent is None else None
-    if meeting is not None and options.number("spares", 0):
-        from launcher.identity.seats import needs_hosts
-
-        raise UsageError(needs_hosts(options))
+    watch = _plan_watch(parts, host, proof, stays=stays)
     return Plan(
         allocation=case.allocation,
         topology=topology,
@@ -105,7 +104,7 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         unset=plan_unset(topology, environ, case.forks),
         widen_cpus=_widens_cpus(case),
         bind=parts.binding.mode,
-        supervision=_plan_watch(parts, host, proof, stays=stays),
+        supervision=watch,
         network=parts.wiring.node.network if parts.wiring.node else None,
         peers=parts.peers,
         findings=tuple(shape.ledger.findings[fact] for fact in Fact if fact in shape.ledger.findings),
@@ -115,8 +114,28 @@ def assemble(shape: Shape, parts: Parts, host: Host, role: str) -> Plan:
         reads=shape.gathered.reads,
         companions=plan_companions(parts.beside, unbuffered, options, environ),
         ports=table.plan_ports(case) if agent is None else (),
-        meeting=meeting,
+        meeting=_plan_meeting(parts, watch),
     )
+
+
+def _plan_meeting(parts: Parts, watch: Supervision) -> Meeting | None:
+    """Return the address exchange of the job's launchers; None if nothing needs it.
+
+    A lost node may come back with another address, and a spare one has its own. So the nodes of each attempt
+    have to be told, and the start signal tells them.
+
+    Raises:
+        UsageError: There are spare nodes, and more nodes than one message has room for.
+    """
+    meeting = table.plan_meeting(parts.case) if parts.agent is None else None
+    if meeting is None or parts.peers is None or parts.peers.member != NODE:
+        return meeting
+    changes, fits = watch.restarts.most or parts.peers.spare_count, meeting.node_count <= HOSTS_AT_ONCE
+    if parts.peers.spare_count and not fits:
+        from launcher.identity.seats import needs_hosts
+
+        raise UsageError(needs_hosts(parts.case.options))
+    return replace(meeting, at_start=bool(changes and fits))
 
 
 def _plan_watch(parts: Parts, host: Host, proof: Proof | None, *, stays: bool) -> Supervision:

@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from launcher.recovery.policy import Attempt, Decision
+    from launcher.recovery.policy import Decision, FailedAttempt
 
 SCHEMA = 1
 SHOWN_MAX = 8
@@ -37,12 +37,12 @@ class History:
             path: Path of the record, one JSON object per line; empty for no record.
             say: Prints one line.
         """
-        self.failed: list[Attempt] = []
-        self.unhealthy: list[Attempt] = []
+        self.failed: list[FailedAttempt] = []
+        self.unhealthy: list[FailedAttempt] = []
         self._path, self._say = path, say
         self._lines: list[str] = []
 
-    def add(self, attempt: Attempt) -> None:
+    def add(self, attempt: FailedAttempt) -> None:
         """Remember an attempt that has failed."""
         self.failed.append(attempt)
         del self.failed[:-KEPT_MAX]

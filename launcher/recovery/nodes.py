@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from launcher.recovery.policy import Attempt
+    from launcher.recovery.policy import FailedAttempt
 
 OF_NODE = frozenset(
     (
@@ -68,7 +68,7 @@ def read_machine(environ: Mapping[str, str]) -> str:
     return ""
 
 
-def find_bad(attempts: Sequence[Attempt], *, is_alone: bool) -> list[BadNode]:
+def find_bad(attempts: Sequence[FailedAttempt], *, is_alone: bool) -> list[BadNode]:
     """Return the nodes that the next job should avoid, the worst first.
 
     Args:

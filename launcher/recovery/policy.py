@@ -24,7 +24,7 @@ JITTER = 0.5
 
 
 @message
-class Attempt:
+class FailedAttempt:
     """One failed attempt, as the record keeps it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Decision:
     wait_s: float = 0.0
 
 
-def decide(rule: Restarts, attempts: Sequence[Attempt], chance: float = 1.0) -> Decision:
+def decide(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.0) -> Decision:
     """Return whether another attempt follows the last of these.
 
     Args:
@@ -108,7 +108,7 @@ def decide(rule: Restarts, attempts: Sequence[Attempt], chance: float = 1.0) -> 
     return Decision(True, f"restart {len(counted)} of {rule.most}", wait_s)
 
 
-def count_from(rule: Restarts, attempts: Sequence[Attempt]) -> Sequence[Attempt]:
+def count_from(rule: Restarts, attempts: Sequence[FailedAttempt]) -> Sequence[FailedAttempt]:
     """Return the attempts that the budgets count: all since the last one that ran for long enough."""
     long = [
         place
@@ -118,7 +118,7 @@ def count_from(rule: Restarts, attempts: Sequence[Attempt]) -> Sequence[Attempt]
     return attempts[long[-1] :] if long else attempts
 
 
-def find_wait_s(rule: Restarts, attempts: Sequence[Attempt], chance: float = 1.0) -> float:
+def find_wait_s(rule: Restarts, attempts: Sequence[FailedAttempt], chance: float = 1.0) -> float:
     """Return how many seconds the next attempt waits.
 
     None after an attempt that ran for `QUICK_S` or made progress, and none after the first quick failure.

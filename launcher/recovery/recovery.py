@@ -12,7 +12,7 @@ from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
 from launcher.failure.model import Verdict
 from launcher.recovery.history import History
-from launcher.recovery.policy import Attempt, Decision, decide
+from launcher.recovery.policy import Decision, FailedAttempt, decide
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Recovery:
         self.decision: Decision | None = None
         self._rule = rule
 
-    def decide(self, attempt: Attempt, veto: str = "") -> Decision:
+    def decide(self, attempt: FailedAttempt, veto: str = "") -> Decision:
         """Return what follows from a failed attempt.
 
         Args:
@@ -53,7 +53,7 @@ class Recovery:
         """Remember a node that its health command has found unhealthy."""
         now_ns = time.time_ns()
         self.history.unhealthy.append(
-            Attempt(
+            FailedAttempt(
                 0, now_ns, now_ns, EXIT_NOT_READY, what, "unhealthy", node=node, host=host, machine=machine
             )
         )
@@ -80,7 +80,7 @@ def describe_attempt(
     ended_ns: int,
     progressed: bool | None,
     find_machine: Callable[[int | None], str] = lambda node: "",
-) -> Attempt:
+) -> FailedAttempt:
     """Return a failed attempt for the policy and the record.
 
     Args:
@@ -92,7 +92,7 @@ def describe_attempt(
         progressed: Whether it made progress; None if that is not watched.
         find_machine: Returns the platform's name of a node by its rank; empty if unknown.
     """
-    bare = Attempt(number, started_ns, max(ended_ns, started_ns), status, progressed=progressed)
+    bare = FailedAttempt(number, started_ns, max(ended_ns, started_ns), status, progressed=progressed)
     if verdict is None:
         return bare
     return replace(

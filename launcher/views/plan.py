@@ -180,7 +180,8 @@ def _ports(plan: Plan) -> list[str]:
     lines = [f"ports that must be free here: {listed}"] if listed else []
     if plan.meeting is not None:
         where = f"{printable(plan.meeting.address)}, port {plan.meeting.port}"
-        lines.append(f"before the start the nodes exchange their addresses at {where}")
+        way = f"before the start the nodes exchange their addresses at {where}"
+        lines.append("node 0 tells all addresses at each start" if plan.meeting.at_start else way)
     return lines
 
 

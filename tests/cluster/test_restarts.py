@@ -8,15 +8,15 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from errno import EMFILE
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.cluster.job_view import read_seats
 from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
-from launcher.cluster.node import read_seats
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
@@ -48,7 +48,8 @@ if attempt < int(sys.argv[2]):
 LIVES = """
 import os, sys, time
 attempt, rank, folder = os.environ.get("LAUNCHER_ATTEMPT", "0"), os.environ["RANK"], sys.argv[1]
-open(f"{folder}/up-{rank}-{attempt}", "w").write(str(os.getpid()))
+open(f"{folder}/new-{rank}", "w").write(str(os.getpid()))
+os.rename(f"{folder}/new-{rank}", f"{folder}/up-{rank}-{attempt}")
 while not os.path.exists(f"{folder}/go"):
     time.sleep(0.02)
 """
@@ -146,6 +147,35 @@ def test_a_node_that_comes_back_takes_part_in_the_next_attempt(five: Job, new: i
     assert "node 2 failed first: it is lost" in done[0].err
 
 
+TELLS = LIVES + "open(f'{folder}/config-{rank}-{attempt}', 'w').write(os.environ['TF_CONFIG'])\n"
+"""Without a list of hosts only the launchers can know the addresses of all nodes."""
+
+
+def require_workers(five: Job, attempt: int, indices: Sequence[int]) -> None:
+    """Check that all four ranks of an attempt were told the addresses of these nodes, and their places."""
+    workers = [f"{five.cluster.nodes[index].address}:2222" for index in indices]
+    for rank in range(4):
+        config = json.loads((five.folder / f"config-{rank}-{attempt}").read_text())
+        assert config["cluster"]["worker"] == workers
+        assert config["task"]["index"] == rank
+
+
+@pytest.mark.parametrize("new", [2, 4], ids=["same-machine", "other-machine"])
+def test_tensorflow_is_told_the_address_of_a_node_that_comes_back(five: Job, new: int) -> None:
+    words = (*LOSSES, "--framework", "tensorflow", "--", sys.executable, "-c", TELLS, str(five.folder))
+    for index in range(4):
+        five.start(index, *words, count=4)
+    wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
+    five.signal(2, signal.SIGKILL)
+    five.launchers.pop(2).communicate()
+    five.start(new, *words, rank=2, count=4, key=2)
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again")
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    require_workers(five, 1, (0, 1, new, 3))
+
+
 def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
     """After --rejoin-timeout all other nodes end with 75, and the node is named."""
     flags = ("--restarts", "5", "--lost-after", "5", "--grace", "1", "--rejoin-timeout", "2")
@@ -234,9 +264,9 @@ def test_without_restarts_nothing_waits(job: Job) -> None:
 SPARED = (*LOSSES, "--spares", "1")
 
 
-def start_with_spare(five: Job, *flags: str) -> None:
+def start_with_spare(five: Job, *flags: str, script: str = LIVES) -> None:
     """Start four ranks on the first four nodes, and a spare launcher on the fifth."""
-    living = ("--", sys.executable, "-c", LIVES, str(five.folder))
+    living = ("--", sys.executable, "-c", script, str(five.folder))
     for index in range(5):
         five.start(index, *SPARED, *flags, *living, count=4)
     wait_for(lambda: up(five, 0) == 4, "all ranks have begun")
@@ -255,6 +285,17 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
     assert "node4 takes the place of node 2" in done[0].err
+
+
+def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
+    start_with_spare(five, "--framework", "tensorflow", script=TELLS)
+    five.cluster.crash(five.cluster.nodes[1])
+    five.launchers.pop(1).communicate()
+    wait_for(lambda: up(five, 1) == 4, "all ranks run again", 60)
+    (five.folder / "go").touch()
+    done = five.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    require_workers(five, 1, (0, 4, 2, 3))
 
 
 def test_a_spare_node_that_is_not_needed_ends_with_the_job(five: Job) -> None:
@@ -571,7 +612,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
         node_1 = join(hub, 1)
         node_1.hear("welcome")
         node_1.say(pack(ReadyAgain(0, "no GPU")))
-        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        wait_for(lambda: 1 in hub.hub.members and hub.hub.members[1].health, "node 0 has heard")
         node_1.drain()
         wait_for(lambda: 1 not in hub.hub.members, "it has left")
         assert not is_true_by(lambda: hub.faults, 1.5), hub.faults

@@ -25,7 +25,7 @@ from launcher.channel.frames import (
 )
 from launcher.channel.keys import make_key, name_job, read_token
 from launcher.channel.turned_away import NAMED_MAX, TurnedAway
-from launcher.cluster.attempt import answer_s
+from launcher.cluster.connect import answer_s
 from launcher.cluster.consistency import RULES, compare, render_table
 from launcher.cluster.facts import read_facts
 from launcher.cluster.join import Join, read_identity

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import NodeNotice
 from launcher.cluster.preemption import hear
 from launcher.cluster.settings import Shape
@@ -309,10 +310,9 @@ class Announced:
 class Listener:
     """What of a node hears notes, of its agent and its observers; real ones would start a job."""
 
-    has_begun = True
-    shape = Shape(0, 2, 2, "10.0.0.4", (6106,))
-
     def __init__(self) -> None:
+        self.view = JobView(Shape(0, 2, 2, "10.0.0.4", (6106,)))
+        self.view.attempt.has_begun = True
         self.heard: list[tuple[str, str, float]] = []
         self.agent = self.observers = self
 

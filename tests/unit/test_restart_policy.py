@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.core.model import Restarts
-from launcher.recovery.policy import IDLE_MAX, QUICK_S, Attempt, decide, find_wait_s
+from launcher.recovery.policy import IDLE_MAX, QUICK_S, FailedAttempt, decide, find_wait_s
 
 
 def failed(
@@ -17,8 +17,8 @@ def failed(
     retryable: bool | None = None,
     lasted_s: float = 1.0,
     progressed: bool | None = None,
-) -> Attempt:
-    return Attempt(
+) -> FailedAttempt:
+    return FailedAttempt(
         number=number,
         started_ns=0,
         ended_ns=int(lasted_s * 1e9),
@@ -136,7 +136,9 @@ attempts = st.lists(
 
 
 @given(st.integers(0, 5), st.one_of(st.none(), st.integers(0, 3)), st.booleans(), attempts)
-def test_no_rule_is_passed_over(most: int, per_cause: int | None, on_any: bool, tried: list[Attempt]) -> None:
+def test_no_rule_is_passed_over(
+    most: int, per_cause: int | None, on_any: bool, tried: list[FailedAttempt]
+) -> None:
     rule = Restarts(most=most, per_cause=per_cause, on_any=on_any, never_status=(5,))
     if decide(rule, tried).restarts:
         last = tried[-1]

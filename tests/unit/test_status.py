@@ -6,6 +6,7 @@ import io
 import json
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -15,8 +16,10 @@ from rich.console import Console
 
 from launcher.channel.frames import FRAME_LIMIT_BYTES
 from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import Ask, Passed, Reply
 from launcher.cluster.questions import PACES, ROUNDS_OF_ONE, STEP_S, Questions, Rounds
+from launcher.cluster.settings import Shape
 from launcher.control.node import ANSWER_LIMIT_BYTES, shorten
 from launcher.control.processes import Table
 from launcher.control.render import render_text as render_stacks
@@ -392,6 +395,8 @@ class Verbose:
     def __init__(self) -> None:
         self.subscribers: dict[type, Callable[[Any], None]] = {}
         self.told: list[object] = []
+        self.reporter, self.view = self, JobView(Shape(0, 1, 1, "node0", (6106,)))
+        self.agent = SimpleNamespace(observers=SimpleNamespace(server=self))
 
     def answer(
         self, what: str, more: Mapping[str, object], take: Callable[[dict[str, object]], None]

@@ -46,7 +46,7 @@ def answer_s(node_count: int) -> float:
     return ANSWER_S + node_count / NODES_PER_S
 
 
-class Outcome:
+class ConnectOutcome:
     """Callbacks for the end of an attempt, which calls exactly one of them.
 
     Attributes:
@@ -65,14 +65,14 @@ class Outcome:
         self.opened, self.refused, self.failed = opened, refused, failed
 
 
-class Attempt:
+class ConnectAttempt:
     """One call to node 0.
 
     Attributes:
         until: When it has taken too long, monotonic seconds.
     """
 
-    def __init__(self, key: bytes, answer_s: float, loop: Loop, outcome: Outcome) -> None:
+    def __init__(self, key: bytes, answer_s: float, loop: Loop, outcome: ConnectOutcome) -> None:
         """Prepare the attempt.
 
         Args:

@@ -1,0 +1,129 @@
+"""What one node reports to node 0: failures, the end of its processes, and answers about them."""
+
+from __future__ import annotations
+
+import time
+
+from launcher.cluster.coordinator import Coordinator
+from launcher.cluster.messages import Ended, Failed, Looked, ReadyAgain
+from launcher.core.errors import EXIT_NOT_READY
+from launcher.core.redact import printable, redact
+from launcher.core.signal import signal
+from launcher.failure.arbiter import GAVE_UP, LATENESS_NS, RANK, REFUSED, UNMET, UNPROVEN
+from launcher.failure.reason import STALLED_STATUS
+from launcher.failure.transfer import fit
+from launcher.process.descendants import read_state
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from launcher.agent.agent import Agent
+    from launcher.cluster.client import CoordinatorClient
+    from launcher.cluster.job_view import JobView
+    from launcher.core.errors import LauncherError
+    from launcher.failure.model import Verdict
+    from launcher.failure.reason import Reason
+    from launcher.process.spawn import Process
+
+SUSPECTS_MAX = 8
+STATES = {
+    "Tt": "is stopped (state T)",
+    "D": "waits for a device or a file system (state D)",
+    "R": "runs (state R)",
+}
+"""States in which other ranks may wait for a rank, by their letters in ps, the most certain first."""
+
+
+class Reporter:
+    """Reports to node 0, which may be this node."""
+
+    def __init__(self, agent: Agent, channel: Coordinator | CoordinatorClient, view: JobView) -> None:
+        self._agent, self._channel, self._view = agent, channel, view
+
+    def tell(self, message: object) -> None:
+        """Send a message to node 0."""
+        if isinstance(self._channel, Coordinator):
+            self._channel.hear_own(message)
+        else:
+            self._channel.send(message)
+
+    # --- events that end the attempt
+
+    def tell_event(self, kind: str, status: int, what: str, **more: Any) -> None:
+        """Report an event that ends the attempt; ``more``: fields of `Failed`."""
+        attempt, offset = self._view.attempt, self._channel.offset
+        attempt.has_failed = True
+        add_ns, within_ns = (0, 0) if offset is None else (offset.add_ns, offset.delay_ns // 2)
+        what = printable(redact(what))
+        at_ns = time.monotonic_ns() + add_ns
+        self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, attempt=attempt.number, **more))
+
+    def tell_failure(self, process: Process, *, follows: bool) -> None:
+        """Report the failure of a process of ours, with its time by node 0's clock."""
+        child = process.child
+        if child.called and self._agent.told_before is not None:
+            return  # an agent that was told to stop, as we were: nothing has failed
+        self.tell_event(
+            RANK, process.status, f"{process.name} {process.end}",
+            asked=process.passed_on in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL), follows=follows,
+            rank=child.rank, local_rank=child.local_rank, pid=process.pid,
+            code=process.code or 0, called=child.called,
+        )  # fmt: skip
+
+    def tell_reason(self, reason: Reason) -> None:
+        """Report that this node ends the job for a reason of its own."""
+        before = {UNPROVEN: "not the required fabric: ", UNMET: "--require-meeting: "}
+        status = STALLED_STATUS if reason.status is None else reason.status
+        self.tell_event(reason.kind, status, before.get(reason.kind, "") + reason.what)
+
+    def tell_lost(self) -> None:
+        """Report that we gave up node 0, which was silent for too long; it may still hear us."""
+        shape = self._view.shape
+        kind, after = shape.member, f"{shape.lost_after_s:g} s"
+        what = f"{kind} {shape.node_rank} gave {kind} 0 up: no contact for {after}"
+        self.tell_event(GAVE_UP, EXIT_NOT_READY, what)
+
+    def tell_refused(self, error: LauncherError) -> None:
+        """Report that our processes cannot be started: the other nodes would wait for them."""
+        what = "; ".join(f"[{problem.code}] {problem.what}" for problem in error.problems)
+        self._agent.loop.guard(lambda: self.tell_event(REFUSED, error.exit_status, what))
+        self.tell(self._make_end(error.exit_status, None))
+
+    # --- the state of this node
+
+    def tell_end(self, status: int, verdict: Verdict | None) -> None:
+        """Report once how our processes ended."""
+        attempt = self._view.attempt
+        if not attempt.has_told_end:
+            ended = self._make_end(status, verdict)
+            attempt.has_told_end = True
+            self.tell(ended)
+
+    def _make_end(self, status: int, verdict: Verdict | None) -> Ended:
+        progress = self._agent.restarter.progress
+        progressed = None if progress is None else progress.has_progressed()
+        fitting = None if verdict is None else fit(verdict)
+        return Ended(status, fitting, self._view.attempt.number, progressed)
+
+    def tell_ranks(self) -> None:
+        """Report the states of this node's ranks."""
+        found: dict[str, list[str]] = {state: [] for state in STATES}
+        ranks = [one for one in self._agent.group.running.values() if not one.child.companion]
+        for one in ranks:
+            state = read_state(one.pid) or ""
+            for kind, words in STATES.items():
+                if state in kind:
+                    found[kind].append(f"{one.name} {words}")
+        stopped, stuck, busy = (tuple(names[:SUSPECTS_MAX]) for names in found.values())
+        self.tell(Looked(stopped, stuck, busy, len(ranks)))
+
+    def tell_health(self, attempt: int) -> None:
+        """Report that this node is ready for an attempt, or what the health command found."""
+        argv = self._agent.watch.restarts.health_argv
+        if argv:
+            from launcher.recovery.health import ask_health
+
+            ask_health(argv, self._agent.group.helpers, lambda what: self.tell(ReadyAgain(attempt, what)))
+        elif attempt:
+            self.tell(ReadyAgain(attempt))
