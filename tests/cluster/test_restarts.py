@@ -196,6 +196,17 @@ def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
     assert_one_truth(done, 75, "node 0 failed first: it is lost")
 
 
+def test_a_node_without_processes_that_loses_node_0_has_killed_none(job: Job) -> None:
+    """It waits for the next attempt, and its lease ends while it tries to tell node 0 that it leaves."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    job.signal(3, signal.SIGKILL)
+    wait_for(lambda: job.says(1, "restart 1 of 5"), "the nodes wait for node 3")
+    job.signal(0, signal.SIGKILL)
+    for one in job.wait(1, 2).values():
+        assert one.status == 75 and "node 0 failed first" in one.err, one.err
+        assert "were killed" not in one.err, one.err
+
+
 def test_a_second_failure_is_restarted_too(job: Job) -> None:
     """A rank dies, and in the next attempt another at once."""
     start_living(job, "--restarts", "5", "--restart-delay", "0", "--grace", "1")
