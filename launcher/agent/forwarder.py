@@ -80,7 +80,7 @@ class SignalForwarder:
             self._suspend(reached)
         elif number not in ENDING and self.translate(number) not in ENDING:
             self._pass_on(number, reached=reached, typed=from_terminal)
-        elif reached and number == signal.SIGINT:
+        elif reached and number == signal.SIGINT and self._target.count:
             self._interrupt()
         elif self.told is not None and number == signal.SIGINT and from_terminal:
             self._target.kill()  # a second Ctrl-C: now
@@ -91,6 +91,12 @@ class SignalForwarder:
         """Note the exit of a process: right after a Ctrl-C, the Ctrl-C counts as a request to stop."""
         if time.monotonic() - self._interrupted_at < HEARD_S:
             self.told = self.told or signal.SIGINT
+
+    @property
+    def was_interrupted(self) -> bool:
+        """Whether a Ctrl-C has reached the process: if it fails later, perhaps after a checkpoint, it does so
+        because of that, or its user is there."""
+        return self._interrupted_at >= 0
 
     def translate(self, number: int) -> int:
         """Return the signal to send for one that arrives (``--signal-map``)."""

@@ -326,6 +326,11 @@ class Observers:
         """Whether the processes were told to stop because of a preemption."""
         return self._response is not None and self._response.has_begun
 
+    @property
+    def is_taken_back(self) -> bool:
+        """Whether the time of a node has come, even if nothing ran when it came: no attempt may follow."""
+        return self._response is not None and self._response.is_due
+
     def preemption_verdict(self) -> Verdict | None:
         """Return the verdict that a node was preempted; None if the job did not end for that."""
         if self._response is None or not self._response.has_begun:

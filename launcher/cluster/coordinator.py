@@ -33,6 +33,7 @@ from launcher.cluster.rendezvous import Rendezvous, Seen
 from launcher.cluster.settings import BEAT_S, COORDINATOR_BEAT_S, Shape
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.messages import pack, parse, unpack
+from launcher.failure.arbiter import PREEMPTED
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -212,7 +213,6 @@ class Coordinator:
         if not connection.is_open:
             return  # it has left already, and will call again
         if may_join and self.regroup is not None:
-            self.members[rank] = member
             self.regroup.join(member)
         elif known is not None and known is not member:
             self.roll.refuse_doubles(known, member)
@@ -334,6 +334,8 @@ class Coordinator:
                 pass  # it has no part in the job yet
             case Ask() | Reply() if is_spare and rank in self.members:
                 pass  # an answer would go to the node that has taken its place
+            case Failed() if message.kind == PREEMPTED and self._is_between:
+                self._end_restarts(f"{member.name} is taken back: {message.what}")
             case Failed() | Ended() if message.attempt != self.ending.attempt:
                 pass  # of an attempt that is over
             case Failed():
@@ -484,22 +486,24 @@ class Coordinator:
                 self._say(f"{spare.name}, a spare {spare.kind}, is lost: {_describe_loss(spare)}")
                 spare.hang_up()
                 del self.membership.spares[index]
-        if self.regroup is not None and self._is_between:
-            for member in [one for one in self.members.values() if one.rank and _since(one) < now - after]:
-                self.regroup.lose(member, _describe_loss(member))
-            return
+        between = self.regroup if self._is_between else None
         others = [
             member
             for rank, member in self.members.items()
-            if rank and rank not in self.ending.arbiter.ended and not self._is_lost(rank)
+            if rank and (between or (rank not in self.ending.arbiter.ended and not self._is_lost(rank)))
         ]
         late = [member for member in others if _since(member) < now - after]
-        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in others)
+        heard_by = (*others, *self.membership.spares.values())
+        is_alone = all(one.closed is None and _since(one) < now - min(after, QUIET_S) for one in heard_by)
         if self.has_started and late and len(others) > 1 and is_alone:
             if len(late) == len(others):
-                self.ending.lose_all(others, max(map(_since, others)))
+                since = max(map(_since, others))
+                (between or self.ending).lose_all(others, since)
             return  # wait: if one is heard again, or all are late, it is clear whose network it is
         for member in late:
+            if between is not None:
+                between.lose(member, _describe_loss(member))
+                continue
             if self.has_started:
                 self.ending.lose(member, _since(member))
                 continue

@@ -186,7 +186,8 @@ class ClusterNode(Coordination):
 
     def on_preemption(self, kind: str, what: str, left_s: float, *, ends: bool) -> None:
         """Tell all nodes that this node is to be preempted, or no longer."""
-        preemption.tell(self.reporter, kind, what, left_s, ends or self._has_ended_well)
+        may_restart = bool(self.agent.watch.restarts.most)
+        preemption.tell(self.reporter, kind, what, left_s, ends or may_restart or self._has_ended_well)
 
     @property
     def _has_ended_well(self) -> bool:

@@ -15,7 +15,7 @@ import time
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
-from launcher.cluster.outcome import LOST_FIX, read_verdict
+from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError
 from launcher.core.frozen import replace
@@ -27,7 +27,7 @@ from launcher.recovery.recovery import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.messages import ReadyAgain
@@ -95,14 +95,19 @@ class Regroup:
         """Ranks of unhealthy nodes, and until when a spare node is awaited for each."""
         self._sessions: dict[int, object] = {}
         self._ending: Ending | None = None
-        self._started_ns = time.time_ns()
+        self._started_mono_ns = time.monotonic_ns()
         self._not_before = self._give_up_at = self._say_at = 0.0
 
     # --- the decision
 
     def note_start(self) -> None:
         """Note that the processes of an attempt start now."""
-        self._started_ns = time.time_ns()
+        self._started_mono_ns = time.monotonic_ns()
+
+    @property
+    def _started_ns(self) -> int:
+        """Start time of the attempt in nanoseconds since 1970, by the clock as it is set now."""
+        return time.time_ns() - (time.monotonic_ns() - self._started_mono_ns)
 
     def conclude(self, over: Over, ending: Ending) -> Over | Again:
         """Return how the job ends after an attempt, or the attempt that follows."""
@@ -113,7 +118,10 @@ class Regroup:
             verdict, self.attempt, over.status, self._started_ns, time.time_ns(), ending.has_progressed,
             self._find_machine,
         )  # fmt: skip
-        decision = self._recovery.decide(failed, self._find_veto(over))
+        if over.first is not None:  # the verdict has the time by the clock of its node
+            ended_ns = over.first.wall_ns - over.first.ago_ns
+            failed = replace(failed, ended_ns=max(ended_ns, failed.started_ns))
+        decision = self._recovery.decide(failed, self._find_veto(over, ending))
         why = self._recovery.describe()
         if not decision.restarts:
             return replace(over, why=why)
@@ -125,9 +133,11 @@ class Regroup:
         member = None if rank is None else self._membership.members.get(rank)
         return "" if member is None else str(member.facts["machine"] or "")
 
-    def _find_veto(self, over: Over) -> str:
+    def _find_veto(self, over: Over, ending: Ending) -> str:
         if self.is_told:
             return "the job was told to end"
+        if any(event.kind == PREEMPTED for event in ending.arbiter.events):
+            return VETOES[PREEMPTED]  # also if something else has failed before
         return "" if over.first is None else VETOES.get(over.first.event.kind, "")
 
     # --- the nodes
@@ -185,9 +195,19 @@ class Regroup:
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
-        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        other = suspect_own(member, self._shape)
+        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
         self._drop(member, time.monotonic())
         self.fill()
+
+    def lose_all(self, members: Sequence[Member], since: float) -> None:
+        """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
+        own = self._membership.members[0]
+        event = make_cut_off(own, len(members), self._shape, since)
+        first = First(event, own.host, time.monotonic_ns() - event.at_ns, time.time_ns())
+        self._finish(Over(EXIT_NOT_READY, first), VETOES[CUT_OFF])
+        for member in members:
+            self._drop(member, time.monotonic())
 
     def may_join(self, rank: int, session: object) -> bool:
         """Whether a launcher may join as a node: as one that is missing."""
@@ -198,6 +218,10 @@ class Regroup:
 
     def join(self, member: Member) -> None:
         """Take a node that has joined; a new launcher has nothing left of the last attempt."""
+        replaced = self._membership.members.get(member.rank)
+        if replaced is not None and replaced is not member:
+            self._drop(replaced, time.monotonic())  # its processes may still end
+        self._membership.members[member.rank] = member
         before, session = self._sessions.get(member.rank), member.facts["session"]
         if session != before or session in self.gone:
             self._say(f"{member.name} is back")

@@ -161,7 +161,11 @@ def summarize(view: View) -> str:
     states = sorted({words(answer, "state") for _, answer in view.nodes} - {"running", ""})
     attempt = number(first, "attempt")
     parts += [", ".join(states)] if states else []
-    parts += [f"restart {attempt:g} of {number(first, 'restarts') or 0:g}"] if attempt else []
+    most = number(first, "restarts")
+    if attempt and most:
+        parts.append(f"restart {attempt:g} of {most:g}")
+    elif attempt:
+        parts.append(f"torchrun restarted its processes {attempt:g} time{'s' if attempt > 1 else ''}")
     nodes = first.get("nodes")
     spares = number(nodes, "spares") if isinstance(nodes, dict) else None
     parts += [f"{spares:g} spare node{'s' if spares > 1 else ''}"] if spares else []

@@ -25,6 +25,8 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 def replace_file(text: str, path: str, mode: int | None = None, *, makes_folders: bool = False) -> None:
     """Write a text to a path, replacing a file; a pipe or a device is written to and never replaced.
 
+    Never waits: a pipe that no process reads is an error.
+
     Args:
         text: The whole new text.
         path: Path of the file.
@@ -39,7 +41,7 @@ def replace_file(text: str, path: str, mode: int | None = None, *, makes_folders
     try:
         found = find(folder, name)
         if found is not None and not stat.S_ISREG(found.st_mode):
-            _write_there(text, folder, name, os.O_WRONLY)
+            _write_there(text, folder, name, os.O_WRONLY | os.O_NONBLOCK)
         else:
             _replace_there(text, folder, name, mode)
     finally:

@@ -41,6 +41,7 @@ SILENT_NS = 2_500_000_000
 LATENESS_NS = 25_000_000
 """A launcher on a busy machine may notice the exit of a process this late."""
 EVENTS_OF_NODE = 8
+"""Number of failed ranks of a node that are kept, the first ones that are reported."""
 
 
 @message
@@ -113,7 +114,10 @@ class FailureArbiter:
             known = [one for one in self.events if one.kind == STALLED]  # the job hangs as a whole
         if event.kind == RANK:
             known = [one for one in known if (one.facts, one.called) == (event.facts, event.called)]
-        if known or sum(one.node == event.node for one in self.events) >= EVENTS_OF_NODE:
+        if known:
+            return False
+        ranks = sum((one.node, one.kind) == (event.node, RANK) for one in self.events)
+        if event.kind == RANK and ranks >= EVENTS_OF_NODE:
             return False
         if event.kind == LOST:
             if event.node in self.ended:

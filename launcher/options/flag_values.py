@@ -127,7 +127,7 @@ def parse_regex(text: str) -> str:
 
     try:
         re.compile(text.encode("utf-8", "surrogateescape"))
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise Malformed(f"a regular expression ({error})") from None
     if not text:
         raise Malformed("a regular expression that is not empty")

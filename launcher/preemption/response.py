@@ -45,11 +45,12 @@ class Response:
     """The part of an agent that responds to a preemption; loaded with the first event.
 
     Attributes:
+        is_due: Whether the time of a node has come.
         has_begun: Whether the processes were told to end because of it, before anything had failed.
     """
 
     def __init__(self, agent: Agent) -> None:
-        self.has_begun = False
+        self.is_due = self.has_begun = False
         self._agent = agent
         self._what = ""
         self._begun_ns = 0
@@ -93,7 +94,7 @@ class Response:
 
         Their grace period is limited by the time that the machine lasts (`plan_grace`).
         """
-        agent = self._agent
+        agent, self.is_due = self._agent, True
         running = len(agent.group.running)
         if not running or agent.group.stopper.begun:
             why = "the processes are ending already" if running else "nothing runs here any more"

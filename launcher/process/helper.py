@@ -12,6 +12,7 @@ import time
 
 from launcher.core.signal import signal
 from launcher.process.kernel import die_with_parent, set_name
+from launcher.process.signals import send
 from launcher.process.watchdog import close_others
 
 TYPE_CHECKING = False
@@ -54,6 +55,7 @@ class Helper:
         self._hang_up()
         if self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)  # a child that was not reaped: the pid is still its own
+            send(-self.pid, signal.SIGKILL)  # what it has started; it leads a group once it has settled
 
     def note_end(self) -> None:
         """Note that the process was reaped: its pid can be reused."""

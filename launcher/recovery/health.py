@@ -5,6 +5,8 @@ Exit status 0 means healthy. Otherwise the first line of its output is the reaso
 
 from __future__ import annotations
 
+import os
+
 from launcher.core.redact import printable, redact
 
 TYPE_CHECKING = False
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
 LIMIT_S = 120.0
 """Seconds that the command may take; NVIDIA's quick diagnosis (``dcgmi diag -r 1``) takes some ten."""
 MARGIN_S = 5.0
-HEALTHY = "healthy"
+REST_S = 0.2
+"""Seconds for the last output of a command that has ended; a daemon that it has started may keep the pipe."""
+KEPT_BYTES = 1 << 13
+"""Number of bytes of output that are kept, the first ones."""
+HEALTHY, UNHEALTHY = "healthy", "unhealthy: "
+"""What an answer is, or begins with."""
 
 
 def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None]) -> None:
@@ -30,34 +37,57 @@ def ask_health(argv: Sequence[str], helpers: Helpers, take: Callable[[str], None
 
     def read(lines: Sequence[str]) -> None:
         found = lines[0] if lines else f"{argv[0]} gave no answer within {LIMIT_S:g} s"
-        take("" if found == HEALTHY else printable(redact(found)))
+        take("" if found == HEALTHY else printable(redact(found.removeprefix(UNHEALTHY))))
 
     try:
-        helpers.ask(lambda: run_health(argv), read, LIMIT_S + MARGIN_S, name="launcher-health")
+        name = "launcher-health"
+        helpers.ask(lambda: answer_health(argv), read, LIMIT_S + MARGIN_S, name=name, then=end_group)
     except OSError as error:
         take(printable(redact(f"{argv[0]} could not be started: {error.strerror}")))
 
 
-def run_health(argv: Sequence[str]) -> Iterator[str]:
-    """Yield `HEALTHY`, or what is wrong; runs in a fork of the launcher, whose signals are blocked."""
+def answer_health(argv: Sequence[str]) -> Iterator[str]:
+    """Yield the answer of a helper; runs in a fork of the launcher, whose signals are blocked."""
+    found = run_health(argv)
+    yield f"{UNHEALTHY}{found}" if found else HEALTHY
+
+
+def run_health(argv: Sequence[str]) -> str:
+    """Return what is wrong; empty if nothing is."""
     import signal
     import subprocess
+    import threading
 
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
-        done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT_S
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
+    except (OSError, ValueError) as error:
+        return f"{argv[0]} could not be started: {getattr(error, 'strerror', None) or error}"
+    assert process.stdout is not None  # noqa: S101 - a pipe
+    kept, fd = bytearray(), process.stdout.fileno()
+
+    def drain() -> None:
+        while data := os.read(fd, 1 << 16):
+            kept.extend(data[: KEPT_BYTES - len(kept)])
+
+    reader = threading.Thread(target=drain, daemon=True)
+    reader.start()
+    try:
+        status = process.wait(LIMIT_S)
     except subprocess.TimeoutExpired:
-        yield f"{argv[0]} gave no answer within {LIMIT_S:g} s"
-        return
-    except OSError as error:
-        yield f"{argv[0]} could not be started: {error.strerror}"
-        return
-    if not done.returncode:
-        yield HEALTHY
-        return
-    text = done.stdout.decode("utf-8", "replace")
+        return f"{argv[0]} gave no answer within {LIMIT_S:g} s"
+    if not status:
+        return ""
+    reader.join(REST_S)
+    text = bytes(kept).decode("utf-8", "replace")
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    status = done.returncode if done.returncode > 0 else 128 - done.returncode
-    yield line[:400] or f"{argv[0]} ended with status {status}"
+    return line[:400] or f"{argv[0]} ended with status {status if status > 0 else 128 - status}"
+
+
+def end_group() -> None:
+    """End the helper, and what the command has left in its process group."""
+    from launcher.core.signal import signal
+
+    os.killpg(0, signal.SIGKILL)

@@ -343,3 +343,20 @@ def test_keep_going_stops_only_the_node_that_goes(start: Start) -> None:
     assert job.launchers[0].poll() is None and not (job.folder / "checkpoint-0").exists()
     (job.folder / "go").touch()
     assert_one_truth(job.wait(), 75, "node 1 ended first: it was preempted")
+
+
+# --- restarts
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_no_attempt_follows_a_preemption_while_a_restart_waits(start: Start, count: int) -> None:
+    """Nothing runs when the time of the machine comes, and nothing may start on it any more."""
+    job, services = start(count)
+    flags = ("--restarts", "9", "--restart-delay", "60", "--restart-on", "any")
+    job.start_all(*AZURE, *flags, "--", "sh", "-c", f"echo up >> {job.folder}/up-$RANK; sleep 1; exit 9")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2", 60)
+    services[-1].answer_events([make_event("Preempt", 30)])
+    done = job.wait()
+    assert {one.status for one in done.values()} == {9}, done[0].err
+    assert (job.folder / "up-0").read_text().count("up") == 2
+    assert all("no restart: " in one.err for one in done.values()), done[0].err

@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from errno import EMFILE
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,18 @@ from typing import Any
 import pytest
 
 from launcher.cluster.job_view import read_seats
-from launcher.cluster.messages import Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
+from launcher.cluster.messages import Beat, Bye, Ended, Failed, MachineNotice, ReadyAgain, Told
 from launcher.cluster.settings import Shape
 from launcher.core.messages import Garbled, pack
 from launcher.core.model import Restarts
-from launcher.failure.arbiter import GAVE_UP, RANK
+from launcher.failure.arbiter import GAVE_UP, PREEMPTED, RANK
+from launcher.failure.model import ProcessExit
+from launcher.failure.verdict import make_verdict
 from launcher.rehearse.cluster import Cluster
 from tests.cluster.conftest import need_namespaces
 from tests.cluster.faults import COUNT, SPARE, World, find_left, find_overlap
 from tests.cluster.together import WAITER, Job, assert_one_truth
+from tests.process.gpus import HOLDS, StandIn
 from tests.process.hubs import Caller, LiveHub, live_hub, make_join
 from tests.process.looking import is_true_by, wait_for
 
@@ -95,6 +98,34 @@ def test_a_cause_that_a_restart_does_not_help_ends_the_job_on_all_nodes(job: Job
     for one in done.values():
         assert len(one.first) == 1 and "import-error" in one.err, one.err
         assert "no restart: a restart does not help" in one.err and "--restart-on any" in one.err
+
+
+def test_all_nodes_wait_until_the_gpus_of_each_are_free(pair: Job) -> None:
+    """NVML is a stand-in: on node 1 the memory is in use for a second after the end."""
+    gpus = [StandIn(pair.folder, node.name) for node in pair.cluster.nodes]
+    script = HOLDS.replace("sys.argv[1]", "f'{sys.argv[1]}/{socket.gethostname()}.json'")
+    held = ("1 listed", "10 listed")
+    for node in pair.cluster.nodes:
+        words = ("-c", f"import socket\n{script}", str(pair.folder), *held[node.index].split())
+        pair.start(node.index, "--restarts", "1", "--", sys.executable, *words, environ=gpus[0].environ(30))
+    done = pair.wait()
+    assert {one.status for one in done.values()} == {0}, done[0].err
+    assert {one.out for one in done.values()} == {"free\n"}
+
+
+def test_a_node_0_that_is_cut_off_between_two_attempts_blames_itself(job: Job) -> None:
+    """As inside an attempt: all others fall silent at once, and none of them is blamed for that."""
+    flags = ("--restarts", "9", "--restart-delay", "60", "--lost-after", "5")
+    job.start_all(*flags, "--", "sh", "-c", "exit 9")
+    wait_for(lambda: job.says(0, "restart 2 of 9 in"), "the job waits before attempt 2", 60)
+    job.cluster.disconnect(job.cluster.nodes[0])
+    done = job.wait()
+    assert {one.status for one in done.values()} == {75}, done[0].err
+    assert done[0].first[-1] == "node 0 failed first: it was cut off from all other nodes"
+    assert "no restart: node 0 was cut off from all other nodes" in done[0].err
+    assert "is lost before attempt" not in done[0].err and "did not come back" not in done[0].err
+    for name in (1, 2, 3):
+        assert "node 0 failed first: it is lost" in done[name].first[-1]
 
 
 def test_the_budget_ends(job: Job) -> None:
@@ -665,6 +696,25 @@ def test_seats_that_cannot_be_end_the_connection(seats: object) -> None:
         read_seats({"seats": seats}, shape)
 
 
+def test_a_spare_node_that_is_heard_shows_that_node_0_is_not_cut_off() -> None:
+    """Both others fall silent: each is lost, and the job goes on."""
+    with live_hub(3, RULE, spare_count=1, lost_after_s=3.0) as hub:
+        spare, *_ = [join(hub, rank) for rank in (3, 1, 2)]
+        spare.hear("start")
+        arbiter = hub.hub.ending.arbiter
+
+        def finds(condition: Callable[[], bool]) -> bool:
+            spare.say(pack(Beat()))
+            return condition()
+
+        wait_for(lambda: finds(lambda: arbiter.is_lost(1) and arbiter.is_lost(2)), "both are lost")
+        hub.hear_own(Ended(143))
+        has_place = lambda: any("takes the place" in line for line in hub.said)  # noqa: E731
+        wait_for(lambda: finds(has_place), "the spare node has a place")
+        assert not any("cut off" in line for line in hub.said)
+        assert not hub.faults
+
+
 def test_seats_that_can_be() -> None:
     shape = Shape(1, 4, 4, "10.77.0.10", (6106,), spare_count=1)
     assert read_seats({"seats": {"4": 1}}, shape) == {4: 1}
@@ -703,4 +753,96 @@ def test_a_node_that_has_killed_its_processes_itself_stops_the_others() -> None:
         node_2.say(pack(Failed(RANK, 0, 137, what="rank 2 was killed", asked=True, rank=2)))
         node_2.say(pack(Ended(137)))
         assert "node 2 has ended with status 137" in str(node_1.hear("stop")["what"])
+        assert not hub.faults
+
+
+def fail(hub: LiveHub, *nodes: Caller, status: int = 9) -> None:
+    """Let a rank of node 1 fail; the ranks of the other nodes end because of it."""
+    what = "rank 1 (pid 5) exited with status 9"
+    nodes[0].say(pack(Failed(RANK, time.monotonic_ns(), status, what=what, rank=1, pid=5, code=status)))
+    nodes[0].say(pack(Ended(status)))
+    for node in nodes[1:]:
+        node.say(pack(Ended(143)))
+    hub.hear_own(Ended(143))
+
+
+def start_three(hub: LiveHub) -> tuple[Caller, Caller]:
+    """Start a job of three nodes; return nodes 1 and 2."""
+    node_1, node_2 = join(hub, 1), join(hub, 2)
+    for node in (node_1, node_2):
+        if hub.needs_health:
+            node.say(pack(ReadyAgain(0)))
+    if hub.needs_health:
+        hub.hear_own(ReadyAgain(0))
+    node_1.hear("start")
+    node_2.hear("start")
+    return node_1, node_2
+
+
+TAKEN = "Azure reclaims this spot machine"
+
+
+def test_a_preemption_after_another_failure_ends_the_job() -> None:
+    """The rank of node 1 fails first; while all stop, the time of node 2 has come."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        for pid in range(10):  # reports of ranks do not crowd it out
+            node_2.say(pack(Failed(RANK, time.monotonic_ns() + 10**9, 1, what="x", rank=2, pid=pid, code=1)))
+        node_2.say(pack(Failed(PREEMPTED, time.monotonic_ns() + 10**9, 75, what=TAKEN, left_ms=30_000)))
+        node_2.hear("stop")
+        fail(hub, node_1, node_2)
+        over = node_1.hear("over")
+        assert (over["status"], over["why"]) == (9, "no restart: a node is taken back")
+        assert not hub.faults
+
+
+def test_a_preemption_between_two_attempts_ends_the_job() -> None:
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        node_1.say(pack(Failed(PREEMPTED, time.monotonic_ns(), 75, what=TAKEN, left_ms=30_000, attempt=1)))
+        over = node_1.hear("over")
+        assert over["status"] == 75 and TAKEN in str(over["why"]), over
+        assert not hub.faults
+
+
+@pytest.mark.parametrize("whose", ["own", "other"])
+def test_a_wall_clock_does_not_lengthen_an_attempt(whose: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is set forward during an attempt, or that of the node that fails is: the attempt was short."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = start_three(hub)
+        clock, ahead_ns = time.time_ns, 7200 * 10**9
+        if whose == "own":
+            monkeypatch.setattr(time, "time_ns", lambda: clock() + ahead_ns)
+            fail(hub, node_1, node_2)
+        else:
+            exit_ = ProcessExit(1, 0, 5, 9, clock() + ahead_ns)
+            verdict = make_verdict(exit_, [], host_name="b", node_rank=1, world_size=3, attempt=0,
+                                   started_ns=clock() + ahead_ns, told=None, causes=[])  # fmt: skip
+            node_1.say(pack(Failed(RANK, time.monotonic_ns(), 9, what="x", rank=1, pid=5, code=9)))
+            node_1.say(pack(Ended(9, verdict)))
+            node_2.say(pack(Ended(143)))
+            hub.hear_own(Ended(143))
+        node_1.hear("again")
+        assert hub.recovery.history.failed[0].lasted_s < 60
+
+
+@pytest.mark.parametrize("health", [(), ("check",)], ids=["no-check", "check"])
+def test_a_launcher_that_takes_a_place_waits_for_the_end_of_the_one_before(health: tuple[str, ...]) -> None:
+    """That of node 2 is killed between two attempts: its watchdog needs a moment; its health was its own."""
+    with live_hub(3, Restarts(most=9, delay_s=0.0, health_argv=health)) as hub:
+        node_1, node_2 = start_three(hub)
+        fail(hub, node_1, node_2)
+        node_1.hear("again")
+        node_2.say(pack(ReadyAgain(1)))
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        new, since = join(hub, 2, "aa"), time.monotonic()
+        new.hear("again")
+        hub.hear_own(ReadyAgain(1))
+        node_1.say(pack(ReadyAgain(1)))
+        if health:
+            assert not is_true_by(lambda: hub.hub.ending.attempt == 1, 4), "nothing has examined it"
+            new.say(pack(ReadyAgain(0)))
+        new.hear("start")
+        assert time.monotonic() - since > 2
         assert not hub.faults

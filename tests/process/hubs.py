@@ -42,11 +42,15 @@ class LiveHub:
     Attributes:
         said: What it has said in its log.
         told: What it has told its own node.
+        recovery: What decides about restarts, if there are any.
+        needs_health: Whether nodes have a health command.
     """
 
     def __init__(self, count: int, rule: Restarts | None = None, **more: Any) -> None:
         self.said: list[str] = []
         self.told: list[dict[str, object]] = []
+        self.recovery: Recovery
+        self.needs_health = rule is not None and bool(rule.health_argv)
         listener, self.port = listen(ADDRESS, (0,))
         self.port = listener.getsockname()[1]
         self.loop = Loop(self.said.append)
@@ -55,8 +59,8 @@ class LiveHub:
 
         def make_regroup(membership: Membership, begin: Callable[[Start], None]) -> Regroup:
             assert rule is not None
-            recovery, say = Recovery(rule, self.said.append), self.said.append
-            return Regroup(rule, recovery, shape, membership, say, lambda: {"master_port": 6200}, begin)
+            self.recovery, say = Recovery(rule, self.said.append), self.said.append
+            return Regroup(rule, self.recovery, shape, membership, say, lambda: {"master_port": 6200}, begin)
 
         self.hub = Coordinator(
             listener,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
+from launcher.core.environ import Malformed
+from launcher.options.flag_values import parse_regex
+from tests.process.looking import is_gone, read_pid, wait_for
 from tests.process.starting import launch, open_launcher
 
 FAILS = 'import os, sys; print("attempt", os.environ.get("LAUNCHER_ATTEMPT", "0"), flush=True); sys.exit({})'
@@ -90,6 +95,42 @@ def test_a_single_process_whose_output_is_searched() -> None:
     assert done.returncode == 5 and done.stdout.count("step 7\n") == 5, done.stderr
 
 
+BURST = """
+import os, signal, sys
+launcher = os.getppid()
+if os.environ.get("LAUNCHER_ATTEMPT", "0") == "0":
+    print(os.getpid(), file=open(sys.argv[1], "w"), flush=True)
+    os.kill(launcher, signal.SIGSTOP)
+    os.write(1, b"x" * 79 + b"\\n")
+    os.write(1, (b"x" * 79 + b"\\n") * 330 + b"step 7\\n" + (b"x" * 79 + b"\\n") * 430)
+    sys.exit(5)
+"""
+
+
+def test_a_line_is_found_wherever_it_is_in_the_output(tmp_path: Path) -> None:
+    """60 KB wait in the pipe when the rank has ended, and the line is in the middle."""
+    record = tmp_path / "attempts.jsonl"
+    flags = ("--restarts", "1", "--attempts-file", str(record), "--progress-pattern", "^step [0-9]$")
+    line = ("run", *flags, "--", sys.executable, "-c", BURST, str(tmp_path / "pid"))
+    with open_launcher(*line) as process:
+        pid = read_pid(tmp_path / "pid")
+        wait_for(lambda: is_gone(pid), "the rank has ended")
+        process.send_signal(signal.SIGCONT)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 0, err
+    assert out.count("step 7\n") == 1
+    assert json.loads(record.read_text().splitlines()[0])["progressed"] is True
+
+
+def test_output_that_is_not_shown_is_searched_too() -> None:
+    """--local-ranks-filter hides rank 0."""
+    flags = ("--restarts", "4", "--progress-pattern", "step [0-9]", "--local-ranks-filter", "1")
+    moves = 'import os; print("step 7" * (os.environ["RANK"] == "0")); ' + FAILS.format(5)
+    done = launch(*TWO, *flags, "--restart-delay", "0", "--", sys.executable, "-c", moves)
+    assert (done.returncode, attempts(done.stderr)) == (5, 5), done.stderr
+    assert "step 7" not in done.stdout
+
+
 def test_the_record_has_a_json_line_for_each_failed_attempt(tmp_path: Path) -> None:
     path = tmp_path / "new" / "attempts.jsonl"
     flags = ("--restarts", "1", "--attempts-file", str(path))
@@ -154,3 +195,90 @@ def test_nothing_of_an_attempt_is_left_in_the_next(tmp_path: Path) -> None:
     )
     done = launch("run", "--restarts", "1", "--grace", "1", "--", sys.executable, "-c", script)
     assert (done.returncode, done.stdout) == (0, "gone\n"), done.stderr
+
+
+ONCE = "import os, sys; sys.exit(0 if 'LAUNCHER_ATTEMPT' in os.environ else 5)"
+
+
+def test_the_status_of_a_health_command_counts_and_not_its_words() -> None:
+    check = "sh -c 'echo healthy; exit 1'"
+    done = launch(*TWO, "--restarts", "1", "--health-command", check, "--", sys.executable, "-c", ONCE)
+    assert done.returncode == 0 and "this node is unhealthy (healthy)" in done.stderr, done.stderr
+
+
+def test_a_daemon_that_a_health_command_starts_is_not_waited_for() -> None:
+    """It holds the pipe of the command's output; the command itself has ended."""
+    check = "sh -c 'sleep 600 & exit 0'"
+    done = launch(*TWO, "--restarts", "1", "--health-command", check, "--", sys.executable, "-c", ONCE)
+    assert done.returncode == 0 and "unhealthy" not in done.stderr, done.stderr
+    assert "left behind" not in done.stderr, done.stderr
+
+
+def test_a_health_command_ends_with_its_launcher(tmp_path: Path) -> None:
+    """SIGTERM comes while it runs: nothing of it is left. What it floods us with is not kept."""
+    path, script = tmp_path / "pid", tmp_path / "check"
+    script.write_text(f"#!/bin/sh\necho $$ > {path}.new; mv {path}.new {path}\nyes\n:\n")
+    script.chmod(0o755)
+    line = ("run", "--restarts", "1", "--health-command", str(script), "--", "sh", "-c", "exit 9")
+    with open_launcher(*line) as process:
+        wait_for(path.exists, "the command runs")
+        pid = int(path.read_text())
+        helper = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        wait_for(lambda: Path(f"/proc/{pid}/task/{pid}/children").read_text(), "it floods")
+        read = Path(f"/proc/{helper}/io")
+        wait_for(lambda: int(read.read_text().split()[1]) > 1 << 28, "it has read 256 MiB")
+        resident = int(Path(f"/proc/{helper}/statm").read_text().split()[1])
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 9
+    assert resident * 4096 < 1 << 27
+    wait_for(lambda: is_gone(pid), "it has ended")
+
+
+def test_a_pipe_that_no_process_reads_costs_the_record_and_not_the_job(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    flags = ("--restarts", "1", "--attempts-file", str(tmp_path / "pipe"))
+    done = launch(*TWO, *flags, "--", sys.executable, "-c", FAILS.format(5))
+    assert (done.returncode, attempts(done.stderr)) == (5, 2)
+    assert done.stderr.count("no record of attempts") == 1
+
+
+def test_the_record_of_a_job_that_hung_has_the_cause(tmp_path: Path) -> None:
+    """Its processes end with 0 when they are told to: no process has failed."""
+    record = tmp_path / "attempts"
+    flags = ("--restarts", "1", "--attempts-file", str(record), "--stall-timeout", "1", "--on-stall", "stop")
+    script = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+    done = launch(*TWO, *flags, "--", "sh", "-c", script)
+    assert done.returncode == 1, done.stderr
+    lines = [json.loads(line) for line in record.read_text().splitlines()]
+    assert [one["cause"] for one in lines] == ["stalled", "stalled"] and "2 x stalled" in done.stderr
+
+
+def test_no_attempt_follows_while_a_process_survives(tmp_path: Path) -> None:
+    """A debugger holds rank 0, as the kernel may hold a process that waits for a device."""
+    script = (
+        f"echo $$ > {tmp_path}/new; test $RANK = 1 || mv {tmp_path}/new {tmp_path}/pid; "
+        f"while ! test -e {tmp_path}/go; do sleep 0.05; done; test $RANK = 0 && sleep 600; exit 9"
+    )
+    line = (*TWO, "--restarts", "1", "--grace", "1", "--", "sh", "-c", script)
+    with open_launcher(*line) as process:
+        wait_for((tmp_path / "pid").exists, "rank 0 runs")
+        seize, pid = 0x4206, int((tmp_path / "pid").read_text())
+        assert not ctypes.CDLL(None).ptrace(seize, pid, 0, 0)
+        (tmp_path / "go").touch()
+        _, said = process.communicate(timeout=30)
+    os.waitpid(pid, 0x40000000)  # __WALL
+    assert process.returncode == 9, said
+    assert attempts(said) == 1 and "no restart: a process of this attempt survives SIGKILL" in said, said
+
+
+@pytest.mark.parametrize("text", ["a{99999999999999}", "(" * 3000 + ")" * 3000, "("])
+def test_an_expression_that_cannot_be_compiled_is_a_wrong_flag(text: str) -> None:
+    with pytest.raises(Malformed):
+        parse_regex(text)
+
+
+def test_an_expression_may_have_any_bytes() -> None:
+    flags = ("--restarts", "1", "--progress-pattern", "\udcff")
+    done = launch(*TWO, *flags, "--", "true")
+    assert done.returncode == 0, done.stderr

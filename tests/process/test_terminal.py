@@ -278,3 +278,29 @@ def test_a_single_process_at_a_terminal_fails_in_its_own_words(
     assert terminal.end() == 1
     assert "ValueError: boom" in terminal.seen and "cause:" not in terminal.seen
     assert '"exit_status": 1' in record.read_text()
+
+
+def test_ctrl_c_while_a_restart_waits_ends_the_job(opened: list[Terminal]) -> None:
+    """No process is there that has received it too."""
+    flags = ("--restarts", "9", "--restart-delay", "60")
+    opened.append(one := Terminal((*LAUNCHER, "run", *flags, "--", "sh", "-c", "exit 9")))
+    one.wait_for("restart 2 of 9 in")
+    one.type("\x03")
+    assert one.end() == 9
+    assert "no restart: the launcher was told to end" in one.seen
+
+
+def test_what_fails_after_ctrl_c_is_not_restarted(opened: list[Terminal]) -> None:
+    """It saves a checkpoint for longer than the ten seconds in which an exit is the effect of a Ctrl-C."""
+    script = (
+        "import os, signal, sys, time\n"
+        "def save(*_): os.write(1, b'saving'); time.sleep(11); sys.exit(1)\n"
+        "signal.signal(signal.SIGINT, save); os.write(1, b'up'); time.sleep(60)\n"
+    )
+    line = (*LAUNCHER, "run", "--restarts", "9", "--", sys.executable, "-c", script)
+    opened.append(one := Terminal(line))
+    one.wait_for("up")
+    one.type("\x03")
+    one.wait_for("saving")
+    assert one.end() == 1
+    assert "up" not in one.seen
