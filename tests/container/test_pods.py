@@ -22,7 +22,8 @@ FLAGS = {"NNODES": "2", "RESTARTS": "3", "LOST_AFTER": "5", "GRACE": "1", "ROLL_
 BEATS = """
 import os, time
 rank, attempt = os.environ["RANK"], os.environ.get("LAUNCHER_ATTEMPT", "none")
-with open(f"/job/beat-{attempt}-{rank}-{os.uname().nodename}-{time.monotonic_ns()}", "w", buffering=1) as file:
+name = f"beat-{attempt}-{rank}-{os.uname().nodename}-{time.monotonic_ns()}"
+with open(f"/job/{name}", "w", buffering=1) as file:
     while not os.path.exists("/job/go"):
         file.write(f"{time.monotonic()}\\n")
         time.sleep(0.01)
