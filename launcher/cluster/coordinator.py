@@ -427,7 +427,7 @@ class Coordinator:
         return "it is lost" if why and self._is_lost(rank) else why
 
     def count_nodes(self) -> dict[str, object]:
-        """Return the numbers of all nodes, of present, lost and spare ones, and the hosts of the spare ones."""
+        """Return the numbers of all, present, lost and spare nodes, and the hosts of the spare ones."""
         ranks = range(self._shape.node_count)
         return {
             "count": self._shape.node_count,

@@ -20,7 +20,8 @@ SUBDOMAIN = "train.default.svc.cluster.local"
 FLAGS = {"NNODES": "2", "RESTARTS": "3", "LOST_AFTER": "5", "GRACE": "1", "ROLL_CALL_TIMEOUT": "30"}
 # Writes the time, so that two attempts that run at once are seen afterwards.
 BEATS = """
-import os, time
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *told: sys.exit(75))
 rank, attempt = os.environ["RANK"], os.environ.get("LAUNCHER_ATTEMPT", "none")
 name = f"beat-{attempt}-{rank}-{os.uname().nodename}-{time.monotonic_ns()}"
 with open(f"/job/{name}", "w", buffering=1) as file:
@@ -145,6 +146,17 @@ def test_pod_0_that_is_recreated_begins_a_new_job(pods: Pods) -> None:
     ends = [pods.wait(first), pods.wait(second)]
     assert [status for status, _ in ends] == [0, 0], ends
     assert not pods.up("1")
+
+
+def test_an_evicted_pod_ends_the_job_with_the_status_of_the_script(pods: Pods) -> None:
+    """On all nodes, so that the platform recreates all pods, and not that one alone."""
+    first, second = begin(pods)
+    pods.end("stop", "--time", "20", second)
+    assert [pods.wait(name)[0] for name in (first, second)] == [75, 75]
+    first, second = pods.start(0, 2), pods.start(1, 3)
+    pods.wait_until_up("none", 4)
+    (pods.folder / "go").touch()
+    assert [pods.wait(name)[0] for name in (first, second)] == [0, 0]
 
 
 def test_process_1_that_stands_still_does_not_keep_its_ranks(pods: Pods) -> None:
