@@ -31,6 +31,7 @@ from launcher.cluster.questions import Questions
 from launcher.cluster.refusals import node_0_missing, read_refusal
 from launcher.cluster.rendezvous import LATE_COMERS_S
 from launcher.cluster.rendezvous import LEAVE_S as COORDINATOR_LEAVE_S
+from launcher.cluster.settings import BEAT_S
 from launcher.core.errors import EXIT_NOT_READY, LauncherError, NotReady
 from launcher.core.frozen import replace
 from launcher.core.messages import Garbled
@@ -82,7 +83,7 @@ class ClusterNode(Coordination):
         has_begun: Whether the processes have been started, or are about to be.
         agreed: Values from the start signal.
         over: How the job has ended, once node 0 has decided, or is lost.
-        due: Now, if node 0 is lost and that is not handled yet.
+        due: Now, if node 0 is lost and that is not handled yet; on node 0 when it renews its lease.
     """
 
     shares_terminal = False
@@ -115,6 +116,7 @@ class ClusterNode(Coordination):
         self._make_twin = make_twin
         self._refusal: Refuse | None = None
         self._stop: Stop | None = None
+        self._renew_at: float | None = None
         self._is_told = False
         self._has_failed = False
         self._still_to_come: int | None = None
@@ -300,6 +302,8 @@ class ClusterNode(Coordination):
             self.shape = replace(self.shape, node_rank=rank, is_spare=False)
             self.agent.place = Place(rank, self.shape.world_size)
         self.agreed, self._attempt = start.agreed, start.attempt
+        if isinstance(self.channel, Coordinator):
+            self.on_heard()
         self._stop = self._again = None  # what a spare node has heard of earlier attempts
 
     def _end_rest(self) -> None:
@@ -349,11 +353,17 @@ class ClusterNode(Coordination):
 
     @property
     def due(self) -> float | None:
-        """Now, if node 0 is lost and that is not handled yet."""
-        return 0.0 if self._has_lost_coordinator and self.over is None else None
+        """Now, if node 0 is lost and that is not handled yet; on node 0 when it renews its lease."""
+        return 0.0 if self._has_lost_coordinator and self.over is None else self._renew_at
 
     def fire(self, now: float) -> None:
-        """Stop, or with ``--keep-going`` go on, because node 0 is lost and no node is left to agree with."""
+        """Stop, or with ``--keep-going`` go on, because node 0 is lost and no node is left to agree with.
+
+        On node 0: renew the lease.
+        """
+        if isinstance(self.channel, Coordinator):
+            self.on_heard()
+            return
         if self.over is not None:
             return
         what, self.over = lose_coordinator(self.shape)
@@ -387,10 +397,13 @@ class ClusterNode(Coordination):
         self.tell(Failed(kind, at_ns, status, within_ns + LATENESS_NS, what, attempt=attempt, **more))
 
     def on_heard(self) -> None:
-        """Renew the lease of our processes, because node 0 was heard."""
+        """Renew the lease of our processes, because node 0 was heard, or is this node and runs."""
         if not self.agent.watch.restarts.most:
             return
-        self.lease_until = time.monotonic() + self.shape.lease_s
+        now = time.monotonic()
+        self.lease_until = now + self.shape.lease_s
+        if isinstance(self.channel, Coordinator):
+            self._renew_at = now + BEAT_S
         if self.agent.group.watchdog is not None:
             self.agent.group.watchdog.renew(self.lease_until)
 
