@@ -582,7 +582,7 @@ def test_an_unhealthy_node_that_leaves_before_the_start_is_forgotten() -> None:
         node_1 = join(hub, 1)
         node_1.hear("welcome")
         node_1.say(pack(ReadyAgain(0, "no GPU")))
-        wait_for(lambda: hub.hub.members[1].health, "node 0 has heard")
+        wait_for(lambda: 1 in hub.hub.members and hub.hub.members[1].health, "node 0 has heard")
         node_1.drain()
         wait_for(lambda: 1 not in hub.hub.members, "it has left")
         assert not is_true_by(lambda: hub.faults, 1.5), hub.faults
