@@ -521,6 +521,19 @@ def test_a_launcher_that_stands_still_does_not_keep_its_ranks(world: World) -> N
     assert "the launcher stood still" in world.job.errors[2].read_text()
 
 
+def test_node_0_that_stands_still_does_not_keep_its_rank(job: Job) -> None:
+    """The others have given it up and ended, and the platform may start another node 0."""
+    start_living(job, "--restarts", "5", "--lost-after", "5", "--grace", "1")
+    pid = (job.folder / "up-0-0").read_text()
+    job.signal(0, signal.SIGSTOP)
+    done = job.wait(1, 2, 3)
+    assert_one_truth(done, 75, "node 0 failed first: it is lost")
+    there = ("sh", "-c", f"test -e /proc/{pid} && cut -d' ' -f3 /proc/{pid}/stat || echo gone")
+    wait_for(lambda: job.on(job.cluster.nodes[0], there).strip() in ("gone", "Z"), "its rank is gone")
+    assert "the launcher stood still" in job.errors[0].read_text()
+    job.signal(0, signal.SIGCONT)
+
+
 def test_a_spare_node_does_not_outlive_node_0(world: World) -> None:
     """It waits for a place, and hears nothing any more."""
     world.start()
