@@ -51,7 +51,7 @@ class Restarter:
         if self._recovery is None:
             from launcher.recovery.recovery import Recovery
 
-            self._recovery = Recovery(self._agent.watch.restarts, self._agent.say)
+            self._recovery = Recovery(self._agent.watch.restarts, self._agent.say, self._agent.run_id)
         return self._recovery
 
     # --- the end of an attempt
@@ -175,14 +175,20 @@ class Restarter:
         if outcome.verdict is not None or reason is None:
             return attempt
         cause = reason.cause  # all processes ended with 0 when they were told to end
-        return replace(attempt, what=outcome.line, cause=cause.code, retryable=cause.retryable)
+        return replace(
+            attempt, what=outcome.line, cause=cause.code, detail=cause.what, retryable=cause.retryable
+        )
 
     def summarize(self, status: int) -> None:
-        """Print the summary of all attempts, if there were several."""
+        """Print the summary of all attempts, if there were several, and the bad nodes."""
         agent, recovery = self._agent, self._recovery
-        if agent.attempt and recovery is not None and recovery.history.failed:
-            history, now_ns = recovery.history, time.time_ns()
-            is_alone = not agent.coordination.has_others
-            agent.say(
-                history.summarize(agent.attempt + 1, agent.started_ns, now_ns, status, is_alone=is_alone)
-            )
+        if recovery is None:
+            return
+        now_ns = time.time_ns()
+        began_ns = now_ns - int((time.monotonic() - agent.began_s) * 1e9)
+        is_alone = not agent.coordination.has_others
+        said = recovery.history.summarize(
+            agent.attempt + 1, began_ns, agent.started_ns, now_ns, status, is_alone=is_alone
+        )
+        if said:
+            agent.say(said)

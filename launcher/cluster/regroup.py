@@ -12,6 +12,7 @@ launcher has ended, and its watchdog kills the processes at once.
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
@@ -95,6 +96,8 @@ class Regroup:
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
         self._not_before = self._give_up_at = self._say_at = 0.0
+        self._unsaid: list[str] | None = None
+        """Lines for the log after the report of the attempt that has failed; None if it is there."""
 
     # --- the decision
 
@@ -119,6 +122,7 @@ class Regroup:
         if over.first is not None:  # the verdict has the time by the clock of its node
             ended_ns = over.first.wall_ns - over.first.ago_ns
             failed = replace(failed, ended_ns=max(ended_ns, failed.started_ns))
+        self._note_hosts()
         decision = self._recovery.decide(failed, self._find_veto(over, ending))
         why = self._recovery.describe()
         if not decision.restarts:
@@ -126,6 +130,12 @@ class Regroup:
         self.again = again = Again(self.attempt + 1, over, why)
         self._open(ending, decision.wait_s)
         return again
+
+    def _note_hosts(self) -> None:
+        """Note which host names do not tell nodes apart."""
+        hosts = Counter(member.host for member in self._membership.everyone())
+        shared = frozenset(host for host, number in hosts.items() if number > 1)
+        self._recovery.history.shared_hosts |= shared
 
     def _find_machine(self, rank: int | None) -> str:
         member = None if rank is None else self._membership.members.get(rank)
@@ -138,12 +148,27 @@ class Regroup:
             return VETOES[PREEMPTED]  # also if something else has failed before
         return "" if over.first is None else VETOES.get(over.first.event.kind, "")
 
+    # --- the log
+
+    def _tell(self, text: str) -> None:
+        """Print a line; the report of the attempt that has failed comes first."""
+        if self._unsaid is None:
+            self._say(text)
+        else:
+            self._unsaid.append(text)
+
+    def _tell_unsaid(self) -> None:
+        """Print what has waited for the report."""
+        for line in self._unsaid or ():
+            self._say(line)
+        self._unsaid = None
+
     # --- the nodes
 
     def _open(self, ending: Ending, wait_s: float) -> None:
         """Begin to wait for the nodes; lost ones are no members any more."""
         now = time.monotonic()
-        self._ending, self._ready = ending, set()
+        self._ending, self._ready, self._unsaid = ending, set(), []
         self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
         self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
         left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
@@ -181,19 +206,24 @@ class Regroup:
             if not self._seat(rank):
                 return
 
-    def _seat(self, rank: int) -> bool:
-        """Give a rank to a spare node; return whether there was one."""
+    def _seat(self, rank: int, why: str = "") -> bool:
+        """Give a rank to a spare node, and say why; return whether there was one."""
         member = self._membership.seat_spare(rank, needs_health=bool(self._rule.health_argv))
         if member is None:
             return False
         self._sessions[rank] = member.facts["session"]
         self._ready.add(rank)
-        self._say(f"{member.host} takes the place of {member.kind} {rank}")
+        if why:
+            self._tell(why)
+        index = next((index for index, taken in self._membership.seats.items() if taken == rank), rank)
+        kind = member.kind
+        self._tell(f"spare {kind} {index} ({member.host}) takes the place of {kind} {rank}")
         return True
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
-        self._say(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        self._tell(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        self._note(member, "node-lost", how)
         self._drop(member, time.monotonic())
         self.fill()
 
@@ -212,7 +242,7 @@ class Regroup:
         self._membership.members[member.rank] = member
         before, session = self._sessions.get(member.rank), member.facts["session"]
         if session != before or session in self.gone:
-            self._say(f"{member.name} is back")
+            self._tell(f"{member.name} is back")
         self.gone.discard(session)
         self._sessions[member.rank] = session
         if session not in self.parts and not self._rule.health_argv:
@@ -225,18 +255,25 @@ class Regroup:
             has_part = member.facts["session"] in self.parts
             if ready.attempt == (self.again.attempt if has_part else 0):
                 self._ready.add(member.rank)
+                if not member.rank:
+                    self._tell_unsaid()  # node 0 has reported the attempt
         if not ready.unhealthy:
             self.replace_unhealthy(now)  # it may be a spare node
             return
-        self._recovery.note_unhealthy(
-            member.rank, member.host, str(member.facts["machine"] or ""), ready.unhealthy
-        )
+        self._note(member, "unhealthy", ready.unhealthy)
         if self._membership.is_spare(member):
             del self._membership.spares[member.rank]
-            self._dismiss(member)
+            self._tell(f"{member.name}, a spare {member.kind}, is unhealthy: {member.health}")
+            self._dismiss(member, "")
         else:
             self._unhealthy[member.rank] = now + SPARES_S
             self.replace_unhealthy(now)
+
+    def _note(self, member: Member, cause: str, what: str) -> None:
+        """Remember what is wrong with a node, for the last screen."""
+        self._note_hosts()
+        machine = str(member.facts["machine"] or "")
+        self._recovery.note_node(cause, what, member.rank, member.host, machine)
 
     def is_examined(self, rank: int) -> bool:
         """Whether a node may start: its health command has answered, and no spare node is awaited for it."""
@@ -251,22 +288,21 @@ class Regroup:
             member = membership.members.get(rank)
             if member is None or not member.health:
                 pass  # it has gone, or another launcher has its place
-            elif rank and self._seat(rank):
-                self._dismiss(member)
+            elif rank and self._seat(rank, f"{member.name} is unhealthy: {member.health}"):
+                self._dismiss(member, f"; a spare {member.kind} has taken its place")
             elif not rank or now >= until or membership.has_all_spares:
                 found = f"{member.name} is unhealthy: {member.health}"
-                self._say(f"{found}; no spare {member.kind} can take its place, so it takes part")
+                self._tell(f"{found}; no spare {member.kind} can take its place, so it takes part")
             else:
                 continue
             del self._unhealthy[rank]
 
-    def _dismiss(self, member: Member) -> None:
-        """End the launcher of an unhealthy node."""
-        what = f"{member.name} is unhealthy: {member.health}"
-        self._say(what)
+    def _dismiss(self, member: Member, then: str) -> None:
+        """End the launcher of an unhealthy node; ``then``: what has followed."""
         self.gone.add(member.facts["session"])
         if member.connection is not None:
-            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"no restart: {what}")))
+            why = f"this {member.kind} leaves the job: it is unhealthy ({member.health}){then}"
+            member.connection.send(pack(Over(EXIT_NOT_READY, why=f"{why}; status {EXIT_NOT_READY}")))
 
     # --- time
 
@@ -302,7 +338,8 @@ class Regroup:
             self._end_without(self._absent())
         elif now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
-            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}")
+            left = f"at most {max(self._give_up_at, self._not_before) - now:.0f} s more (--rejoin-timeout)"
+            self._tell(f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}")
 
     def _name(self, ranks: list[int]) -> str:
         kind = self._shape.member
@@ -312,6 +349,7 @@ class Regroup:
     def _start(self) -> None:
         """Start the next attempt."""
         assert self.again is not None  # noqa: S101 - see `fire`
+        self._tell_unsaid()
         self.attempt, self.again, self._ending = self.again.attempt, None, None
         self._begin(Start({**self._agree(), **self._membership.describe_nodes()}, self.attempt))
         self.note_start()
@@ -337,6 +375,7 @@ class Regroup:
 
     def _finish(self, over: Over, why: str) -> None:
         assert self._ending is not None  # noqa: S101 - see `_open`
+        self._tell_unsaid()
         self._recovery.give_up(why)
         ending, self.again, self._ending = self._ending, None, None
         ending.finish(replace(over, why=self._recovery.describe()))

@@ -101,7 +101,7 @@ def test_the_budget_ends(job: Job) -> None:
     job.start_all("--restarts", "1", "--", "sh", "-c", "exit $((RANK + 3))")
     done = job.wait()
     assert len({one.status for one in done.values()}) == 1 and done[0].status in range(3, 7)
-    assert all("no restart: all 1 restarts are used" in one.err for one in done.values())
+    assert all("no restart: the only restart is used" in one.err for one in done.values())
 
 
 def test_the_record_has_a_line_for_each_attempt(job: Job) -> None:
