@@ -447,6 +447,8 @@ class Agent:
             return told
         if self.group.running:
             return "stopping" if self.is_ending else "running"
+        if self.restarter.starts_at is not None:
+            return self.restarter.describe_wait(self.attempt + 1, self.restarter.starts_at)
         return "ended"
 
     def _finish(self) -> int:

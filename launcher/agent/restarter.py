@@ -24,10 +24,12 @@ class Restarter:
 
     Attributes:
         progress: Watches for progress; None if the user named no file and no pattern.
+        starts_at: When the next attempt starts, monotonic seconds; None if none is decided.
     """
 
     def __init__(self, agent: Agent) -> None:
         self.progress: ProgressGate | None = None
+        self.starts_at: float | None = None
         self._agent = agent
         self._outcome: Outcome | None = None
         self._has_reported = False
@@ -42,6 +44,7 @@ class Restarter:
     def begin(self) -> None:
         """Forget the attempt before."""
         self._outcome, self._decision, self._has_reported = None, None, False
+        self.starts_at = None
         if self.progress is not None:
             self.progress.begin()
 
@@ -125,8 +128,20 @@ class Restarter:
         """Return why no attempt can follow here; empty for no reason."""
         return SURVIVES if self._agent.group.find_survivors() else ""
 
+    def describe_wait(self, number: int, starts_at: float | None) -> str:
+        """Return that this node waits for a restart, for its status.
+
+        Args:
+            number: Number of the attempt that follows.
+            starts_at: When it starts, monotonic seconds; None if unknown.
+        """
+        left_s = 0.0 if starts_at is None else starts_at - time.monotonic()
+        restart = f"for restart {number} of {self._agent.watch.restarts.most}"
+        return f"waits {left_s:.1f} s {restart}" if left_s > 0 else f"waits {restart}"
+
     def give_up(self, why: str) -> None:
         """Report that the attempt that was to follow does not take place."""
+        self.starts_at = None
         self.recovery.give_up(why)
         self._agent.say(self.recovery.describe())
 
@@ -140,6 +155,7 @@ class Restarter:
         if decision is None or not decision.restarts:
             return False  # the end of the job reports it
         self.report(outcome)
+        self.starts_at = time.monotonic() + decision.wait_s
         agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
         self._check_health()
         if self.is_told:

@@ -70,7 +70,10 @@ class CoordinatorClient:
         is_lost: Whether node 0 was silent for too long after the start.
         is_late: Whether the roll call has taken too long.
         has_started: Whether the start signal has arrived.
+        starts_at: None: only node 0 knows when the next attempt starts.
     """
+
+    starts_at: float | None = None
 
     def __init__(
         self,

@@ -205,7 +205,11 @@ class ClusterNode(Coordination):
         member = self.view.shape.member
         if self.view.shape.is_spare:
             return f"spare {member}, waits to take the place of a lost one"
-        if not self.view.attempt.has_begun:
+        attempt = self.view.attempt
+        if attempt.again is not None or (attempt.number and not attempt.has_begun):
+            number = attempt.number if attempt.again is None else attempt.again.attempt
+            return self.agent.restarter.describe_wait(number, self.channel.starts_at)
+        if not attempt.has_begun:
             return f"waits for the other {member}s"
         return None if self._has_ranks else f"ended, waits for the other {member}s"
 

@@ -185,10 +185,18 @@ class Ending:
         self.arbiter.end(rank, ended.status, ended.record)
         self.consider()
 
-    def lose(self, member: Member, since: float) -> None:
-        """Take the loss of a node: its connection has ended, or it was silent for too long."""
-        after = f"no contact for {self._shape.lost_after_s:g} s"
+    def lose(self, member: Member, since: float, *, is_replaced: bool = False) -> None:
+        """Take the loss of a node: its connection has ended, or it was silent for too long.
+
+        Args:
+            member: The node.
+            since: Since when it could not be heard, monotonic seconds.
+            is_replaced: Whether a new launcher has called in its place.
+        """
         how = f"its connection has ended ({member.why})" if member.closed else "it stopped responding"
+        after = f"no contact for {self._shape.lost_after_s:g} s"
+        if is_replaced:
+            after = f"and a new launcher has called as {member.kind} {member.rank}"
         what = f"{member.name} is lost: {how}, {after}"
         if self._shape.node_count == 2 and not member.closed:
             own = f"{member.kind} 0"

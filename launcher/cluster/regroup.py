@@ -317,6 +317,11 @@ class Regroup:
             return self._not_before
         return min(self._say_at, max(self._give_up_at, self._not_before))
 
+    @property
+    def starts_at(self) -> float | None:
+        """When the next attempt starts at the earliest, monotonic seconds; None while one runs."""
+        return None if self.again is None else self._not_before
+
     def _has_all(self) -> bool:
         """Whether all nodes can start; nodes are asked one by one only when all have said so."""
         return len(self._ready) == self._shape.node_count and not self._absent()
@@ -339,7 +344,8 @@ class Regroup:
         elif now >= self._say_at:
             self._say_at = now + SAY_EVERY_S
             left = f"at most {max(self._give_up_at, self._not_before) - now:.0f} s more (--rejoin-timeout)"
-            self._tell(f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}")
+            self._tell_unsaid()
+            self._say(f"attempt {self.again.attempt} waits for {self._name(self._absent())}, {left}")
 
     def _name(self, ranks: list[int]) -> str:
         kind = self._shape.member

@@ -263,8 +263,13 @@ def name_origins(shape: Shape, met: Sequence[str] = ()) -> dict[str, str]:
         nodes, node = found[Fact.NODE_COUNT].claim, found[Fact.NODE_RANK].claim
         per_node = f"{each.value} per node ({each.origin})"
         origins["local_size"] = per_node
-        counted = "1 node" if nodes.value == 1 else f"{nodes.value} nodes"
-        origins["world_size"] = f"{counted} ({nodes.origin}) x {per_node}"
+        number: object = nodes.value
+        origin = nodes.origin
+        if shape.allocation.index is not None:  # some of them are spare
+            number, spares = shape.allocation.node_count, shape.request.options.origins("spares")[0]
+            origin += "" if spares in origin else f" {spares}"
+        counted = "1 node" if number == 1 else f"{number} nodes"
+        origins["world_size"] = f"{counted} ({origin}) x {per_node}"
         origins["rank"] = f"node {node.value} ({node.origin}) x {per_node} + local rank"
         origins["local_rank"] = "counted on this node"
     told = {"hosts": "addresses exchanged by the nodes"} if met else {}

@@ -185,6 +185,7 @@ def test_a_node_that_does_not_come_back_ends_the_job(job: Job) -> None:
     done = job.wait()
     assert_one_truth(done, 75, "node 2 failed first: it is lost")
     assert all("no restart: node 2 did not come back within 2 s" in one.err for one in done.values())
+    assert "launcher: bad nodes: node2 (1 x node-lost)\n" in done[0].err
 
 
 def test_the_end_of_node_0_ends_the_job(job: Job) -> None:
@@ -284,7 +285,15 @@ def test_a_spare_node_takes_the_place_of_a_lost_one(five: Job) -> None:
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
-    assert "node4 takes the place of node 2" in done[0].err
+    require_order(
+        done[0].err, "node 2 failed first: it is lost", "spare node 4 (node4) takes the place of node 2"
+    )
+
+
+def require_order(log: str, cause: str, effect: str) -> None:
+    """Check that a log has a cause, and its effect after it."""
+    assert cause in log and effect in log, log
+    assert log.index(cause) < log.index(effect), log
 
 
 def test_tensorflow_is_told_the_address_of_a_spare_node(five: Job) -> None:
@@ -379,12 +388,22 @@ def test_an_unhealthy_node_is_replaced_before_the_first_attempt(five: Job) -> No
     pid = (five.folder / "up-1-0").read_text()
     assert five.on(five.cluster.nodes[4], ("cat", f"/proc/{pid}/comm")).startswith("python")
     done = five.wait(1)
-    assert done[1].status == 75 and "GPU 3 has fallen off the bus" in done[1].err
+    assert (
+        done[1].status == 75
+        and (
+            "launcher: this node leaves the job: it is unhealthy (GPU 3 has fallen off the bus); "
+            "a spare node has taken its place; status 75\n"
+        )
+        in done[1].err
+    )
+    left = done[1].err
     five.launchers.pop(1)
     (five.folder / "go").touch()
     done = five.wait()
     assert {one.status for one in done.values()} == {0}, done[0].err
-    assert "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus" in done[0].err
+    what = "node 1 (node1) is unhealthy: GPU 3 has fallen off the bus"
+    require_order(done[0].err, what, "spare node 4 (node4) takes the place of node 1")
+    assert "launcher: bad nodes: node1 (1 x unhealthy)\n" in done[0].err and "no restart" not in left
 
 
 def test_a_node_that_has_become_unhealthy_is_replaced_by_a_restart(five: Job) -> None:
@@ -638,6 +657,49 @@ def test_a_launcher_that_has_begun_is_no_part_of_a_new_job() -> None:
             over = join(hub, rank, begun=True).hear("over")
             assert over["status"] == 75 and "node 0 was started again" in str(over["why"])
         assert list(hub.hub.members) == [0] and hub.hub.roll.is_open
+
+
+def test_a_successor_is_the_reason_for_the_loss_and_is_not_turned_away() -> None:
+    """It calls seconds after the connection of its predecessor has ended, not after --lost-after."""
+    with live_hub(3, RULE) as hub:
+        node_1, node_2 = join(hub, 1), join(hub, 2)
+        node_1.hear("start")
+        node_2.drain()
+        wait_for(lambda: hub.hub.members[2].closed is not None, "node 0 has noticed")
+        join(hub, 2, "aa").hear("busy")
+        node_1.say(pack(Ended(143)))
+        hub.hear_own(Ended(143))
+        what = str(node_1.hear("again"))
+        assert "a new launcher has called as node 2" in what and "no contact" not in what
+        join(hub, 2, "aa").hear("welcome")
+    assert not [line for line in hub.said if "turned away" in line], hub.said
+
+
+def test_a_launcher_that_is_never_let_in_is_reported() -> None:
+    """Node 2 goes on, and a second launcher has its rank."""
+    with live_hub(3, RULE) as hub:
+        start_three(hub)
+        join(hub, 2, "aa").hear("busy")
+    assert [line for line in hub.said if "claims to be a node that has already joined: as node 2" in line]
+
+
+def test_nodes_that_wait_for_a_lost_one_say_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launcher.cluster.regroup.SAY_EVERY_S", 0.1)
+    with live_hub(3, RULE) as hub:
+        node_1 = leave_2(hub)
+        said = r"attempt 1 waits for node 2, at most \d+ s more \(--rejoin-timeout\)"
+        wait_for(lambda: any(re.search(said, line) for line in hub.said), "it is said")
+        assert node_1
+
+
+def test_nodes_with_one_host_name_are_named_by_rank() -> None:
+    """Several launchers on one machine: the name of the host says nothing."""
+    with live_hub(3, RULE) as hub:
+        leave_2(hub, host="vm")
+        lose(hub, 1)
+        wait_for(lambda: hub.recovery.history.noted, "node 1 is lost")
+        lines = hub.recovery.history.summarize(1, 0, 0, 1, 75, is_alone=False)
+        assert lines == "bad nodes: node0 (1 x node-lost), node 1 (vm) (1 x node-lost)"
 
 
 @pytest.mark.parametrize(

@@ -248,3 +248,21 @@ def test_an_expression_may_have_any_bytes() -> None:
     flags = ("--restarts", "1", "--progress-pattern", "\udcff")
     done = launch(*TWO, *flags, "--", "true")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_plan_tells_spare_nodes_and_what_restarts_may_do() -> None:
+    flags = ("--nnodes", "3", "--spares", "1", "--node-rank", "1", "--master-addr", "10.0.0.1")
+    rules = ("--restarts", "3", "--restarts-per-cause", "2", "--progress-file", "ckpt.pt",
+             "--health-command", "nvidia-smi -q", "--attempts-file", "tries.jsonl")  # fmt: skip
+    done = launch("plan", *flags, "--nproc-per-node", "1", *rules, "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("3 processes on 3 nodes and 1 spare node; this is node 1;")
+    assert re.search(r"node_count +4 \(1 spare\) ", done.stdout), done.stdout
+    assert "3 nodes (--nnodes 3 --spares 1) x 1 per node" in done.stdout
+    for part in (
+        "3 restarts (2 for each cause)",
+        "progress is seen in ckpt.pt",
+        "record of attempts in tries.jsonl",
+        "each node is checked by nvidia-smi -q",
+    ):
+        assert part in done.stdout, done.stdout

@@ -22,7 +22,7 @@ def failed(number: int = 0, *, start_s: float | None = None, lasted_s: float = 1
            host: str = "vm", machine: str = "", retryable: bool | None = None) -> FailedAttempt:  # fmt: skip
     start = 2.0 * number if start_s is None else start_s
     return FailedAttempt(
-        number, int(start * S), int((start + lasted_s) * S), status, what, cause, "the long text of the cause",
+        number, int(start * S), int((start + lasted_s) * S), status, what, cause, "the long text",
         retryable, node, host, machine,
     )  # fmt: skip
 
@@ -71,7 +71,8 @@ def test_restarts_that_are_given_back_are_said() -> None:
         said.append(recovery.describe())
     assert said[0] == "restart 1 of 1"
     assert said[1] == (
-        "restart 1 of 1; the last attempt ran for 70 s, which gave back all restarts (--restarts-reset-after 5)"
+        "restart 1 of 1; the last attempt ran for 70 s, "
+        "which gave back all restarts (--restarts-reset-after 5)"
     )
 
 
