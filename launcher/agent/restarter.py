@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from launcher.agent.coordination import Outcome
 from launcher.core.frozen import replace
+from launcher.output.folder import STARTS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from launcher.agent.agent import Agent
     from launcher.failure.model import Verdict
+    from launcher.process.spawn import Child
+    from launcher.recovery.gpus import GpuGate
     from launcher.recovery.policy import Decision, FailedAttempt
     from launcher.recovery.progress import ProgressGate
     from launcher.recovery.recovery import Recovery
 
 TOLD = "the launcher was told to end"
+TORCHRUN = "torchrun"
 SURVIVES = "a process of this attempt survives SIGKILL, and two attempts must not run at once"
 
 
@@ -35,6 +42,8 @@ class Restarter:
         self._has_reported = False
         self._recovery: Recovery | None = None
         self._decision: Decision | None = None
+        self._gpus: GpuGate | None = None
+        self._starts: str | None = None
         rule = agent.watch.restarts
         if rule.progress_file or rule.progress_pattern:
             from launcher.recovery.progress import ProgressGate
@@ -47,6 +56,41 @@ class Restarter:
         self.starts_at = None
         if self.progress is not None:
             self.progress.begin()
+
+    def note_start(self) -> None:
+        """Note that the processes have been started; with GPUs read their use before the first attempt."""
+        agent = self._agent
+        if not agent.watch.restarts.most or self._gpus is not None:
+            return
+        from launcher.machine.host import Host
+
+        if Host().gpu_count():
+            from launcher.recovery.gpus import GpuGate
+
+            self._gpus = GpuGate(agent.group.helpers, agent.loop, agent.say)
+            self._gpus.note_start()
+
+    def wait_for_gpus(self, then: Callable[[], None]) -> None:
+        """Call ``then`` once the GPU memory of the attempt that has ended is free: at once without GPUs."""
+        if self._gpus is None:
+            then()
+        else:
+            self._gpus.wait(self._agent.group.find_survivors(), then)
+
+    def count_starts(self, child: Child) -> dict[str, str]:
+        """Return the variable by which torchrun's workers are counted; none for other processes."""
+        agent = self._agent
+        if child.called == TORCHRUN:
+            self._starts = agent.folder.make_file(agent.attempt, child.folder, "starts")
+        return {} if child.called != TORCHRUN or self._starts is None else {STARTS_FILE: self._starts}
+
+    @property
+    def restarts_of_torchrun(self) -> int:
+        """How often torchrun has restarted its processes on this node; it alone restarts them."""
+        try:
+            return max(0, os.stat(self._starts).st_size - 1) if self._starts else 0
+        except OSError:
+            return 0
 
     @property
     def recovery(self) -> Recovery:
@@ -136,7 +180,7 @@ class Restarter:
             starts_at: When it starts, monotonic seconds; None if unknown.
         """
         left_s = 0.0 if starts_at is None else starts_at - time.monotonic()
-        restart = f"for restart {number} of {self._agent.watch.restarts.most}"
+        restart = f"for restart {number}"
         return f"waits {left_s:.1f} s {restart}" if left_s > 0 else f"waits {restart}"
 
     def give_up(self, why: str) -> None:
@@ -156,7 +200,11 @@ class Restarter:
             return False  # the end of the job reports it
         self.report(outcome)
         self.starts_at = time.monotonic() + decision.wait_s
+        is_free: list[bool] = []
+        self.wait_for_gpus(lambda: is_free.append(True))
         agent.loop.turn_until(lambda: self.is_told, decision.wait_s)
+        while not is_free and not self.is_told:
+            agent.loop.turn()
         self._check_health()
         if self.is_told:
             self.give_up(TOLD)
@@ -196,8 +244,10 @@ class Restarter:
         )
 
     def summarize(self, status: int) -> None:
-        """Print the summary of all attempts, if there were several, and the bad nodes."""
-        agent, recovery = self._agent, self._recovery
+        """Print torchrun's restarts, the summary of all attempts if there were several, and the bad nodes."""
+        agent, recovery, count = self._agent, self._recovery, self.restarts_of_torchrun
+        if count:
+            agent.say(f"torchrun restarted its processes {count} time{'s' if count > 1 else ''}")
         if recovery is None:
             return
         now_ns = time.time_ns()

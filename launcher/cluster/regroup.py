@@ -16,7 +16,7 @@ from collections import Counter
 
 from launcher.channel.connection import CLOSED
 from launcher.cluster.messages import Again, First, Over, Start
-from launcher.cluster.outcome import LOST_FIX, read_verdict
+from launcher.cluster.outcome import LOST_FIX, make_cut_off, read_verdict, suspect_own
 from launcher.cluster.settings import SAY_EVERY_S
 from launcher.core.errors import EXIT_NOT_READY
 from launcher.core.frozen import replace
@@ -27,7 +27,7 @@ from launcher.recovery.recovery import describe_attempt
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from launcher.cluster.membership import Member, Membership
     from launcher.cluster.messages import ReadyAgain
@@ -222,10 +222,20 @@ class Regroup:
 
     def lose(self, member: Member, how: str) -> None:
         """Note that a node was lost between two attempts."""
-        self._tell(f"{member.name} is lost before attempt {self.attempt + 1}: {how}")
+        other = suspect_own(member, self._shape)
+        self._tell(f"{member.name} is lost before attempt {self.attempt + 1}: {how}{other}")
         self._note(member, "node-lost", how)
         self._drop(member, time.monotonic())
         self.fill()
+
+    def lose_all(self, members: Sequence[Member], since: float) -> None:
+        """End the job, because node 0 has lost all others at once: they have ended, as inside an attempt."""
+        own = self._membership.members[0]
+        event = make_cut_off(own, len(members), self._shape, since)
+        first = First(event, own.host, time.monotonic_ns() - event.at_ns, time.time_ns())
+        self._finish(Over(EXIT_NOT_READY, first), VETOES[CUT_OFF])
+        for member in members:
+            self._drop(member, time.monotonic())
 
     def may_join(self, rank: int, session: object) -> bool:
         """Whether a launcher may join as a node: as one that is missing."""

@@ -108,6 +108,8 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     if starts_processes:
         return Scope.NODE
     wanted, origin = processes_wanted(ledger, machine)
+    if _restarts_alone_on_its_node(ledger):
+        return Scope.NODE
     if wanted == 1 or _outnumbers_nodes(ledger):
         return Scope.PROCESS
     if local_size is None:
@@ -117,6 +119,14 @@ def _compare_sizes(ledger: Ledger, machine: Machine, starts_processes: bool) -> 
     elif _may_be_a_rest(ledger):
         ledger.problems.append(_alone_or_agent(ledger, wanted, origin))
     return Scope.NODE
+
+
+def _restarts_alone_on_its_node(ledger: Ledger) -> bool:
+    """Whether each node has one launcher, which must stay because it may have to restart its process."""
+    if not ledger.options.number("restarts", 0):
+        return False
+    counts = {ledger.number(fact) for fact in (Fact.WORLD_SIZE, Fact.NODE_COUNT)}
+    return ledger.number(Fact.LOCAL_SIZE) == 1 and len(counts) == 1 and None not in counts
 
 
 def _outnumbers_nodes(ledger: Ledger) -> bool:

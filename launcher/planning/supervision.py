@@ -178,7 +178,7 @@ def _restarts_of_others(asked: str) -> Problem:
         f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
         "would be left waiting",
         "command line",
-        "let the platform start one launcher per node, or restart the job",
+        "let the platform start one launcher per node (if it does: --scope node), or restart the job",
     )
 
 

@@ -14,8 +14,10 @@ from launcher.cluster import client as calling
 from launcher.cluster import reach
 from launcher.cluster.client import CoordinatorClient
 from launcher.cluster.join import Join
+from launcher.cluster.messages import Ended, Failed
 from launcher.cluster.settings import Shape
 from launcher.core.messages import parse
+from launcher.failure.arbiter import EVENTS_OF_NODE, GAVE_UP, RANK
 from launcher.process.helper import Helpers
 from launcher.process.loop import Loop
 from tests.process.hubs import ADDRESS, FAULT, KEY, WAIT_S, live_hub, make_join
@@ -65,6 +67,33 @@ def test_an_address_that_this_kernel_cannot_call_does_not_end_the_calls(
         link.close()
     loop.close()
     assert [line for line in said if FAULT in line] == []
+
+
+def test_the_end_is_told_again_however_many_ranks_have_failed() -> None:
+    """The connection is gone while forty ranks fail; node 0 hears the first of them, and the end."""
+    loop = Loop(print)
+    with live_hub(2, keep_going=True) as hub:
+        shape = Shape(1, 2, 41, ADDRESS, (hub.port,), keep_going=True)
+        join = parse(Join, make_join(1, 2))
+        link = CoordinatorClient(
+            KEY, shape, join, loop, Helpers(loop), print, lambda message: None, lambda: None
+        )
+        loop.timers.append(link)
+        loop.turn_until(lambda: link.has_started, WAIT_S)
+        hub.do(hub.hub.members[1].hang_up)
+        loop.turn_until(lambda: not link.is_connected, WAIT_S)
+        for rank in range(1, 41):
+            link.send(Failed(RANK, rank, 1, what=f"rank {rank} failed", rank=rank))
+        link.send(Failed(GAVE_UP, 41, 75))
+        link.send(Ended(1))
+        arbiter = hub.hub.ending.arbiter
+        loop.turn_until(lambda: 1 in arbiter.ended, WAIT_S)
+        assert 1 in arbiter.ended
+        heard = [event.facts and event.facts["rank"] for event in arbiter.events]
+        assert heard == [*range(1, EVENTS_OF_NODE + 1), None]
+        link.close()
+        loop.guard(hub.hub.members[1].hang_up)
+    loop.close()
 
 
 @pytest.mark.usefixtures("no_ipv6")

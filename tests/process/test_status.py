@@ -92,9 +92,9 @@ def test_status_shows_how_long_a_restart_waits(tmp_path: Path) -> None:
     script = "import os, sys; open(sys.argv[1] + '/up-' + os.environ['RANK'], 'w').close(); sys.exit(3)"
     job = Asked(tmp_path, "--restarts", "5", "--restart-delay", "60", script=script)
     try:
-        wait_for(lambda: " for restart 2 of 5" in job.status()["nodes"][0]["state"], "it waits")
+        wait_for(lambda: " for restart 2" in job.status()["nodes"][0]["state"], "it waits")
         head = job.run("status").stdout.splitlines()[0]
-        assert re.search(r"0 of 2 ranks run · .* · waits [0-9.]+ s for restart 2 of 5$", head), head
+        assert re.search(r"0 of 2 ranks run · .* · waits [0-9.]+ s for restart 2$", head), head
     finally:
         job.end()
 
