@@ -358,7 +358,7 @@ FLAGS = (
     Flag(
         "restart_delay_max",
         "S",
-        "longest wait before a restart (60)",
+        "longest wait before a restart (60, or --restart-delay if that is longer)",
         parse_seconds,
         group="restarts",
     ),
@@ -387,7 +387,7 @@ FLAGS = (
     Flag(
         "attempts_file",
         "FILE",
-        "where to write the record of failed attempts, one JSON object per line (nowhere)",
+        "where to add the record of failed attempts, one JSON object per line (nowhere)",
         str,
         group="restarts",
     ),
@@ -445,7 +445,7 @@ FLAGS = (
     Flag(
         "lost_after",
         "S",
-        "silence after which a node, or node 0, counts as lost (10)",
+        "seconds of silence or without a connection after which a node, or node 0, counts as lost (10)",
         parse_lost_after,
         group="peers",
     ),

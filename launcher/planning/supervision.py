@@ -155,14 +155,18 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     if most and given and topology.node_count != 1 and not together:
         raise UsageError(_restarts_apart(given.origin, topology))
     default = Restarts()
+    delay_s = options.number("restart_delay", default.delay_s)
+    longest_s = options.number("restart_delay_max", max(default.delay_max_s, delay_s))
+    if delay_s > longest_s:
+        raise UsageError(_delay_beyond(delay_s, longest_s))
     per_cause = options.get("restarts_per_cause")
     return Restarts(
         most=most,
         per_cause=None if per_cause is None else int(options.number("restarts_per_cause", 0)),
         on_any=options.text("restart_on") == "any",
         never_status=options.numbers("no_restart_status") or (),
-        delay_s=options.number("restart_delay", default.delay_s),
-        delay_max_s=options.number("restart_delay_max", default.delay_max_s),
+        delay_s=delay_s,
+        delay_max_s=longest_s,
         reset_after_s=options.number("restarts_reset_after", default.reset_after_s),
         progress_file=options.text("progress_file"),
         progress_pattern=options.text("progress_pattern"),
@@ -179,6 +183,15 @@ def _restarts_of_others(asked: str) -> Problem:
         "would be left waiting",
         "command line",
         "let the platform start one launcher per node (if it does: --scope node), or restart the job",
+    )
+
+
+def _delay_beyond(delay_s: float, longest_s: float) -> Problem:
+    return Problem(
+        "contradiction",
+        f"--restart-delay {delay_s:g} is more than --restart-delay-max {longest_s:g}",
+        "command line and environment",
+        "pass a smaller --restart-delay, or a larger --restart-delay-max",
     )
 
 

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 from launcher.core.environ import Malformed
 from launcher.options.flag_values import parse_regex
 from tests.process.looking import is_gone, read_pid, wait_for
-from tests.process.starting import launch, open_launcher
+from tests.process.starting import ROOT, launch, open_launcher
 
 FAILS = 'import os, sys; print("attempt", os.environ.get("LAUNCHER_ATTEMPT", "0"), flush=True); sys.exit({})'
 TWO = ("run", "--nproc-per-node", "2")
@@ -181,6 +182,33 @@ def test_the_health_of_a_lone_node_is_reported(tmp_path: Path) -> None:
 def test_flags_of_restarts_need_restarts() -> None:
     done = launch("run", "--restarts-per-cause", "2", "--", "true")
     assert done.returncode == 64 and "does nothing without --restarts" in done.stderr
+
+
+def test_a_first_wait_that_is_longer_than_the_longest_is_a_wrong_flag() -> None:
+    done = launch("run", "--restarts", "2", "--restart-delay", "10", "--restart-delay-max", "5", "--", "true")
+    assert done.returncode == 64, done.stderr
+    assert "--restart-delay 10 is more than --restart-delay-max 5" in done.stderr
+
+
+def test_a_first_wait_may_be_longer_than_the_default_of_the_longest() -> None:
+    done = launch("plan", "--format", "json", "--restarts", "2", "--restart-delay", "90", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert '"delay_max_s": 90.0' in done.stdout
+
+
+def test_the_first_example_of_the_page_is_what_is_printed() -> None:
+    """Apart from times, the host and the lines that are cut (``...``)."""
+    page = (Path(ROOT) / "docs" / "restarts.md").read_text()
+    command, *shown = next(part for part in page.split("\n\n") if part.startswith("    $ ")).splitlines()
+    done = launch(*shlex.split(command.removeprefix("    $ launcher ")))
+    assert done.returncode == 0, done.stderr
+
+    def mask(line: str) -> str:
+        return re.sub(r" on \S+ was", " on HOST was", re.sub(r"[0-9]+[.][0-9]+", "N", line.strip()))
+
+    expected = [".*" if line == "    ..." else re.escape(mask(line)) for line in shown]
+    printed = "\n".join(map(mask, done.stderr.splitlines()))
+    assert re.fullmatch("\n".join(expected), printed, re.DOTALL), printed
 
 
 def test_nothing_of_an_attempt_is_left_in_the_next(tmp_path: Path) -> None:
