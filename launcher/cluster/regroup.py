@@ -40,6 +40,8 @@ KILLED_S = 2.0
 """After the launcher of a node has died, or its lease has ended, its watchdog has killed the processes within
 this time."""
 SLACK_S = 1.0
+REPORT_S = 2.0
+"""Within this time node 0 has reported a failed attempt, although it may not be ready yet."""
 SPARES_S = 10.0
 """Seconds that an unhealthy node waits for spare nodes that have not joined yet."""
 VETOES = {
@@ -95,7 +97,7 @@ class Regroup:
         self._sessions: dict[int, object] = {}
         self._ending: Ending | None = None
         self._started_mono_ns = time.monotonic_ns()
-        self._not_before = self._give_up_at = self._say_at = 0.0
+        self._not_before = self._give_up_at = self._say_at = self._report_by = 0.0
         self._unsaid: list[str] | None = None
         """Lines for the log after the report of the attempt that has failed; None if it is there."""
 
@@ -170,6 +172,7 @@ class Regroup:
         now = time.monotonic()
         self._ending, self._ready, self._unsaid = ending, set(), []
         self._not_before, self._say_at = now + wait_s, now + SAY_EVERY_S
+        self._report_by = now + REPORT_S
         self._give_up_at = self._not_before + self._shape.grace_s + self._rule.rejoin_timeout_s
         left = {event.node for event in ending.arbiter.events if event.kind == GAVE_UP}
         for rank, member in list(self._membership.members.items()):
@@ -343,6 +346,8 @@ class Regroup:
 
     def fire(self, now: float) -> None:
         """Start the next attempt, or end the job if nodes are missing for too long."""
+        if now >= self._report_by:
+            self._tell_unsaid()
         self.replace_unhealthy(now)
         if self.again is None or self._unhealthy:
             return
