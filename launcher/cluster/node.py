@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from launcher.agent.coordination import Coordination
 from launcher.cluster import preemption
+from launcher.cluster.coordinator import Coordinator
 from launcher.cluster.job_view import JobView
 from launcher.cluster.messages import Again, Look, News, Over, Refuse, Start, Stop
 from launcher.cluster.node_ending import NodeEnding
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.cluster.client import CoordinatorClient
-    from launcher.cluster.coordinator import Coordinator
     from launcher.cluster.node_rendezvous import MakeChildren
     from launcher.cluster.settings import Shape
     from launcher.core.errors import LauncherError
