@@ -14,6 +14,7 @@ from launcher.core.model import (
     Supervision,
     Topology,
 )
+from launcher.identity.seats import NODE_SCOPE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     """
     most, given = int(options.number("restarts", 0)), options.get("restarts")
     if most and given and not starts_node and topology.world_size != 1:
-        raise UsageError(_restarts_of_others(given.origin))
+        raise UsageError(_restarts_of_others(given.origin, topology))
     if most and given and topology.node_count != 1 and not together:
         raise UsageError(_restarts_apart(given.origin, topology))
     default = Restarts()
@@ -172,14 +173,14 @@ def _plan_restarts(options: Options, topology: Topology, *, starts_node: bool, t
     )
 
 
-def _restarts_of_others(asked: str) -> Problem:
-    return Problem(
-        "restarts-need-one-launcher",
-        f"{asked}: the platform starts the processes of this job, a launcher for each, and the others "
-        "would be left waiting",
-        "command line",
-        "let the platform start one launcher per node, or restart the job",
+def _restarts_of_others(asked: str, topology: Topology) -> Problem:
+    what = (
+        f"{asked}: the platform has started a launcher for each process of this job, and the others would be "
     )
+    fix = "let the platform start one launcher per node, or restart the job"
+    if topology.local_size == 1:
+        fix = f"{NODE_SCOPE}, or let the platform restart the job"
+    return Problem("restarts-need-one-launcher", what + "would be left waiting", "command line", fix)
 
 
 def _restarts_apart(asked: str, topology: Topology) -> Problem:

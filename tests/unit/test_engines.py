@@ -17,7 +17,7 @@ from launcher.command.launcher_table import TABLE
 from launcher.command.launchers import find_launcher
 from launcher.command.line import STARTERS, may_be_launcher
 from launcher.core.errors import LauncherError, UsageError
-from launcher.core.model import RANK, Mode, Plan, Scope
+from launcher.core.model import NODE, RANK, Mode, Plan, Scope
 from launcher.engines.torchrun import AGENT, WORKER
 from launcher.options.flags import FLAGS, Flag
 from launcher.options.reading import read_options
@@ -1139,3 +1139,54 @@ def test_one_rank_is_not_started_again_alone() -> None:
     """The others would wait for a process that does not know them."""
     status, code, text = refuse(*TRAIN, environ=PER_RANK, master_addr="10.0.0.4", restarts="2")
     assert (status, code) == (64, "restarts-need-one-launcher") and "a launcher for each" in text
+    assert "--scope node" not in text
+
+
+AZURE_ML = {
+    "AZUREML_NODE_COUNT": "2",
+    "AZUREML_RUN_ID": "run",
+    "RANK": "1",
+    "WORLD_SIZE": "2",
+    "LOCAL_RANK": "0",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.4",
+    "MASTER_PORT": "6105",
+}
+SRUN = {
+    "SLURM_JOB_ID": "9",
+    "SLURM_STEP_ID": "0",
+    "SLURM_PROCID": "1",
+    "SLURM_NTASKS": "2",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_STEP_NODELIST": "n[0-1]",
+}
+
+
+@pytest.mark.parametrize("environ", [AZURE_ML, SRUN], ids=["azure-ml", "slurm"])
+def test_a_launcher_of_the_only_process_of_its_node_restarts_it(environ: dict[str, str]) -> None:
+    """One per node and one per process are the same; only who asks for restarts makes a difference."""
+    found = plan(*TRAIN, environ=environ, restarts="2")
+    assert found.allocation.scope is Scope.NODE and found.supervision.restarts.most == 2
+    assert found.peers is not None and found.peers.member == NODE
+    assert plan(*TRAIN, environ=environ).allocation.scope is Scope.PROCESS
+
+
+def test_a_task_that_shares_nodes_is_not_taken_for_a_node() -> None:
+    """srun -N2 -n3: this node has one task, and the other two."""
+    uneven = {**SRUN, "SLURM_NTASKS": "3", "SLURM_PROCID": "2", "SLURM_STEP_TASKS_PER_NODE": "2,1"}
+    status, code, _ = refuse(*TRAIN, environ=uneven, restarts="2")
+    assert (status, code) == (64, "restarts-need-one-launcher")
+
+
+def test_a_process_of_mpi_is_taken_for_a_node_only_if_the_user_says_so() -> None:
+    """It may call MPI_Init, which works only in the process that mpirun has started."""
+    status, code, text = refuse(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2")
+    assert (status, code) == (64, "restarts-need-one-launcher") and "--scope node" in text
+    status, code, text = refuse(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2", spares="1")
+    assert (status, code) == (64, "no-spares-here") and "--scope node" in text
+    found = plan(*TRAIN, environ=PER_NODE, master_addr="10.0.0.4", restarts="2", scope="node")
+    assert found.allocation.scope is Scope.NODE and found.supervision.restarts.most == 2
